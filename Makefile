@@ -1,0 +1,48 @@
+# make test        lint, types and tests; creates .venv on first use
+# make test-long   the tests marked `long` as well
+# make train       trains the quick preset and shows what it learned
+# make bench       the environment's and the learner's speed on this machine
+# make clean       removes the virtual environment, caches and build outputs (never runs/)
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTEST_ARGS ?=
+TRAIN_ARGS ?=
+BENCH_ARGS ?=
+
+.PHONY: setup test test-long lint types train bench clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "achieve needs Python 3.11 or newer; run: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+test: lint types
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-long: lint types
+	$(BIN)/python -m pytest -m 'not gpu' $(PYTEST_ARGS)
+
+train: $(STAMP)
+	$(BIN)/achieve train --preset quick $(TRAIN_ARGS)
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/crafter.py $(BENCH_ARGS)
+	$(BIN)/achieve bench
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './runs/*' -prune -exec rm -rf {} +
+	find src -name '*.egg-info' -type d -prune -exec rm -rf {} +
