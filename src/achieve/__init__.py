@@ -1,0 +1,69 @@
+"""Achievement distillation on an exact, fast Crafter.
+
+    from achieve import load_agent, make_vec, train
+
+`make_vec` makes vector environments, `train` runs PPO or PPO with achievement distillation,
+`load_agent` gives a trained agent that acts. `import achieve` also registers
+`achieve/Crafter-v1` and `achieve/CrafterNoReward-v1` with Gymnasium.
+
+The names above are imported on first use, so that `import achieve` needs neither torch nor Numba.
+"""
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from achieve.agent import load_agent
+    from achieve.envs import make_vec
+    from achieve.train import train
+
+__all__ = ["__version__", "load_agent", "make_vec", "train"]
+__version__ = "0.1.0"
+
+_LAZY = {"load_agent": "achieve.agent", "make_vec": "achieve.envs", "train": "achieve.train"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'achieve' has no attribute {name!r}")
+    value = getattr(import_module(_LAZY[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(_LAZY))
+
+
+class _Package(ModuleType):
+    """Keeps `achieve.train` the function.
+
+    Importing the submodule of that name would otherwise put the module in its place.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _LAZY and isinstance(value, ModuleType):
+            return
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
+
+
+def _register() -> None:
+    from gymnasium.envs.registration import register, registry
+
+    for name, kwargs in (("Crafter", {}), ("CrafterNoReward", {"reward": False})):
+        environment_id = f"achieve/{name}-v1"
+        if environment_id not in registry:
+            register(
+                id=environment_id,
+                entry_point="achieve.envs.crafter:CrafterEnv",
+                vector_entry_point="achieve.envs.crafter:CrafterVectorEnv",
+                kwargs=kwargs,
+            )
+
+
+_register()
