@@ -1,0 +1,150 @@
+"""Crafter's figures, from the episodes of training: success rates, score, reward, learning curves.
+
+Pure functions on arrays. `k` is the number of finished episodes in order of completion, `A` the
+number of achievements (22 in Crafter). The protocol reads every figure at 1,000,000 environment
+steps; a run that is shorter is read at its end, and says so.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from achieve.analysis.episodes import Episodes
+
+BUDGET = 1_000_000
+REWARD_WINDOW = 100_000
+
+Floats = NDArray[np.float64]
+
+
+def episodes_within(lengths: ArrayLike, budget: int = BUDGET) -> int:
+    """Number of leading episodes whose summed length does not exceed `budget`. `lengths`: [k]."""
+    return int(np.searchsorted(np.cumsum(np.asarray(lengths, np.int64)), budget, side="right"))
+
+
+def success_rates(achievements: ArrayLike) -> Floats:
+    """`s_i`: the percentage of episodes that unlocked achievement i at least once.
+
+    achievements: [k, A] counts or flags. Returns [A] in 0..100, nan when there is no episode.
+    """
+    unlocked = np.asarray(achievements) > 0
+    if len(unlocked) == 0:
+        return np.full(unlocked.shape[1:], np.nan)
+    return 100.0 * unlocked.mean(axis=0)
+
+
+def crafter_score(rates: ArrayLike) -> Any:
+    """`exp(mean_i(ln(1 + s_i))) - 1` over the last axis: the geometric mean of success rates.
+
+    rates: [..., A] percentages. Returns [...] percentages.
+    """
+    return np.expm1(np.log1p(np.asarray(rates, np.float64)).mean(axis=-1))
+
+
+def final_reward(steps: ArrayLike, returns: ArrayLike, end: int, window: int) -> float:
+    """Mean return of the episodes that ended at a step in `(end - window, end]`.
+
+    steps, returns: [k]. nan when no episode ended there.
+    """
+    steps, returns = np.asarray(steps), np.asarray(returns, np.float64)
+    chosen = returns[(steps > end - window) & (steps <= end)]
+    return float(chosen.mean()) if len(chosen) else float("nan")
+
+
+def mean_std(values: ArrayLike) -> tuple[Any, Any]:
+    """Mean and population standard deviation (ddof 0) over the first axis, as the paper prints."""
+    values = np.asarray(values, np.float64)
+    return values.mean(axis=0), values.std(axis=0)
+
+
+class RunScore(NamedTuple):
+    """What one run reached, read at `read_at` environment steps."""
+
+    score: float
+    reward: float
+    success_rates: Floats
+    names: tuple[str, ...]
+    episodes: int
+    read_at: int
+    reward_window: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """For `summary.json`; a figure that no episode supports is null."""
+        rates = {n: _or_none(r) for n, r in zip(self.names, self.success_rates, strict=True)}
+        return {
+            "score": _or_none(self.score),
+            "reward": _or_none(self.reward),
+            "success_rates": rates,
+            "episodes": self.episodes,
+            "read_at": self.read_at,
+            "reward_window": self.reward_window,
+        }
+
+
+def score_run(episodes: Episodes, steps: int | None = None, budget: int = BUDGET) -> RunScore:
+    """Score and reward of one run by the training protocol.
+
+    `steps` is how many environment steps the run took (by default the last episode's end). The
+    score counts the episodes within a summed length of `budget`, the reward those that ended in
+    the last 100,000 steps before it. A run of fewer steps is read at its end, over its last tenth.
+    """
+    last = int(episodes.step[-1]) if len(episodes.step) else 0
+    read_at = min(budget, max(last, steps or 0))
+    window = REWARD_WINDOW if read_at >= BUDGET else max(1, min(REWARD_WINDOW, read_at // 10))
+    counted = episodes_within(episodes.length, budget)
+    rates = success_rates(episodes.achievements[:counted])
+    return RunScore(
+        score=float(crafter_score(rates)),
+        reward=final_reward(episodes.step, episodes.reward, read_at, window),
+        success_rates=rates,
+        names=episodes.names,
+        episodes=counted,
+        read_at=read_at,
+        reward_window=window,
+    )
+
+
+class LearningCurve(NamedTuple):
+    """A run's course at `steps` [p]: the score so far and the mean return of recent episodes."""
+
+    steps: NDArray[np.int64]
+    score: Floats
+    mean_return: Floats
+
+
+def learning_curve(episodes: Episodes, steps: ArrayLike, window: int) -> LearningCurve:
+    """Score over all episodes that ended up to each step, and mean return over the last `window`.
+
+    steps: [p], in environment steps. Where no episode has ended yet the curve is nan.
+    """
+    grid = np.asarray(steps, np.int64)
+    ends = np.searchsorted(episodes.step, grid, side="right")
+    begins = np.searchsorted(episodes.step, grid - window, side="right")
+    unlocked = _running_sum(np.asarray(episodes.achievements > 0, np.float64))
+    returns = _running_sum(np.asarray(episodes.reward, np.float64))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        rates = 100.0 * unlocked[ends] / ends[:, None]
+        mean_return = (returns[ends] - returns[begins]) / (ends - begins)
+    return LearningCurve(grid, np.asarray(crafter_score(rates)), mean_return)
+
+
+def curve_grid(runs: Sequence[Episodes], points: int = 200) -> tuple[NDArray[np.int64], int]:
+    """Steps at which to draw several runs together, and a window for the mean return.
+
+    The grid ends where the shortest run ends; the window is 3 % of that.
+    """
+    end = min(int(run.step[-1]) if len(run.step) else 0 for run in runs)
+    return np.linspace(0, end, points + 1)[1:].astype(np.int64), max(1, end * 3 // 100)
+
+
+def _running_sum(values: Floats) -> Floats:
+    """[k, ...] -> [k + 1, ...] sums of the first 0, 1, ..., k entries."""
+    return np.concatenate([np.zeros_like(values[:1], shape=(1, *values.shape[1:])), values]).cumsum(
+        axis=0
+    )
+
+
+def _or_none(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

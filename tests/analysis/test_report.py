@@ -1,0 +1,56 @@
+"""The printed tables hold the figures they should."""
+
+import io
+
+import numpy as np
+from rich.console import Console
+
+from achieve.analysis.report import figure, score_markdown, score_tables
+from achieve.analysis.score import RunScore
+
+
+def run(score: float, reward: float, rates: list[float], read_at: int = 1_000_000) -> RunScore:
+    return RunScore(
+        score, reward, np.array(rates), ("collect_coal", "wake_up"), 1234, read_at, read_at // 10
+    )
+
+
+def text(*runs: RunScore) -> str:
+    console = Console(file=io.StringIO(), width=100)
+    console.print(score_tables([f"ad-s{i}" for i in range(len(runs))], runs))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_figure() -> None:
+    assert figure([21.786]) == "21.79"
+    assert figure([20.0, 22.0]) == "21.00 ± 1.00"
+    assert figure([float("nan")]) == "-"
+
+
+def test_one_run_has_no_mean_row() -> None:
+    out = text(run(21.5, 12.25, [5.0, 90.0]))
+    assert "21.50" in out and "12.25" in out and "1,000,000" in out and "1,234" in out
+    assert "Collect coal" in out and "90.0" in out
+    assert "mean" not in out.split("Success rates")[0]
+    assert "comparable" not in out
+
+
+def test_several_runs_end_in_mean_and_deviation() -> None:
+    out = text(run(20.0, 12.0, [5.0, 90.0]), run(22.0, 13.0, [15.0, 70.0]))
+    assert "mean ± std of 2" in out
+    assert "21.00 ± 1.00" in out and "12.50 ± 0.50" in out
+    assert "10.0 ± 5.0" in out and "80.0 ± 10.0" in out
+
+
+def test_short_run_says_it_is_not_comparable() -> None:
+    out = text(run(5.0, 3.0, [1.0, 2.0], read_at=100_000))
+    assert "last 10,000 steps" in out
+    assert "not comparable" in out
+
+
+def test_markdown_rows() -> None:
+    lines = score_markdown(["a", "b"], [run(20, 12, [5, 90]), run(22, 13, [15, 70])]).splitlines()
+    assert "| a | 1,000,000 | 1,234 | 20.00 | 12.00 |" in lines
+    assert "| mean ± std of 2 |  |  | 21.00 ± 1.00 | 12.50 ± 0.50 |" in lines
+    assert "| Wake up | 80.0 ± 10.0 |" in lines

@@ -1,0 +1,141 @@
+"""Score, reward and curves against hand-computed values and slow, obvious twins."""
+
+import math
+
+import numpy as np
+import pytest
+
+from achieve.analysis.episodes import Episodes
+from achieve.analysis.score import (
+    crafter_score,
+    curve_grid,
+    episodes_within,
+    final_reward,
+    learning_curve,
+    mean_std,
+    score_run,
+    success_rates,
+)
+
+
+def make_episodes(count: int, envs: int = 4, seed: int = 0) -> Episodes:
+    """A made-up run: `envs` environments, episodes of random length, in order of completion."""
+    rng = np.random.default_rng(seed)
+    length = rng.integers(50, 400, count)
+    ends = np.concatenate([np.cumsum(length[i::envs]) for i in range(envs)]) * envs
+    order = np.argsort(ends, kind="stable")
+    by_env = np.concatenate([length[i::envs] for i in range(envs)])
+    return Episodes(
+        step=ends[order],
+        length=by_env[order],
+        reward=rng.normal(5, 2, count),
+        achievements=rng.integers(0, 3, (count, 22)),
+        names=tuple(f"skill_{i}" for i in range(22)),
+    )
+
+
+def test_success_rate_counts_episodes_not_unlocks() -> None:
+    rates = success_rates([[5, 0, 1], [0, 0, 1], [1, 0, 2], [0, 0, 9]])
+    assert rates.tolist() == [50.0, 0.0, 100.0]
+
+
+def test_score_by_hand() -> None:
+    # (1+0) * (1+3) * (1+99) = 400, third root 7.368..., minus one.
+    assert crafter_score([0.0, 3.0, 99.0]) == pytest.approx(400 ** (1 / 3) - 1)
+    assert crafter_score([0.0] * 22) == 0.0
+    assert crafter_score([100.0] * 22) == pytest.approx(100.0)
+
+
+def test_score_equals_the_plain_formula_on_random_rates() -> None:
+    rates = np.random.default_rng(1).uniform(0, 100, 22)
+    plain = math.exp(sum(math.log(1 + s) for s in rates) / 22) - 1
+    assert crafter_score(rates) == pytest.approx(plain, rel=1e-12)
+
+
+def test_budget_is_a_summed_length_and_inclusive() -> None:
+    assert episodes_within([400, 600, 1], budget=1000) == 2
+    assert episodes_within([400, 601, 1], budget=1000) == 1
+    assert episodes_within([1001], budget=1000) == 0
+    assert episodes_within([], budget=1000) == 0
+
+
+def test_score_leaves_out_episodes_past_the_budget() -> None:
+    episodes = make_episodes(50)
+    cut = episodes_within(episodes.length, 5_000)
+    assert 0 < cut < 50
+    result = score_run(episodes, budget=5_000)
+    assert result.episodes == cut
+    unlocked = [sum(row[i] > 0 for row in episodes.achievements[:cut]) for i in range(22)]
+    rates = [100 * u / cut for u in unlocked]
+    assert result.success_rates == pytest.approx(rates)
+    assert result.score == pytest.approx(math.exp(np.mean(np.log(1 + np.array(rates)))) - 1)
+
+
+def test_reward_window_excludes_its_beginning_and_includes_its_end() -> None:
+    steps, returns = [900_000, 900_001, 1_000_000, 1_000_001], [1.0, 10.0, 20.0, 1000.0]
+    assert final_reward(steps, returns, end=1_000_000, window=100_000) == 15.0
+    assert math.isnan(final_reward(steps, returns, end=800_000, window=1_000))
+
+
+def test_full_run_is_read_at_one_million_over_the_last_hundred_thousand() -> None:
+    steps = np.array([500_000, 950_000, 999_000, 1_010_000])
+    episodes = Episodes(
+        steps, np.full(4, 100), np.array([1.0, 2.0, 4.0, 100.0]), np.ones((4, 2), int), ("a", "b")
+    )
+    result = score_run(episodes)
+    assert (result.read_at, result.reward_window, result.reward) == (1_000_000, 100_000, 3.0)
+
+
+def test_full_run_whose_last_episode_ended_early_still_uses_the_whole_window() -> None:
+    steps = np.array([900_050, 999_990])
+    episodes = Episodes(steps, np.full(2, 9), np.array([2.0, 4.0]), np.ones((2, 1), int), ("a",))
+    result = score_run(episodes, steps=1_000_000)
+    assert (result.read_at, result.reward_window, result.reward) == (1_000_000, 100_000, 3.0)
+
+
+def test_short_run_is_read_at_its_end_over_its_last_tenth() -> None:
+    steps = np.array([10_000, 89_000, 95_000, 100_000])
+    episodes = Episodes(
+        steps, np.full(4, 9), np.array([0.0, 1.0, 2.0, 4.0]), np.ones((4, 1), int), ("a",)
+    )
+    result = score_run(episodes)
+    assert (result.read_at, result.reward_window, result.reward) == (100_000, 10_000, 3.0)
+
+
+def test_run_without_episodes_has_no_figures() -> None:
+    none = np.zeros(0, np.int64)
+    result = score_run(Episodes(none, none, none.astype(float), np.zeros((0, 2), int), ("a", "b")))
+    assert math.isnan(result.score) and math.isnan(result.reward)
+    assert result.as_dict()["score"] is None
+    assert result.as_dict()["success_rates"] == {"a": None, "b": None}
+
+
+def test_error_bars_are_population_deviations() -> None:
+    mean, std = mean_std([20.0, 22.0, 24.0])
+    assert mean == 22.0
+    assert std == pytest.approx(math.sqrt(8 / 3))
+
+
+def test_learning_curve_equals_its_slow_twin() -> None:
+    episodes = make_episodes(60)
+    grid, window = curve_grid([episodes], points=17)
+    curve = learning_curve(episodes, grid, window)
+    assert grid[-1] == episodes.step[-1]
+    for at, score, mean_return in zip(*curve, strict=True):
+        done = [i for i in range(60) if episodes.step[i] <= at]
+        if not done:
+            assert math.isnan(score)
+        else:
+            rates = [
+                100 * np.mean([episodes.achievements[i, a] > 0 for i in done]) for a in range(22)
+            ]
+            assert score == pytest.approx(math.exp(np.mean(np.log1p(rates))) - 1)
+        recent = [episodes.reward[i] for i in done if episodes.step[i] > at - window]
+        assert mean_return == pytest.approx(np.mean(recent)) if recent else math.isnan(mean_return)
+
+
+def test_curve_of_several_runs_ends_with_the_shortest() -> None:
+    short, long = make_episodes(20), make_episodes(60, seed=1)
+    grid, _ = curve_grid([long, short])
+    assert grid[-1] == short.step[-1]
+    assert np.all(np.diff(grid) > 0)
