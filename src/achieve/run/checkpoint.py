@@ -1,0 +1,140 @@
+"""Checkpoints: one file that holds everything a run needs to go on.
+
+Atomic (a `kill -9` or a power cut at any moment leaves the previous checkpoint or the new one),
+checksummed, versioned, and free of pickle: tensors as safetensors, state as JSON in its header,
+raw bytes (environment states) as byte tensors.
+"""
+
+import json
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from achieve.run.errors import CheckpointError
+from achieve.run.files import reason
+from achieve.run.tensors import DamagedFileError, read_metadata, read_tensors, write_tensors
+
+FILE_NAME = "checkpoint.safetensors"
+FORMAT = "achieve-checkpoint"
+VERSION = 1
+_BLOB = "blob/"
+
+
+class Checkpoint(NamedTuple):
+    """What was saved: tensors (on the CPU), JSON state, bytes."""
+
+    tensors: dict[str, torch.Tensor]
+    state: dict[str, Any]
+    blobs: dict[str, bytes]
+
+
+def save_checkpoint(
+    folder: Path,
+    tensors: Mapping[str, torch.Tensor],
+    state: Mapping[str, Any],
+    blobs: Mapping[str, bytes] | None = None,
+) -> None:
+    """Replaces the checkpoint in `folder`; the previous one stays until the new one is on disk."""
+    clash = [name for name in tensors if name.startswith(_BLOB)]
+    if clash:
+        raise ValueError(f"tensor names must not start with {_BLOB!r}: {clash[0]!r}")
+    everything = dict(tensors)
+    for name, data in (blobs or {}).items():
+        everything[_BLOB + name] = torch.from_numpy(np.frombuffer(bytearray(data), np.uint8))
+    metadata = {"format": FORMAT, "version": str(VERSION), "state": json.dumps(state)}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_tensors(folder / FILE_NAME, everything, metadata)
+    except OSError as error:
+        kept = "the previous checkpoint is intact" if has_checkpoint(folder) else "there is none"
+        raise CheckpointError(
+            f"the checkpoint in {folder} cannot be written: {reason(error)} ({kept}); "
+            "make room or rights there, then run the same command again"
+        ) from error
+
+
+def load_checkpoint(folder: Path) -> Checkpoint | None:
+    """The checkpoint in `folder`, None if there is none; a file that is no use is an error."""
+    path = folder / FILE_NAME
+    if not has_checkpoint(folder):
+        return None
+    way_out = f"move {path} away to start the run again"
+    try:
+        metadata = read_metadata(path)
+        if metadata.get("format") != FORMAT:
+            raise CheckpointError(f"{path} is not a checkpoint of achieve; {way_out}")
+        version = metadata.get("version", "")
+        if not version.isdecimal() or not 1 <= int(version) <= VERSION:
+            raise CheckpointError(
+                f"{path} has checkpoint format {version!r}, this achieve reads 1 to {VERSION}; "
+                f"use the version that wrote it, or {way_out}"
+            )
+        everything, metadata = read_tensors(path)
+        state = json.loads(metadata["state"])
+    except (DamagedFileError, json.JSONDecodeError, KeyError) as error:
+        raise CheckpointError(f"{path} is damaged ({error}); {way_out}") from error
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {reason(error)}") from error
+    blobs = {
+        name.removeprefix(_BLOB): tensor.numpy().tobytes()
+        for name, tensor in everything.items()
+        if name.startswith(_BLOB)
+    }
+    tensors = {name: t for name, t in everything.items() if not name.startswith(_BLOB)}
+    return Checkpoint(tensors, state, blobs)
+
+
+def has_checkpoint(folder: Path) -> bool:
+    return (folder / FILE_NAME).exists()
+
+
+class CheckpointWriter:
+    """Writes checkpoints in the background, one at a time.
+
+    `save` copies the tensors and returns; training goes on while the file is written. An error of
+    the write is raised by the next call. Leaving the block waits for the last write.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._pending: Future[None] | None = None
+
+    def save(
+        self,
+        tensors: Mapping[str, torch.Tensor],
+        state: Mapping[str, Any],
+        blobs: Mapping[str, bytes] | None = None,
+    ) -> None:
+        """Snapshots now, writes soon."""
+        self.wait()
+        copies = {n: t.detach().to("cpu", copy=True) for n, t in tensors.items()}
+        frozen = json.loads(json.dumps(state))
+        self._pending = self._pool.submit(save_checkpoint, self.folder, copies, frozen, blobs)
+
+    def wait(self) -> None:
+        """Returns when the last checkpoint is on disk; raises its error if it had one."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def close(self) -> None:
+        try:
+            self.wait()
+        finally:
+            self._pool.shutdown()
+
+    def __enter__(self) -> "CheckpointWriter":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            self.close()
+        except CheckpointError:
+            # Another error is already on its way out and says more about why the run ended.
+            if kind is None:
+                raise
