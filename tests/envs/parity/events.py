@@ -99,6 +99,7 @@ CREATURE_EVENTS = frozenset(
         "Plant eaten by a Skeleton",
         "arrow hit the player",
         "arrow hit the sleeping player",
+        "arrow hit a Cow",
         "arrow hit a Zombie",
         "arrow hit a Skeleton",
         "arrow hit an Arrow",
@@ -263,9 +264,8 @@ def _creature_events(env: crafter.Env, before: _Before) -> set[str]:
                 happened.add("Plant ripened")
             if obj.removed:
                 around = {world[obj.pos + step][1] for step in obj.all_dirs}
-                happened |= {
-                    f"Plant eaten by a {type(o).__name__}" for o in around if isinstance(o, CREATURES)
-                }
+                eaters = {type(o).__name__ for o in around if isinstance(o, CREATURES)}
+                happened |= {f"Plant eaten by a {name}" for name in eaters}
         elif isinstance(obj, objects.Arrow):
             happened |= _arrow_events(env, before, obj)
     for obj in world._objects[before.num_slots :]:
@@ -302,9 +302,7 @@ def _arrow_events(env: crafter.Env, before: _Before, arrow: Any) -> set[str]:
     }
 
 
-def _survival_events(
-    env: crafter.Env, before: _Before, happened: set[str], done: bool
-) -> set[str]:
+def _survival_events(env: crafter.Env, before: _Before, happened: set[str], done: bool) -> set[str]:
     player, world = env._player, env._world
     result = set()
     recovered = player._recover == 0 and before.recover > 20

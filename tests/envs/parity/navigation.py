@@ -1,7 +1,7 @@
 """Shortest ways to face a cell, counted in actions.
 
-In Crafter one acts on the cell one faces, and moving towards a free cell enters it. Facing a free cell
-is therefore a matter of the direction one arrives from, so the search runs over (x, y, facing).
+In Crafter one acts on the cell one faces, and moving towards a free cell enters it. Facing a free
+cell is therefore a matter of the direction one arrives from: the search runs over (x, y, facing).
 """
 
 from __future__ import annotations
@@ -96,13 +96,14 @@ class Routes:
 
     def facing(self, targets: np.ndarray) -> tuple[int, tuple[int, int, int]] | None:
         """The nearest state that faces a cell of the mask: its distance and (x, y, facing)."""
-        return self._nearest(faced_from(targets))
+        return self.nearest(faced_from(targets))
 
     def standing(self, targets: np.ndarray) -> tuple[int, tuple[int, int, int]] | None:
         """The nearest state that stands on a cell of the mask."""
-        return self._nearest(np.repeat(targets[..., None], 4, axis=2))
+        return self.nearest(np.repeat(targets[..., None], 4, axis=2))
 
-    def _nearest(self, goals: np.ndarray) -> tuple[int, tuple[int, int, int]] | None:
+    def nearest(self, goals: np.ndarray) -> tuple[int, tuple[int, int, int]] | None:
+        """The nearest of a mask of states: its distance and (x, y, facing)."""
         dist = np.where(goals, self._dist.reshape(*self.shape, 4), _UNREACHED)
         index = int(dist.argmin())
         if dist.flat[index] >= _UNREACHED:

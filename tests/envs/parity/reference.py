@@ -1,8 +1,8 @@
 """The original game, with the one change that makes it reproducible.
 
-`crafter` keeps the objects of each chunk in a `set`. Objects hash by identity, so the order in which
-balancing sees them depends on memory addresses, and two runs with the same seed and actions diverge.
-Here those sets iterate in insertion order. Nothing else differs from the installed package.
+`crafter` keeps the objects of each chunk in a `set`. Objects hash by identity, so the order in
+which balancing sees them depends on memory addresses, and two runs with the same seed and actions
+diverge. Here those sets iterate in insertion order. Nothing else differs from the package.
 """
 
 from __future__ import annotations

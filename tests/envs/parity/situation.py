@@ -13,6 +13,7 @@ ACTION = {name: index for index, name in enumerate(crafter.constants.actions)}
 MOVES = (ACTION["move_left"], ACTION["move_right"], ACTION["move_up"], ACTION["move_down"])
 MATERIAL = {name: index + 1 for index, name in enumerate(crafter.constants.materials)}
 WALKABLE = tuple(MATERIAL[name] for name in crafter.constants.walkable)
+ARROW_PASSES = (*WALKABLE, MATERIAL["water"], MATERIAL["lava"])
 # `semantic` numbers objects after the materials and the empty material 0.
 PLAYER, COW, ZOMBIE, SKELETON, ARROW, PLANT = range(len(MATERIAL) + 1, len(MATERIAL) + 7)
 CREATURES = (COW, ZOMBIE, SKELETON)

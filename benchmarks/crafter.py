@@ -1,0 +1,342 @@
+"""How fast Crafter is here: our environment and the original, side by side in one run.
+
+    python benchmarks/crafter.py                     # some minutes
+    python benchmarks/crafter.py --quick             # half a minute
+    python benchmarks/crafter.py --many              # all cores, up to 1,024 environments
+    python benchmarks/crafter.py --json crafter.json --markdown crafter.md
+
+Single-thread figures are CPU time, vector figures wall time. Nothing else should be running.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib.metadata
+import importlib.util
+import json
+import os
+import pathlib
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+if importlib.util.find_spec("achieve") is None:
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "src"))
+
+from achieve.envs import make_vec
+from achieve.envs.crafter import CrafterEnv
+
+NUM_ACTIONS = 17
+# Daylight is below one half in these steps of each cycle of 300: the original then adds noise.
+DAY_LENGTH, NIGHT = 300, range(148, 273)
+PACKAGES = ("achieve", "crafter", "opensimplex", "numpy", "numba", "pillow", "gymnasium")
+
+
+@dataclasses.dataclass
+class Table:
+    """One table of the report."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[Any, ...]]
+    note: str = ""
+
+    def markdown(self) -> str:
+        lines = [f"### {self.title}", ""]
+        if self.note:
+            lines += [self.note, ""]
+        lines.append("| " + " | ".join(self.columns) + " |")
+        lines.append("| " + " | ".join(["---"] + ["---:"] * (len(self.columns) - 1)) + " |")
+        lines += ["| " + " | ".join(map(_text, row)) + " |" for row in self.rows]
+        return "\n".join(lines)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def machine() -> Table:
+    """What this was measured on, and with which versions."""
+    cpu = platform.processor() or platform.machine()
+    cpuinfo = pathlib.Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        models = [x for x in cpuinfo.read_text().splitlines() if x.startswith("model name")]
+        cpu = models[0].partition(":")[2].strip() if models else cpu
+    rows: list[tuple[Any, ...]] = [
+        ("processor", cpu),
+        ("cores usable", str(_cores())),
+        ("system", f"{platform.system()} {platform.machine()}"),
+        ("load before", " ".join(f"{load:.2f}" for load in os.getloadavg())),
+        ("python", platform.python_version()),
+    ]
+    for name in PACKAGES:
+        try:
+            rows.append((name, importlib.metadata.version(name)))
+        except importlib.metadata.PackageNotFoundError:
+            rows.append((name, "run from source" if name == "achieve" else "not installed"))
+    return Table("Machine and versions", ("what", "value"), rows)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Clock:
+    """CPU time of this process, or wall time."""
+
+    def __init__(self, seconds: float, timer: Callable[[], float] = time.process_time) -> None:
+        self.seconds = seconds
+        self.timer = timer
+
+    def rate(self, work: Callable[[], int]) -> float:
+        """Units of work per second, repeating `work` (which returns its units) until time is up."""
+        units, start = 0, self.timer()
+        while True:
+            units += work()
+            elapsed = self.timer() - start
+            if elapsed >= self.seconds:
+                return units / elapsed
+
+
+def play_single(env: CrafterEnv, actions: Iterator[int], steps: int) -> int:
+    for _ in range(steps):
+        _, _, terminated, truncated, _ = env.step(next(actions))
+        if terminated or truncated:
+            env.reset()
+    return steps
+
+
+def play_original(env: Any, actions: Iterator[int], steps: int) -> int:
+    for _ in range(steps):
+        if env.step(next(actions))[2]:
+            env.reset()
+    return steps
+
+
+def random_actions(seed: int) -> Iterator[int]:
+    rng = np.random.default_rng(seed)
+    while True:
+        yield from rng.integers(0, NUM_ACTIONS, 4096).tolist()
+
+
+class VectorPlay:
+    """Random play of a vector environment into one observation buffer."""
+
+    def __init__(self, num_envs: int, threads: int, seed: int = 0, **kwargs: Any) -> None:
+        self.vec = make_vec("crafter", num_envs=num_envs, seed=seed, threads=threads, **kwargs)
+        self.num_envs = num_envs
+        self.out, _ = self.vec.reset()
+        self.actions = np.random.default_rng(seed).integers(0, NUM_ACTIONS, (512, num_envs))
+        self.tick = 0
+
+    def steps(self, ticks: int) -> int:
+        for _ in range(ticks):
+            self.vec.step(self.actions[self.tick % 512], out=self.out)
+            self.tick += 1
+        self.vec.pop_episodes()
+        return ticks * self.num_envs
+
+
+def single_thread(rounds: int, seconds: float) -> Table:
+    """Ours and the original in turns, so that both see the same machine."""
+    import crafter
+
+    original, original_actions = crafter.Env(seed=0), random_actions(0)
+    original.reset()
+    ours, actions = CrafterEnv(seed=0), random_actions(0)
+    ours.reset()
+    vector = VectorPlay(8, threads=1)
+    contestants: dict[str, Callable[[], int]] = {
+        "crafter.Env": lambda: play_original(original, original_actions, 50),
+        "CrafterEnv": lambda: play_single(ours, actions, 500),
+        "make_vec, 8 environments": lambda: vector.steps(64),
+    }
+    for work in contestants.values():
+        work()
+    rates: dict[str, list[float]] = {name: [] for name in contestants}
+    clock = Clock(seconds)
+    for _ in range(rounds):
+        for name, work in contestants.items():
+            rates[name].append(clock.rate(work))
+    reference = rates["crafter.Env"]
+    rows: list[tuple[Any, ...]] = []
+    for name, values in rates.items():
+        ratios = [ours / theirs for ours, theirs in zip(values, reference, strict=True)]
+        rows.append(
+            (name, statistics.median(values), min(values), max(values), statistics.median(ratios))
+        )
+    return Table(
+        "One thread, random actions, resets included",
+        ("environment", "steps/s", "slowest round", "fastest round", "times crafter"),
+        rows,
+        f"CPU time; {rounds} rounds of {seconds:g} s each, in turns; medians. `crafter` runs with "
+        "numba installed. `CrafterEnv` and `crafter.Env` build the full infos at every step.",
+    )
+
+
+def time_breakdown(seconds: float) -> Table:
+    """Microseconds per reset, per step by day and by night, and per frame drawn."""
+    import crafter
+
+    rows: list[tuple[Any, ...]] = []
+    ours = CrafterEnv(seed=1, render_mode="rgb_array")
+    original = crafter.Env(seed=1)
+    measured: list[dict[str, float]] = []
+    for env, is_ours in ((ours, True), (original, False)):
+        env.reset()
+        render = env.render
+        phases: dict[str, list[float]] = {key: [0.0, 0.0] for key in _PHASES}
+        actions = random_actions(2)
+        start = time.process_time()
+        step = 0
+        while time.process_time() - start < seconds:
+            action = next(actions)
+            begin = time.perf_counter()
+            result = env.step(action)
+            middle = time.perf_counter()
+            step += 1
+            when = "night" if step % DAY_LENGTH in NIGHT else "day"
+            _add(phases[f"step by {when}"], middle - begin)
+            # A second frame of the same moment: what drawing cost within the step.
+            begin = time.perf_counter()
+            render()
+            _add(phases[f"of which drawing by {when}"], time.perf_counter() - begin)
+            if result[2] or (is_ours and result[3]):
+                begin = time.perf_counter()
+                env.reset()
+                _add(phases["reset"], time.perf_counter() - begin)
+                step = 0
+        measured.append({k: 1e6 * t / n if n else float("nan") for k, (n, t) in phases.items()})
+    for key in _PHASES:
+        rows.append((key, measured[0][key], measured[1][key], measured[1][key] / measured[0][key]))
+    return Table(
+        "Where the time goes",
+        ("phase", "CrafterEnv, us", "crafter.Env, us", "times"),
+        rows,
+        "Means per call; the update is a step less its drawing.",
+    )
+
+
+_PHASES = (
+    "reset",
+    "step by day",
+    "of which drawing by day",
+    "step by night",
+    "of which drawing by night",
+)
+
+
+def _add(slot: list[float], seconds: float) -> None:
+    slot[0] += 1
+    slot[1] += seconds
+
+
+def vector_rates(
+    sizes: tuple[int, ...], thread_counts: tuple[int, ...], rounds: int, seconds: float
+) -> Table:
+    """Steps per second of wall time for each number of environments and threads, in turns."""
+    rows: list[tuple[Any, ...]] = []
+    clock = Clock(seconds, time.perf_counter)
+    for num_envs in sizes:
+        plays = {threads: VectorPlay(num_envs, threads) for threads in thread_counts}
+        ticks = max(1, 512 // num_envs)
+        rates: dict[int, list[float]] = {threads: [] for threads in thread_counts}
+        for play in plays.values():
+            play.steps(ticks)
+        for _ in range(rounds):
+            for threads, play in plays.items():
+                rates[threads].append(clock.rate(lambda play=play, n=ticks: play.steps(n)))  # type: ignore[misc]
+        base = rates[thread_counts[0]]
+        for threads in thread_counts:
+            gains = [rate / one for rate, one in zip(rates[threads], base, strict=True)]
+            rows.append(
+                (num_envs, threads, statistics.median(rates[threads]), statistics.median(gains))
+            )
+            plays[threads].vec.close()
+    return Table(
+        "Vector environment, random actions, resets included",
+        ("environments", "threads", "steps/s", f"times {thread_counts[0]} thread"),
+        rows,
+        f"Wall time; {rounds} rounds of {seconds:g} s for each thread count in turns; medians.",
+    )
+
+
+def growth(seconds: float) -> Table:
+    """Reset, step and state for several areas and views."""
+    settings: list[dict[str, Any]] = [
+        {"area": (32, 32)},
+        {},
+        {"area": (128, 128)},
+        {"area": (256, 256)},
+        {"view": (15, 15), "size": (120, 120)},
+        {"view": (31, 31), "size": (248, 248)},
+        {"size": (256, 256)},
+    ]
+    rows: list[tuple[Any, ...]] = []
+    for kwargs in settings:
+        env = CrafterEnv(seed=3, **kwargs)
+        env.reset()
+        resets = Clock(seconds).rate(lambda env=env: bool(env.reset()))  # type: ignore[misc]
+        actions = random_actions(5)
+        play_single(env, actions, 200)
+        steps = Clock(seconds).rate(
+            lambda env=env, actions=actions: play_single(env, actions, 100)  # type: ignore[misc]
+        )
+        settings_text = ", ".join(f"{k} {v[0]}x{v[1]}" for k, v in kwargs.items()) or "defaults"
+        rows.append((settings_text, 1e3 / resets, 1e6 / steps, len(env.save_state()) / 1024))
+    return Table(
+        "How the cost grows",
+        ("setting", "reset, ms", "step with resets, us", "state, KiB"),
+        rows,
+        "`CrafterEnv`, CPU time, one thread; defaults: area 64x64, view 9x9, size 64x64.",
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--quick", action="store_true", help="fewer, shorter rounds")
+    parser.add_argument(
+        "--many", action="store_true", help="8, 64 and 1,024 environments on 1, 2, ... all cores"
+    )
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write them as JSON")
+    parser.add_argument("--markdown", type=pathlib.Path, metavar="FILE", help="write the report")
+    args = parser.parse_args(argv)
+    rounds, seconds = (3, 0.5) if args.quick else (7, 3.0)
+    if args.many:
+        cores = _cores()
+        thread_counts = (*(n for n in (1, 2, 4, 8, 16, 32) if n < cores), cores)
+        sizes: tuple[int, ...] = (8, 64, 1024)
+    else:
+        thread_counts, sizes = (1, 2), (8, 64, 256)
+
+    tables: list[Table] = []
+    for make in (
+        machine,
+        lambda: single_thread(rounds, seconds),
+        lambda: time_breakdown(4 * seconds),
+        lambda: vector_rates(sizes, thread_counts, rounds, seconds),
+        lambda: growth(seconds),
+    ):
+        tables.append(make())
+        print(tables[-1].markdown() + "\n", flush=True)
+
+    command = "python benchmarks/crafter.py" + (" --quick" if args.quick else "")
+    command += " --many" if args.many else ""
+    if args.markdown:
+        report = [f"# Crafter, measured by `{command}`", *(t.markdown() for t in tables)]
+        args.markdown.write_text("\n\n".join(report) + "\n")
+    if args.json:
+        document = {"command": command, "tables": [dataclasses.asdict(t) for t in tables]}
+        args.json.write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

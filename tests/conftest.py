@@ -1,0 +1,54 @@
+"""What all tests share: where optional parts may be missing, and where they may not."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from types import ModuleType
+from typing import NoReturn
+
+import pytest
+
+IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
+
+
+def _missing(what: str) -> NoReturn:
+    """Skips the test for want of an optional part; with CI=true that is a failure."""
+    if IN_CI:
+        pytest.fail(f"{what} is missing, and with CI=true nothing may be")
+    pytest.skip(f"{what} is missing")
+
+
+class Optional:
+    """Asks for optional parts: `optional.module("wandb")`, `optional.check(found, "ffmpeg")`."""
+
+    def module(self, name: str) -> ModuleType:
+        """The imported module, or a skip (with CI=true: a failure)."""
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            _missing(f"the package {name}")
+
+    def check(self, present: object, what: str) -> None:
+        """Skips (with CI=true: fails) unless `present` is true."""
+        if not present:
+            _missing(what)
+
+
+@pytest.fixture(scope="session")
+def optional() -> Optional:
+    """Optional packages and programs: skipped where missing, except with CI=true."""
+    return Optional()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests marked `gpu` say why they do not run where there is none."""
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if not marked:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
