@@ -279,6 +279,16 @@ def test_background_writer_saves_the_moment_of_the_call(tmp_path: Path) -> None:
     assert torch.equal(loaded.tensors["w"], torch.full((100_000,), 3.0))
 
 
+def test_background_writer_takes_other_shapes_and_names_each_time(tmp_path: Path) -> None:
+    with CheckpointWriter(tmp_path) as writer:
+        writer.save({"a": torch.ones(3), "b": torch.ones(2)}, {})
+        writer.save({"a": torch.zeros(2, 3).t(), "c": torch.ones(1, dtype=torch.int64)}, {})
+    loaded = load_checkpoint(tmp_path)
+    assert loaded is not None
+    assert loaded.tensors.keys() == {"a", "c"}
+    assert loaded.tensors["a"].shape == (3, 2)
+
+
 def test_background_error_reaches_the_caller(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     writer = CheckpointWriter(tmp_path / "file")

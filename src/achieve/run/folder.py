@@ -1,0 +1,198 @@
+"""A run's folder: where everything lies, whose it is, and that one process at a time writes it."""
+
+import fcntl
+import os
+import shlex
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from achieve.run.errors import RunFolderError
+from achieve.run.files import read_json, reason, write_json
+from achieve.run.hardware import describe
+
+_LOCK = ".lock"
+
+
+class RunFolder:
+    """An open run folder.
+
+        with RunFolder.open(Path("runs/ad-s0"), config, free=("device",)) as run:
+            ...
+
+    `config.json` holds the resolved config under `config`, and under `starts` one entry for each
+    time the run was started: when, by which command, with which versions, on which machine.
+    """
+
+    def __init__(self, path: Path, lock: int, resumed: bool) -> None:
+        self.path = path
+        self.resumed = resumed
+        """Whether the folder was there before, with this config."""
+        self._lock = lock
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        config: Mapping[str, Any],
+        free: Collection[str] = (),
+        command: str | None = None,
+    ) -> "RunFolder":
+        """Creates the folder, or opens it if it holds a run with the same config.
+
+        `free` names top-level settings that may change when a run is resumed (where to compute,
+        what to log). Raises RunFolderError for a folder that cannot be written, that another
+        process is writing, that holds another run, or that is not a run's; nothing is changed then.
+        """
+        _refuse_foreign(path)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise RunFolderError(
+                f"the run folder {path} cannot be written: {reason(error)}; choose another"
+            ) from error
+        try:
+            _take(lock, path)
+            resumed = (path / "config.json").exists()
+            saved = read_json(path / "config.json") if resumed else {"config": {}, "starts": []}
+            if resumed:
+                _refuse_other_config(path, saved, config, free)
+            start = {
+                "time": datetime.now(UTC).isoformat(timespec="seconds"),
+                "command": command or command_line(sys.argv),
+                **describe(),
+            }
+            starts = [*saved.get("starts", []), start]
+            write_json(path / "config.json", {"config": dict(config), "starts": starts})
+        except BaseException:
+            os.close(lock)
+            raise
+        return cls(path, lock, resumed)
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.json"
+
+    @property
+    def episodes(self) -> Path:
+        return self.path / "episodes.jsonl"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoint(self) -> Path:
+        """A folder, for `save_checkpoint` and `load_checkpoint`."""
+        return self.path / "checkpoint"
+
+    @property
+    def weights(self) -> Path:
+        return self.path / "weights.safetensors"
+
+    @property
+    def summary(self) -> Path:
+        return self.path / "summary.json"
+
+    def write_summary(self, values: Mapping[str, Any]) -> None:
+        write_json(self.summary, values)
+
+    def close(self) -> None:
+        """Lets other processes write the run. A killed process lets go by itself."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def __enter__(self) -> "RunFolder":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def command_line(argv: Sequence[str]) -> str:
+    """The command as one would type it again, without the path of this machine's program."""
+    program = Path(argv[0]).name
+    return shlex.join(
+        [*(["python", "-m", "achieve"] if program == "__main__.py" else [program]), *argv[1:]]
+    )
+
+
+def read_config(run: Path) -> dict[str, Any]:
+    """The resolved config of a run folder, of its `config.json`, or of a plain config file."""
+    path = run / "config.json" if run.is_dir() else run
+    if not path.exists():
+        what = "has no config.json" if run.is_dir() else "does not exist"
+        raise RunFolderError(f"{run} {what}; give a run folder such as runs/ad-s0")
+    value = read_json(path)
+    config = value["config"] if "config" in value and "starts" in value else value
+    if not isinstance(config, dict):
+        raise RunFolderError(f"{path} does not hold a config")
+    return config
+
+
+def read_summary(run: Path) -> dict[str, Any] | None:
+    """A finished run's summary, None while there is none."""
+    path = run / "summary.json"
+    return read_json(path) if path.exists() else None
+
+
+def differences(saved: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """`algo.gae_lambda is 0.65 there, 0.7 here` for every setting that differs."""
+    found = []
+    for name in dict.fromkeys([*saved, *wanted]):
+        there, here = saved.get(name, "unset"), wanted.get(name, "unset")
+        if isinstance(there, Mapping) and isinstance(here, Mapping):
+            found += differences(there, here, f"{prefix}{name}.")
+        elif there != here:
+            found.append(f"{prefix}{name} is {there} there, {here} here")
+    return found
+
+
+def _refuse_foreign(path: Path) -> None:
+    try:
+        entries = sorted(p.name for p in path.iterdir()) if path.is_dir() else []
+    except OSError as error:
+        raise RunFolderError(f"the run folder {path} cannot be read: {reason(error)}") from error
+    # A run killed before its config was written leaves a lock and perhaps a half-written file.
+    entries = [name for name in entries if name != _LOCK and not name.endswith(".tmp")]
+    if entries and "config.json" not in entries:
+        shown = ", ".join(entries[:3]) + (", ..." if len(entries) > 3 else "")
+        raise RunFolderError(f"{path} is not a run folder (it holds {shown}); choose another")
+
+
+def _refuse_other_config(
+    path: Path, saved: Mapping[str, Any], config: Mapping[str, Any], free: Collection[str]
+) -> None:
+    there = saved.get("config")
+    if not isinstance(there, Mapping):
+        raise RunFolderError(f"{path / 'config.json'} does not hold a run's config; choose another")
+    found = differences(
+        {name: value for name, value in there.items() if name not in free},
+        {name: value for name, value in config.items() if name not in free},
+    )
+    if found:
+        shown = "; ".join(found[:5]) + (f"; and {len(found) - 5} more" if len(found) > 5 else "")
+        raise RunFolderError(
+            f"{path} holds a run with another config: {shown}. "
+            "Choose another run folder, or give the settings it was started with to resume it"
+        )
+
+
+def _take(lock: int, path: Path) -> None:
+    # flock belongs to the open file, so the kernel releases it with the process, however that ends.
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(lock, 32, 0).decode(errors="replace").strip()
+        who = f" (process {holder})" if holder else ""
+        raise RunFolderError(
+            f"another process{who} is writing {path}; wait for it, or choose another run folder"
+        ) from None
+    except OSError as error:
+        raise RunFolderError(f"{path} cannot be locked: {reason(error)}") from error
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)

@@ -1,0 +1,109 @@
+"""What a run was computed on: machine, versions, commit."""
+
+import os
+import platform
+import subprocess
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import achieve
+
+PACKAGES = ("torch", "numpy", "numba", "gymnasium", "crafter")
+
+
+def describe() -> dict[str, Any]:
+    """Machine, versions and commit, ready for JSON."""
+    return {"machine": machine(), "versions": versions(), "commit": commit()}
+
+
+def machine() -> dict[str, Any]:
+    """Processor, cores this process may use, memory, graphics cards."""
+    facts: dict[str, Any] = {
+        "system": f"{platform.system()} {platform.release()}",
+        "cpu": _cpu_name(),
+        "cores": usable_cores(),
+        "memory_gib": _memory_gib(),
+        "gpus": [],
+    }
+    import torch
+
+    if torch.cuda.is_available():
+        for index in range(torch.cuda.device_count()):
+            card = torch.cuda.get_device_properties(index)
+            facts["gpus"].append(
+                {"name": card.name, "memory_gib": round(card.total_memory / 2**30, 1)}
+            )
+        facts["cuda"] = torch.version.cuda
+    return facts
+
+
+def versions() -> dict[str, str]:
+    """Python, achieve and the packages that decide a run's numbers."""
+    found = {"python": platform.python_version(), "achieve": achieve.__version__}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+@cache
+def commit() -> str | None:
+    """The commit of the checkout this package runs from; None for an installed package.
+
+    `+` at the end means that tracked files differ from it.
+    """
+    package = Path(achieve.__file__).resolve().parent
+    top = _git(package, "rev-parse", "--show-toplevel")
+    # A package installed in some other project's repository must not claim that one's commit.
+    if top is None or package != Path(top).resolve() / "src" / "achieve":
+        return None
+    head = _git(package, "rev-parse", "HEAD")
+    if head is None:
+        return None
+    return head + ("+" if _git(package, "status", "--porcelain", "-uno") else "")
+
+
+def usable_cores() -> int:
+    """Cores this process may run on, which can be fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def one_line(facts: dict[str, Any]) -> str:
+    """`NVIDIA H200 (141 GiB), 16 cores, 128 GiB` from `machine()`."""
+    gpus = [f"{card['name']} ({card['memory_gib']:.0f} GiB)" for card in facts["gpus"]]
+    memory = facts["memory_gib"]
+    parts = [*gpus, facts["cpu"], f"{facts['cores']} cores", memory and f"{memory:.0f} GiB memory"]
+    return ", ".join(part for part in parts if part)
+
+
+def _cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _memory_gib() -> float | None:
+    try:
+        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+    except (ValueError, OSError, AttributeError):
+        return None
+
+
+def _git(folder: Path, *args: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *args], capture_output=True, text=True, timeout=10
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

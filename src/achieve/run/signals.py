@@ -1,0 +1,47 @@
+"""Stopping on request: the first Ctrl-C or SIGTERM asks, the second Ctrl-C insists."""
+
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+
+class StopRequest:
+    """Within the block, a first SIGINT or SIGTERM sets `requested` for the loop to see.
+
+    A second one interrupts at once (KeyboardInterrupt). The handlers that were there before come
+    back when the block ends. Outside the main thread, where Python takes no handlers, it only ever
+    stays unset.
+
+        with StopRequest() as stop:
+            while not stop.requested:
+                ...
+    """
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+        self._previous: dict[signal.Signals, Any] = {}
+
+    @property
+    def requested(self) -> bool:
+        return self.received is not None
+
+    def __bool__(self) -> bool:
+        return self.requested
+
+    def __enter__(self) -> "StopRequest":
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            # None stands for a handler that was not installed from Python and cannot be put back.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        self._previous.clear()
+
+    def _handle(self, number: int, _: FrameType | None) -> None:
+        if self.received is not None:
+            raise KeyboardInterrupt
+        self.received = signal.Signals(number)

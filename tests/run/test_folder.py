@@ -1,0 +1,162 @@
+"""Run folders: created, resumed, refused."""
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from achieve.run import files
+from achieve.run.errors import RunFolderError
+from achieve.run.folder import RunFolder, command_line, differences, read_config, read_summary
+
+CONFIG: dict[str, Any] = {
+    "preset": "ad",
+    "seed": 1,
+    "device": "cpu",
+    "algo": {"gae_lambda": 0.65, "gamma": 0.95},
+}
+
+
+def other(**changes: Any) -> dict[str, Any]:
+    return {**CONFIG, **changes}
+
+
+def test_new_folder_records_config_versions_machine_and_command(tmp_path: Path) -> None:
+    with RunFolder.open(tmp_path / "runs" / "ad-s1", CONFIG, command="achieve train") as run:
+        assert not run.resumed
+        saved = json.loads(run.config.read_text())
+    assert saved["config"] == CONFIG
+    (start,) = saved["starts"]
+    assert start["command"] == "achieve train"
+    assert {"python", "torch", "numpy", "achieve"} <= start["versions"].keys()
+    assert start["machine"]["cores"] >= 1
+    assert "commit" in start
+
+
+def test_same_config_resumes_and_remembers_each_start(tmp_path: Path) -> None:
+    for number in range(3):
+        with RunFolder.open(tmp_path / "run", CONFIG) as run:
+            assert run.resumed == (number > 0)
+    assert len(json.loads(run.config.read_text())["starts"]) == 3
+
+
+def test_free_settings_may_change(tmp_path: Path) -> None:
+    RunFolder.open(tmp_path / "run", CONFIG).close()
+    with RunFolder.open(tmp_path / "run", other(device="cuda"), free=("device",)) as run:
+        assert run.resumed
+    assert read_config(tmp_path / "run")["device"] == "cuda"
+
+
+def test_another_config_is_refused_with_what_differs(tmp_path: Path) -> None:
+    RunFolder.open(tmp_path / "run", CONFIG).close()
+    before = (tmp_path / "run" / "config.json").read_bytes()
+    changed = other(seed=3, algo={"gae_lambda": 0.7, "gamma": 0.95})
+    message = r"another config: seed is 1 there, 3 here; algo.gae_lambda is 0.65 there, 0.7 here"
+    with pytest.raises(RunFolderError, match=message):
+        RunFolder.open(tmp_path / "run", changed)
+    assert (tmp_path / "run" / "config.json").read_bytes() == before
+    RunFolder.open(tmp_path / "run", CONFIG).close()  # and the lock was let go
+
+
+def test_many_differences_are_cut_short() -> None:
+    a, b = {str(i): 0 for i in range(9)}, {str(i): 1 for i in range(9)}
+    assert len(differences(a, b)) == 9
+    assert differences({"x": 1}, {"x": 1, "y": 2}) == ["y is unset there, 2 here"]
+
+
+def test_second_process_is_kept_out_until_the_first_is_gone(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            RunFolder.open(tmp_path / "run", CONFIG)
+            os.write(writing, b"x")
+            signal.pause()
+        finally:
+            os._exit(1)
+    try:
+        assert os.read(reading, 1) == b"x"
+        with pytest.raises(
+            RunFolderError, match=rf"another process \(process {child}\) is writing"
+        ):
+            RunFolder.open(tmp_path / "run", CONFIG)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    with RunFolder.open(tmp_path / "run", CONFIG) as run:
+        assert run.resumed
+
+
+def test_lock_holds_within_one_process_too(tmp_path: Path) -> None:
+    with (
+        RunFolder.open(tmp_path / "run", CONFIG),
+        pytest.raises(RunFolderError, match="another process"),
+    ):
+        RunFolder.open(tmp_path / "run", CONFIG)
+
+
+def test_run_killed_before_its_config_was_written_starts_anew(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / ".lock").write_text("123\n")
+    (run / ".config.json.tmp").write_text('{"conf')
+    with RunFolder.open(run, CONFIG) as opened:
+        assert not opened.resumed
+
+
+def test_folder_with_other_things_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(RunFolderError, match=r"is not a run folder \(it holds thesis.tex\)"):
+        RunFolder.open(tmp_path, CONFIG)
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("below", ["file/run", "file"])
+def test_unwritable_place_is_one_sentence(tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunFolderError, match=r"cannot be written: .*; choose another"):
+        RunFolder.open(tmp_path / below, CONFIG)
+
+
+def test_damaged_config_is_named_and_kept(tmp_path: Path) -> None:
+    for text, message in [("{", "is not JSON"), ("[]", "not hold a JSON object"), ("{}", "config")]:
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(RunFolderError, match=message):
+            RunFolder.open(tmp_path, CONFIG)
+        assert (tmp_path / "config.json").read_text() == text
+
+
+def test_config_is_read_from_folder_saved_file_and_plain_file(tmp_path: Path) -> None:
+    RunFolder.open(tmp_path / "run", CONFIG).close()
+    (tmp_path / "plain.json").write_text(json.dumps(CONFIG))
+    for source in (tmp_path / "run", tmp_path / "run" / "config.json", tmp_path / "plain.json"):
+        assert read_config(source) == CONFIG
+    with pytest.raises(RunFolderError, match="nowhere does not exist"):
+        read_config(tmp_path / "nowhere")
+    with pytest.raises(RunFolderError, match=r"has no config\.json"):
+        read_config(tmp_path)
+
+
+def test_summary(tmp_path: Path) -> None:
+    with RunFolder.open(tmp_path / "run", CONFIG) as run:
+        assert read_summary(run.path) is None
+        run.write_summary({"score": 21.5})
+        assert read_summary(run.path) == {"score": 21.5}
+
+
+def test_json_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / ".x.json.tmp").symlink_to("/dev/full")
+    (tmp_path / "x.json").write_text('{"old": 1}')
+    with pytest.raises(RunFolderError, match=r"x.json cannot be written: No space left on device"):
+        files.write_json(tmp_path / "x.json", {"new": 1})
+    assert files.read_json(tmp_path / "x.json") == {"old": 1}
+
+
+def test_command_is_free_of_this_machines_paths() -> None:
+    assert command_line(["/opt/x/bin/achieve", "train", "--seed", "3"]) == "achieve train --seed 3"
+    assert (
+        command_line(["/x/achieve/__main__.py", "score", "a b"]) == "python -m achieve score 'a b'"
+    )

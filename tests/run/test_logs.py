@@ -1,0 +1,123 @@
+"""Logs: what is written can be read, cut back, and continued."""
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from achieve.analysis.episodes import load_episodes
+from achieve.run.errors import RunFolderError
+from achieve.run.logs import JsonlWriter, episode_rows
+
+
+def rows(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_appends_across_openings(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    for number in range(3):
+        with JsonlWriter(path) as log:
+            log.write({"n": number})
+    assert rows(path) == [{"n": 0}, {"n": 1}, {"n": 2}]
+
+
+def test_numpy_values_and_non_finite_numbers_become_plain_json(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    with JsonlWriter(path) as log:
+        log.write({"a": np.float32(0.5), "b": np.nan, "c": [np.int64(3), float("inf")], "d": True})
+    assert rows(path) == [{"a": 0.5, "b": None, "c": [3, None], "d": True}]
+
+
+def test_cut_back_to_a_checkpoint_and_continued(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    with JsonlWriter(path) as log:
+        log.write({"n": 0})
+        offset = log.sync()
+        assert path.stat().st_size == offset
+        log.write_many({"n": n} for n in range(1, 100))
+    with JsonlWriter(path) as log:
+        log.truncate_to(offset)
+        log.write({"n": "again"})
+        assert log.sync() == path.stat().st_size
+    assert rows(path) == [{"n": 0}, {"n": "again"}]
+
+
+def test_cut_in_an_open_log_drops_what_is_still_buffered(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    with JsonlWriter(path) as log:
+        offset = log.sync()
+        log.write({"n": 1})
+        log.truncate_to(offset)
+        log.write({"n": 2})
+    assert rows(path) == [{"n": 2}]
+
+
+@pytest.mark.parametrize("tail", [b'{"n": 1', b"x" * 200_000])
+def test_half_line_of_a_crash_is_removed_on_opening(tmp_path: Path, tail: bytes) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(b'{"n": 0}\n' + tail)
+    with JsonlWriter(path) as log:
+        log.write({"n": 2})
+    assert rows(path) == [{"n": 0}, {"n": 2}]
+
+
+def test_log_that_is_only_half_a_line_becomes_empty(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(b'{"n"')
+    JsonlWriter(path).close()
+    assert path.read_bytes() == b""
+
+
+def test_log_shorter_than_the_checkpoint_says_is_refused_untouched(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(b'{"n": 0}\n')
+    with (
+        JsonlWriter(path) as log,
+        pytest.raises(RunFolderError, match=r"has 9 bytes, the checkpoint was written at 900"),
+    ):
+        log.truncate_to(900)
+    assert path.read_bytes() == b'{"n": 0}\n'
+
+
+def test_flushes_by_itself_so_that_others_can_follow(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    with JsonlWriter(path, flush_every=0) as log:
+        log.write({"n": 0})
+        assert rows(path) == [{"n": 0}]
+
+
+def test_full_disk_is_one_sentence() -> None:
+    log = JsonlWriter(Path("/dev/full"))
+    log.write({"n": 0})
+    with pytest.raises(RunFolderError, match="/dev/full cannot be written: No space left"):
+        log.flush()
+
+
+def test_unwritable_log_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="cannot be written: No such file or directory"):
+        JsonlWriter(tmp_path / "nowhere" / "log.jsonl")
+
+
+class FinishedTwo(NamedTuple):
+    tick: np.ndarray = np.array([100, 250])
+    length: np.ndarray = np.array([100, 150])
+    episode_return: np.ndarray = np.array([2.0999999999999996, -0.9])
+    achievements: np.ndarray = np.array([[0, 3], [1, 0]])
+
+
+def test_episode_rows_have_crafters_keys_and_the_step(tmp_path: Path) -> None:
+    with JsonlWriter(tmp_path / "episodes.jsonl") as log:
+        log.write_many(episode_rows(FinishedTwo(), ("collect_coal", "wake_up"), num_envs=8))
+    assert rows(tmp_path / "episodes.jsonl")[0] == {
+        "step": 800,
+        "length": 100,
+        "reward": 2.1,
+        "achievement_collect_coal": 0,
+        "achievement_wake_up": 3,
+    }
+    episodes = load_episodes(tmp_path)
+    assert episodes.step.tolist() == [800, 2000]
+    assert episodes.achievements.tolist() == [[0, 3], [1, 0]]
