@@ -190,31 +190,10 @@ class Craft:
             return None
         if not now.has(stone=2):
             return self._collect("stone")
-        solid = ~now.walkable() & (now.materials != MATERIAL["lava"])
-        hollow = now.walkable() | np.isin(
-            now.materials, [MATERIAL[name] for name in ("stone", "coal", "tree")]
-        )
-        best: tuple[int, Cell, int] | None = None
-        for direction, (dx, dy) in enumerate(DIRECTIONS):
-            for x, y in np.argwhere(hollow):
-                inner = (int(x + dx), int(y + dy))
-                back = (int(x + 2 * dx), int(y + 2 * dy))
-                entrance = (int(x - dx), int(y - dy))
-                if not (now.inside(back) and now.inside(entrance) and hollow[inner]):
-                    continue
-                distance = now.distance((int(x), int(y)))
-                if distance > 24 or (best is not None and distance >= best[0]):
-                    continue
-                sides = [(int(x + dy), int(y + dx)), (int(x - dy), int(y - dx))]
-                sides += [(c[0] + dx, c[1] + dy) for c in sides]
-                if not all(now.inside(c) and solid[c] for c in (*sides, back)):
-                    continue
-                if now.materials[entrance] == MATERIAL["lava"]:
-                    continue
-                best = distance, (int(x), int(y)), direction
-        if best is None:
+        site = self._choose_shelter()
+        if site is None:
             return None
-        _, cell, direction = best
+        cell, direction = site
         dx, dy = DIRECTIONS[direction]
         cells = now.costs()
         for side in ((cell[0] + dy, cell[1] + dx), (cell[0] - dy, cell[1] - dx)):
@@ -227,6 +206,35 @@ class Craft:
             return None
         action = now.follow(routes, found[1])
         return ACTION["place_stone"] if action is None else action
+
+    def _choose_shelter(self) -> tuple[Cell, int] | None:
+        """The nearest cell and direction in which two cells can be dug with all sides closed."""
+        now = self.situation
+        lava = now.materials == MATERIAL["lava"]
+        solid = ~now.walkable() & ~lava
+        hollow = now.walkable() | np.isin(
+            now.materials, [MATERIAL[name] for name in ("stone", "coal", "tree")]
+        )
+        columns, rows = np.indices(hollow.shape)
+        distance = abs(columns - now.position[0]) + abs(rows - now.position[1])
+        best: tuple[int, Cell, int] | None = None
+        for direction, (dx, dy) in enumerate(DIRECTIONS):
+            fits = hollow & _shifted(hollow, dx, dy) & _shifted(~lava, -dx, -dy) & (distance <= 24)
+            for side in ((dy, dx), (-dy, -dx), (dy + dx, dx + dy), (dx - dy, dy - dx)):
+                fits &= _shifted(solid, *side)
+            fits &= _shifted(solid, 2 * dx, 2 * dy)
+            index = int(np.where(fits, distance, 1000).argmin())
+            x, y = divmod(index, hollow.shape[1])
+            if fits[x, y] and (best is None or distance[x, y] < best[0]):
+                best = int(distance[x, y]), (x, y), direction
+        return None if best is None else best[1:]
+
+
+def _shifted(mask: np.ndarray, dx: int, dy: int) -> np.ndarray:
+    """For every cell, the mask at (x + dx, y + dy); false outside."""
+    padded = np.pad(mask, 2)
+    width, height = mask.shape
+    return padded[2 + dx : 2 + dx + width, 2 + dy : 2 + dy + height]
 
 
 def _state(shape: tuple[int, ...], cell: Cell, facing: int) -> np.ndarray:

@@ -16,9 +16,10 @@ class Play:
 
     goals: tuple[str, ...]
     needs: bool = True
+    larder: int = 4
 
     def player(self) -> ScriptedPlayer:
-        return ScriptedPlayer(self.goals, needs=self.needs)
+        return ScriptedPlayer(self.goals, needs=self.needs, larder=self.larder)
 
 
 PLAYS: dict[str, Play] = {
@@ -67,6 +68,17 @@ PLAYS: dict[str, Play] = {
     "gardener": Play(("touch_plant", "plant_carelessly")),
     "hermit": Play((*_BASICS, "collect_stone", "shut_in", "wait"), needs=False),
     "night_watch": Play((*_BASICS, "collect_stone", "sleep_at_night", "shut_in", "wait")),
+    "settler": Play(
+        (
+            *("fight", "drink", "eat", "stay_in_by_night", "rest", "heal"),
+            *_STONE_TOOLS,
+            "place_furnace",
+            "make_iron_sword",
+            *("shut_in", "wait"),
+        ),
+        needs=False,
+        larder=5,
+    ),
     "sleeper": Play(("lie_down_outside", "stalk_zombies"), needs=False),
     "boxer": Play(("defeat_zombie", "eat_cow", "stalk_zombies", "enter_lava")),
     "diver": Play((*_BASICS, "collect_stone", "enter_lava")),

@@ -38,13 +38,18 @@ PRICE = {
 
 
 class ScriptedPlayer(Craft):
-    """Pursues `goals` in order of the list; `needs=False` neglects hunger, thirst and foes."""
+    """Pursues `goals` in order of the list.
 
-    def __init__(self, goals: Sequence[str], *, needs: bool = True) -> None:
+    `needs=False` neglects hunger, thirst and foes unless the goals name them. `larder` is the level
+    below which food and drink are seen to.
+    """
+
+    def __init__(self, goals: Sequence[str], *, needs: bool = True, larder: int = 4) -> None:
         super().__init__()
         self._goals: list[Goal] = [self._goal(name) for name in goals]
         if needs:
             self._goals = [self.fight, self.drink, self.eat, self.rest, self.heal, *self._goals]
+        self._larder = larder
         self._last_action = ACTION["noop"]
         self._drinking = self._eating = self._resting = self._healing = False
         self._site: Cell | None = None
@@ -101,12 +106,12 @@ class ScriptedPlayer(Craft):
 
     def drink(self) -> int | None:
         now = self.situation
-        self._drinking = now.inventory["drink"] < (9 if self._drinking else 4)
+        self._drinking = now.inventory["drink"] < (9 if self._drinking else self._larder)
         return now.act_on(now.where("water"), "do") if self._drinking else None
 
     def eat(self) -> int | None:
         now = self.situation
-        self._eating = now.inventory["food"] < (6 if self._eating else 4)
+        self._eating = now.inventory["food"] < (6 if self._eating else self._larder)
         if not self._eating:
             return None
         action = self.eat_plant() if self._growth > RIPE_AFTER else None
@@ -275,6 +280,16 @@ class ScriptedPlayer(Craft):
     def sleep_at_night(self) -> int | None:
         """Sleeps behind walls once it is dark (the first night begins with step 148)."""
         return self._sleep_sheltered() if self.situation.steps % 300 > 150 else None
+
+    def stay_in_by_night(self) -> int | None:
+        """From dusk to dawn behind walls, asleep if possible."""
+        now = self.situation
+        if not 130 < now.steps % 300 < 285:
+            return None
+        action = self._shelter()
+        if action is not None or not self._enclosed():
+            return action
+        return ACTION["sleep" if now.inventory["energy"] < 9 else "noop"]
 
     def lie_down_outside(self) -> int | None:
         """Sleeps on open grass, wherever the player happens to be."""
