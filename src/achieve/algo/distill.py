@@ -1,0 +1,382 @@
+"""Achievement distillation: the auxiliary phase of the paper's Algorithm 1.
+
+Given a buffer of rollouts, predict the next achievement within each episode and match achievements across episodes,
+while the policy and the value function are held where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from achieve.algo.contrastive import (
+    achievement_representation,
+    contrastive_loss,
+    policy_divergence,
+    value_deviation,
+    weighted_mean,
+)
+from achieve.algo.totals import Totals
+from achieve.algo.transport import cosine_cost, partial_transport
+from achieve.config import DistillConfig
+from achieve.data.batches import (
+    Batch,
+    PredictionBatch,
+    SourceBatch,
+    TargetBatch,
+    bucket,
+    layout,
+    matching_batch,
+    pack,
+    pad,
+    prediction_batches,
+    unpack,
+)
+from achieve.data.buffer import RolloutBuffer
+from achieve.data.trajectories import Trajectory, cut_trajectories
+from achieve.nn.graphs import GraphRunner
+from achieve.nn.model import ActorCritic
+from achieve.nn.optim import ClippedAdam, all_state
+
+# Sizes updates are padded to where they are replayed as graphs: fine enough to waste little, few enough to capture.
+IMAGE_BUCKETS = (64, 128, 192, 256, 320, 384, 448, 512, 768, 1088)
+TARGET_BUCKETS = (64, 128, 192, 256, 320, 384, 512, 704)
+WIDTH_BUCKETS = (24, 32, 48, 64)
+FROZEN_BATCH = 512
+
+PREDICTION = ("loss", "accuracy", "policy_reg", "value_reg", "grad_norm")
+MATCHING = ("loss", "accuracy", "policy_reg", "value_reg", "grad_norm", "matches", "match_rate")
+
+TransportSolver = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class PhaseReport:
+    """What one auxiliary phase did: episodes used, updates made, and the mean of each statistic."""
+
+    trajectories: int
+    usable: int
+    achievements: int
+    prediction_updates: int
+    matching_updates: int
+    statistics: dict[str, float]
+
+    def as_dict(self) -> dict[str, float]:
+        """Flat, for a log."""
+        counts = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "statistics"}
+        return {**counts, **self.statistics}
+
+
+class Distiller:
+    """Runs auxiliary phases on a buffer, with an optimiser for each of the two objectives."""
+
+    def __init__(
+        self,
+        network: ActorCritic,
+        buffer: RolloutBuffer,
+        config: DistillConfig,
+        threshold: float,
+        *,
+        graphs: bool,
+        solver: TransportSolver | None = None,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._check = check
+        self._network = network
+        self._buffer = buffer
+        self._config = config
+        self._threshold = threshold
+        self._graphs = graphs and buffer.device.type == "cuda"
+        self._solve = solver or partial(
+            partial_transport, reg=config.transport_reg, iterations=config.transport_iters
+        )
+        self.prediction_optimizer = ClippedAdam(
+            network, config.learning_rate, config.max_grad_norm
+        )
+        self.matching_optimizer = ClippedAdam(network, config.learning_rate, config.max_grad_norm)
+        self._prediction_totals = Totals(PREDICTION, buffer.device)
+        self._matching_totals = Totals(MATCHING, buffer.device)
+        steps = buffer.rows * buffer.num_envs
+        self._old_logits = torch.zeros(steps, network.num_actions, device=buffer.device)
+        self._old_values = torch.zeros(steps, device=buffer.device)
+        self._targets = torch.zeros(config.num_targets, 0, network.latent_size)
+        self._noise = torch.zeros(config.num_targets, 0, 0)
+        self._run = GraphRunner(self._state, enabled=self._graphs)
+
+    def _state(self) -> list[Tensor]:
+        optimizers = [self.prediction_optimizer, self.matching_optimizer]
+        totals = [self._prediction_totals.sums, self._matching_totals.sums]
+        return [*all_state(self._network, optimizers), *totals]
+
+    def run(self, rng: np.random.Generator, generator: torch.Generator) -> PhaseReport:
+        """One auxiliary phase. ``rng`` draws orders and pairs, ``generator`` the negatives of matches."""
+        config, buffer = self._config, self._buffer
+        trajectories = cut_trajectories(
+            buffer.rewards, buffer.dones, buffer.fresh, self._threshold
+        )
+        usable = [t for t in trajectories if len(t.unlocks)]
+        self._freeze(usable)
+        phases = [partial(self._predict_all, usable, rng)]
+        if config.matching and len(usable) > 1:
+            phases.insert(0, partial(self._match_all, usable, rng, generator))
+        if config.order == "prediction-first":
+            phases.reverse()
+        for _ in range(config.num_epochs):
+            for phase in phases:
+                phase()
+        predictions, matches = self._prediction_totals.count(), self._matching_totals.count()
+        statistics = {
+            **{f"prediction_{k}": v for k, v in self._prediction_totals.means().items()},
+            **{f"matching_{k}": v for k, v in self._matching_totals.means().items()},
+        }
+        return PhaseReport(
+            trajectories=len(trajectories),
+            usable=len(usable),
+            achievements=sum(len(t.unlocks) for t in usable),
+            prediction_updates=predictions,
+            matching_updates=matches,
+            statistics=statistics,
+        )
+
+    # ---- The frozen copy -----------------------------------------------------------------------------------------
+
+    def _freeze(self, trajectories: Sequence[Trajectory]) -> None:
+        """Record policy and value of the network as it is now, on every step the phase will look at."""
+        if not trajectories:
+            return
+        steps = np.concatenate([t.steps for t in trajectories])
+        for start in range(0, len(steps), FROZEN_BATCH):
+            part = steps[start : start + FROZEN_BATCH]
+            if self._graphs:
+                part = np.pad(part, (0, FROZEN_BATCH - len(part)), mode="edge")
+            index = torch.from_numpy(part).to(self._buffer.device)
+            self._run(("frozen", len(part)), self._record_frozen, index)
+
+    @torch.no_grad()
+    def _record_frozen(self, index: Tensor) -> None:
+        phi = self._network.encode(self._pick("observations", index))
+        logits, values = self._network.heads(phi, self._pick("memory", index))
+        self._old_logits.index_copy_(0, index, logits)
+        self._old_values.index_copy_(0, index, self._network.normalizer.denormalize(values))
+
+    # ---- Intra-trajectory achievement prediction -----------------------------------------------------------------
+
+    def _predict_all(self, trajectories: Sequence[Trajectory], rng: np.random.Generator) -> None:
+        batches = [
+            batch
+            for i in rng.permutation(len(trajectories))
+            for batch in prediction_batches(trajectories[i], self._config.batch_size, rng)
+        ]
+        if self._graphs:
+            batches = [self._pad_prediction(batch) for batch in batches]
+        for row, batch in zip(self._upload(batches), batches, strict=True):
+            self._check()
+            lengths = layout(batch)
+            self._run(
+                ("predict", lengths), partial(self._prediction_update, lengths=lengths), row
+            )
+
+    @staticmethod
+    def _pad_prediction(batch: PredictionBatch) -> PredictionBatch:
+        images = bucket(len(batch.images), IMAGE_BUCKETS)
+        terms = bucket(len(batch.positive), IMAGE_BUCKETS)
+        return pad(batch, images=images, positive=terms, negative=terms, before=terms, after=terms)
+
+    def _prediction_update(self, row: Tensor, *, lengths: tuple[int, ...]) -> None:
+        config, network = self._config, self._network
+        batch = unpack(PredictionBatch, row, lengths)
+        images, positive, negative = batch["images"], batch["positive"], batch["negative"]
+        weights = (torch.arange(len(positive), device=row.device) < batch["count"]).float()
+        memory = self._pick("memory", images)
+        phi = network.encode(self._pick("observations", images))
+        psi = network.predict(phi, self._pick("actions", images), memory)
+        with torch.no_grad():
+            after = batch["after"]
+            following = phi.index_select(0, after.clamp(min=0)) * (after >= 0).float()[:, None]
+            anchor = achievement_representation(phi.index_select(0, batch["before"]), following)
+        similar = (anchor * psi.index_select(0, positive)).sum(1)
+        other = (anchor * psi.index_select(0, negative)).sum(1)
+        contrastive = weighted_mean(contrastive_loss(similar, other, config.temperature), weights)
+        policy_reg, value_reg = self._regularizers(
+            phi, memory, images, torch.cat([positive, negative]), torch.cat([weights, weights])
+        )
+        loss = contrastive + config.policy_reg_coef * policy_reg + config.value_reg_coef * value_reg
+        grad_norm = self.prediction_optimizer.step(loss)
+        with torch.no_grad():
+            accuracy = weighted_mean((similar > other).float(), weights)
+            self._prediction_totals.add(contrastive, accuracy, policy_reg, value_reg, grad_norm)
+
+    # ---- Cross-trajectory achievement matching -------------------------------------------------------------------
+
+    def _match_all(
+        self,
+        trajectories: Sequence[Trajectory],
+        rng: np.random.Generator,
+        generator: torch.Generator,
+    ) -> None:
+        config = self._config
+        width = max(len(t.unlocks) for t in trajectories)
+        if self._graphs:
+            width = bucket(width, WIDTH_BUCKETS)
+        self._make_room(width)
+        chosen = min(config.num_targets, len(trajectories) - 1)
+        sources, targets = [], []
+        for index in rng.permutation(len(trajectories)):
+            others = rng.permutation(len(trajectories) - 1)[:chosen]
+            others += others >= index
+            source, target = matching_batch(
+                trajectories[index],
+                [trajectories[i] for i in others],
+                config.num_targets,
+                width,
+                rng,
+            )
+            sources.append(self._pad_source(source) if self._graphs else source)
+            targets.append(self._pad_target(target) if self._graphs else target)
+        for row, source, target_row, target in zip(
+            self._upload(sources), sources, self._upload(targets), targets, strict=True
+        ):
+            self._check()
+            encode = partial(
+                self._run,
+                ("targets", width, layout(target)),
+                partial(self._encode_targets, lengths=layout(target)),
+                target_row,
+            )
+            encode()
+            self._noise.uniform_(generator=generator)
+            if config.num_targets * width <= config.batch_size:
+                step = partial(self._matching_update, lengths=layout(source))
+                self._run(("match", width, layout(source)), step, row)
+            else:
+                self._match_in_parts(row, layout(source), encode, rng)
+
+    @staticmethod
+    def _pad_source(batch: SourceBatch) -> SourceBatch:
+        size = bucket(len(batch.images), IMAGE_BUCKETS)
+        return pad(batch, images=size, states=size)
+
+    @staticmethod
+    def _pad_target(batch: TargetBatch) -> TargetBatch:
+        return pad(batch, images=bucket(len(batch.images), TARGET_BUCKETS))
+
+    def _make_room(self, width: int) -> None:
+        """Fixed places for the targets' representations [K, W, D] and the draws of negatives [K, W, W]."""
+        if self._targets.shape[1] != width:
+            count, device = self._config.num_targets, self._buffer.device
+            self._targets = torch.zeros(count, width, self._network.latent_size, device=device)
+            self._noise = torch.zeros(count, width, width, device=device)
+
+    @torch.no_grad()
+    def _encode_targets(self, row: Tensor, *, lengths: tuple[int, ...]) -> None:
+        batch = unpack(TargetBatch, row, lengths)
+        phi = self._network.encode(self._pick("observations", batch["images"]))
+        nu = achievement_representation(
+            phi.index_select(0, batch["before"]), phi.index_select(0, batch["after"])
+        )
+        self._targets.copy_(nu.view_as(self._targets))
+
+    def _match_in_parts(
+        self,
+        row: Tensor,
+        lengths: tuple[int, ...],
+        encode_targets: Callable[[], None],
+        rng: np.random.Generator,
+    ) -> None:
+        """A source with more possible matches than a batch holds: match once, then update in shuffled parts."""
+        batch = unpack(SourceBatch, row, lengths)
+        with torch.no_grad():
+            matches = self._matches(self._similarity(batch, self._source_latents(batch)), batch)
+        found = matches.flatten().nonzero().squeeze(1).cpu()
+        found = found[torch.from_numpy(rng.permutation(len(found)))]
+        for index, part in enumerate(found.split(self._config.batch_size)):
+            if index:
+                encode_targets()
+            mask = torch.zeros_like(matches).flatten()
+            mask[part.to(mask.device)] = 1
+            self._matching_update(row, lengths=lengths, matches=mask.view_as(matches))
+
+    def _matching_update(
+        self, row: Tensor, *, lengths: tuple[int, ...], matches: Tensor | None = None
+    ) -> None:
+        config = self._config
+        batch = unpack(SourceBatch, row, lengths)
+        images, states, columns = batch["images"], batch["states"], batch["columns"]
+        phi = self._source_latents(batch)
+        similarity = self._similarity(batch, phi)
+        if matches is None:
+            matches = self._matches(similarity.detach(), batch)
+        count = matches.sum()
+        # A random achievement of the same target for each match: floor(u * n_k) with u below 1.
+        negative = (self._noise * columns[:, None, None]).long()
+        other = similarity.gather(2, negative)
+        contrastive = weighted_mean(
+            contrastive_loss(similarity, other, config.temperature), matches
+        )
+        weights = (torch.arange(len(states), device=row.device) < count).float()
+        policy_reg, value_reg = self._regularizers(
+            phi, self._pick("memory", images), images, states, weights
+        )
+        loss = contrastive + config.policy_reg_coef * policy_reg + config.value_reg_coef * value_reg
+        nothing = (count == 0).float()
+        grad_norm = self.matching_optimizer.step(loss, skip=nothing)
+        with torch.no_grad():
+            accuracy = weighted_mean((similarity > other).float(), matches)
+            possible = torch.minimum(batch["rows"], columns).sum().clamp(min=1)
+            self._matching_totals.add(
+                contrastive, accuracy, policy_reg, value_reg, grad_norm, count, count / possible,
+                weight=1 - nothing,
+            )  # fmt: skip
+
+    def _source_latents(self, batch: dict[str, Tensor]) -> Tensor:
+        return self._network.encode(self._pick("observations", batch["images"]))
+
+    def _similarity(self, batch: dict[str, Tensor], phi: Tensor) -> Tensor:
+        """``nu_i . nu'_j`` of the source with each target [K, W, W]; gradients reach the source alone."""
+        source = achievement_representation(
+            phi.index_select(0, batch["before"]), phi.index_select(0, batch["after"])
+        )
+        return 1 - cosine_cost(source, self._targets)
+
+    def _matches(self, similarity: Tensor, batch: dict[str, Tensor]) -> Tensor:
+        """``T* = 1[T > 1/2]`` as floats [K, W, W]."""
+        columns = batch["columns"]
+        plan = self._solve(1 - similarity, batch["rows"].expand_as(columns), columns)
+        return (plan > self._config.match_threshold).float()
+
+    # ---- What keeps the policy and the value function -------------------------------------------------------------
+
+    def _regularizers(
+        self, phi: Tensor, memory: Tensor, images: Tensor, states: Tensor, weights: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """``R_pi`` and ``R_V``, means over ``states`` (places in ``images``) with these weights."""
+        config, normalizer = self._config, self._network.normalizer
+        steps = images.index_select(0, states)
+        logits, values = self._network.heads(phi, memory)
+        logits, values = logits.index_select(0, states), values.index_select(0, states)
+        divergence = policy_divergence(
+            logits, self._old_logits.index_select(0, steps), config.policy_reg
+        )
+        returns = self._pick("returns", steps)
+        normalizer.update(returns, weights)
+        goal = returns if config.value_reg == "returns" else self._old_values.index_select(0, steps)
+        deviation = value_deviation(values, normalizer.normalize(goal), config.value_reg)
+        return weighted_mean(divergence, weights), weighted_mean(deviation, weights)
+
+    # ---- Helpers ---------------------------------------------------------------------------------------------------
+
+    def _pick(self, name: str, index: Tensor) -> Tensor:
+        return self._buffer.flat(name).index_select(0, index)
+
+    def _upload(self, batches: Sequence[Batch]) -> list[Tensor]:
+        """All index tables of an epoch in one copy to the device, then cut into rows again."""
+        if not batches:
+            return []
+        rows = [pack(batch) for batch in batches]
+        table = torch.from_numpy(np.concatenate(rows)).to(self._buffer.device)
+        return list(torch.split(table, [len(row) for row in rows]))

@@ -1,0 +1,102 @@
+"""The PPO phase: advantages, then a few epochs of shuffled minibatches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from achieve.algo import ppo
+from achieve.algo.gae import gae, normalize_advantages
+from achieve.algo.totals import Totals
+from achieve.config import PPOConfig
+from achieve.data.buffer import RolloutBuffer
+from achieve.nn.graphs import GraphRunner
+from achieve.nn.model import ActorCritic
+from achieve.nn.optim import ClippedAdam, all_state
+
+STATISTICS = (
+    "policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "grad_norm",
+    "value_mean", "return_mean", "explained_variance",
+)  # fmt: skip
+
+
+class PPOLearner:
+    """Optimises ``J_pi`` and ``J_V`` on the newest rollout of the buffer."""
+
+    def __init__(
+        self,
+        network: ActorCritic,
+        buffer: RolloutBuffer,
+        config: PPOConfig,
+        *,
+        graphs: bool,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._check = check
+        self._network = network
+        self._buffer = buffer
+        self._config = config
+        self.optimizer = ClippedAdam(network, config.learning_rate, config.max_grad_norm)
+        self._totals = Totals(STATISTICS, buffer.device)
+        self._run = GraphRunner(self._state, enabled=graphs and buffer.device.type == "cuda")
+
+    def _state(self) -> list[Tensor]:
+        return [*all_state(self._network, [self.optimizer]), self._totals.sums]
+
+    def update(self, rng: np.random.Generator) -> dict[str, float]:
+        """Learn from the newest rollout. Returns the mean of each statistic over the updates."""
+        config, buffer = self._config, self._buffer
+        last = buffer.filled
+        first = last - buffer.length
+        # The recursion runs over time: on the host, where the rewards are.
+        advantages, returns = gae(
+            torch.from_numpy(buffer.rewards[first:last]),
+            buffer.values[first : last + 1].cpu(),
+            torch.from_numpy(buffer.dones[first:last]),
+            config.gamma,
+            config.gae_lambda,
+        )
+        buffer.advantages[first:last] = normalize_advantages(advantages).to(buffer.device)
+        buffer.returns[first:last] = returns.to(buffer.device)
+        steps = buffer.length * buffer.num_envs
+        offset = first * buffer.num_envs
+        for _ in range(config.num_epochs):
+            order = torch.from_numpy(rng.permutation(steps) + offset).to(buffer.device)
+            for batch in order.chunk(config.num_minibatches):
+                self._check()
+                self._run(("ppo", len(batch)), self._minibatch, batch)
+        return self._totals.means()
+
+    def _minibatch(self, index: Tensor) -> None:
+        config, network, buffer = self._config, self._network, self._buffer
+
+        def pick(name: str) -> Tensor:
+            return buffer.flat(name).index_select(0, index)
+
+        actions, old_log_probs, returns = pick("actions"), pick("log_probs"), pick("returns")
+        network.normalizer.update(returns)
+        targets = network.normalizer.normalize(returns)
+        logits, values = network.heads(network.encode(pick("observations")), pick("memory"))
+        log_probs = ppo.log_probability(logits, actions)
+        objective = ppo.policy_objective(
+            log_probs, old_log_probs, pick("advantages"), config.clip_coef
+        )
+        value_loss = ppo.value_loss(values, targets, half=config.value_half)
+        entropy = ppo.entropy(logits).mean()
+        loss = -objective + config.vf_coef * value_loss - config.ent_coef * entropy
+        grad_norm = self.optimizer.step(loss)
+        with torch.no_grad():
+            self._totals.add(
+                -objective,
+                value_loss,
+                entropy,
+                ppo.approximate_kl(log_probs, old_log_probs),
+                ppo.clip_fraction(log_probs, old_log_probs, config.clip_coef),
+                grad_norm,
+                network.normalizer.denormalize(values).mean(),
+                returns.mean(),
+                1 - (values - targets).var() / targets.var().clamp(min=1e-8),
+            )

@@ -1,0 +1,37 @@
+"""Statistics summed up on the device and read once, so that no update waits for a number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+class Totals:
+    """Weighted sums of named statistics; the last entry of ``sums`` is the total weight."""
+
+    def __init__(self, names: Sequence[str], device: torch.device) -> None:
+        self.names = tuple(names)
+        self.sums = torch.zeros(len(names) + 1, dtype=torch.float64, device=device)
+
+    def add(self, *values: Tensor, weight: Tensor | None = None) -> None:
+        """Add one update's statistics, all scalars, in the order of the names."""
+        row = torch.stack([v.detach().to(torch.float64) for v in values])
+        one = torch.ones((), dtype=torch.float64, device=self.sums.device)
+        weight = one if weight is None else weight.to(torch.float64)
+        # A skipped update may carry a NaN, and 0 * NaN is one.
+        row = torch.where(weight > 0, row * weight, torch.zeros_like(row))
+        self.sums.add_(torch.cat([row, weight[None]]))
+
+    def means(self) -> dict[str, float]:
+        """The mean of each statistic since the last call (empty when nothing was added), and start again."""
+        *sums, weight = self.sums.tolist()
+        self.sums.zero_()
+        if not weight:
+            return {}
+        return {name: value / weight for name, value in zip(self.names, sums, strict=True)}
+
+    def count(self) -> int:
+        """Updates added since the last call of :meth:`means`."""
+        return round(float(self.sums[-1]))

@@ -1,0 +1,80 @@
+"""Score and return of a run in progress, kept up to date episode by episode."""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from achieve.analysis.score import crafter_score
+
+RECENT = 100
+
+
+class Tally:
+    """Counts successes over all episodes up to a summed length of ``budget``, and the last returns.
+
+    Agrees with :func:`achieve.analysis.score.score_run`, which reads the log, but never reads it.
+    """
+
+    def __init__(self, names: Sequence[str], budget: int) -> None:
+        self.names = tuple(names)
+        self.budget = budget
+        self.episodes = 0
+        self.counted = 0
+        self.length = 0
+        self.successes = np.zeros(len(self.names), dtype=np.int64)
+        self.recent: deque[tuple[float, int]] = deque(maxlen=RECENT)
+
+    def add(self, finished: Any) -> None:
+        """Take in finished episodes, in order of completion."""
+        for length, episode_return, counts in zip(
+            finished.length, finished.episode_return, finished.achievements, strict=True
+        ):
+            self.episodes += 1
+            self.recent.append((float(episode_return), int(length)))
+            if self.length + int(length) > self.budget:
+                self.length = self.budget  # protocol: nothing after the budget counts
+                continue
+            self.length += int(length)
+            self.counted += 1
+            self.successes += np.asarray(counts) > 0
+
+    @property
+    def score(self) -> float:
+        """The score so far, nan before the first episode."""
+        if not self.counted:
+            return float("nan")
+        return float(crafter_score(100 * self.successes / self.counted))
+
+    @property
+    def mean_return(self) -> float:
+        """Mean return of the last hundred episodes, nan before the first."""
+        return float(np.mean([r for r, _ in self.recent])) if self.recent else float("nan")
+
+    def figures(self) -> dict[str, float]:
+        """For the metrics log."""
+        lengths = [n for _, n in self.recent]
+        return {
+            "score": self.score,
+            "mean_return": self.mean_return,
+            "mean_length": float(np.mean(lengths)) if lengths else float("nan"),
+            "episodes": self.episodes,
+        }
+
+    def save(self) -> dict[str, Any]:
+        """JSON state."""
+        return {
+            "episodes": self.episodes,
+            "counted": self.counted,
+            "length": self.length,
+            "successes": self.successes.tolist(),
+            "recent": [list(item) for item in self.recent],
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Continue from :meth:`save`."""
+        self.episodes, self.counted = state["episodes"], state["counted"]
+        self.length = state["length"]
+        self.successes = np.array(state["successes"], dtype=np.int64)
+        self.recent = deque(((r, n) for r, n in state["recent"]), maxlen=RECENT)

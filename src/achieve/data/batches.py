@@ -1,0 +1,187 @@
+"""Index tables of the auxiliary updates.
+
+An update is described by a handful of integer arrays: which images to encode, and which of the results play which
+part. They are drawn on the host, ahead of time, and padded to a few sizes so that a GPU can replay captured updates;
+padding never takes part in a loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from achieve.data.trajectories import IntArray, Trajectory, anchor_steps
+
+Batch: TypeAlias = "PredictionBatch | SourceBatch | TargetBatch"
+T = TypeVar("T", "PredictionBatch", "SourceBatch", "TargetBatch")
+
+
+@dataclass(frozen=True)
+class PredictionBatch:
+    """One prediction update. ``images`` index the buffer, the rest index ``images``.
+
+    Attributes:
+        images: [B], steps to encode.
+        positive: [K], the step each term of the loss is about.
+        negative: [K], another step of the trajectory.
+        before: [K], and ``after`` [K]: the latents whose difference is the anchor; ``after`` -1 is the zero vector.
+        count: [1], how many of the K are real.
+    """
+
+    images: IntArray
+    positive: IntArray
+    negative: IntArray
+    before: IntArray
+    after: IntArray
+    count: IntArray
+
+
+@dataclass(frozen=True)
+class TargetBatch:
+    """The target side of a matching update: up to ``K`` trajectories with at most ``W`` achievements each.
+
+    Attributes:
+        images: [T], steps to encode, without gradients.
+        before: [K * W], and ``after`` [K * W]: places in ``images`` either side of each achievement.
+    """
+
+    images: IntArray
+    before: IntArray
+    after: IntArray
+
+
+@dataclass(frozen=True)
+class SourceBatch:
+    """The source side of a matching update.
+
+    Attributes:
+        images: [G], steps to encode with gradients.
+        before: [W], and ``after`` [W]: places in ``images`` either side of each achievement.
+        states: [R], places in ``images`` of the random states the regularisers look at.
+        rows: [1], achievements of the source.
+        columns: [K], achievements of each target; 0 for an absent one.
+    """
+
+    images: IntArray
+    before: IntArray
+    after: IntArray
+    states: IntArray
+    rows: IntArray
+    columns: IntArray
+
+
+def prediction_batches(
+    trajectory: Trajectory, batch_size: int, rng: np.random.Generator
+) -> Iterator[PredictionBatch]:
+    """The prediction updates of one trajectory: one, or shuffled parts of at most ``batch_size`` steps.
+
+    Negatives come from one random permutation of the whole trajectory, fixed points included. Every step that is
+    needed, in whatever part, is encoded once.
+    """
+    length = len(trajectory)
+    before, after = anchor_steps(trajectory.unlocks, length)
+    other = rng.permutation(length)
+    if length <= batch_size:
+        steps = np.arange(length)
+        yield PredictionBatch(
+            trajectory.steps, steps, other, before, after, np.array([length], dtype=np.int64)
+        )
+        return
+    order = rng.permutation(length)
+    for start in range(0, length, batch_size):
+        steps = order[start : start + batch_size]
+        wanted = [steps, other[steps], before[steps], after[steps]]
+        needed = np.unique(np.concatenate(wanted))
+        needed = needed[needed >= 0]
+        place = np.full(length + 1, -1, dtype=np.int64)  # index -1, the zero vector, stays -1
+        place[needed] = np.arange(len(needed))
+        positive, negative, first, second = (place[part] for part in wanted)
+        yield PredictionBatch(
+            trajectory.steps[needed],
+            positive,
+            negative,
+            first,
+            second,
+            np.array([len(steps)], dtype=np.int64),
+        )
+
+
+def matching_batch(
+    source: Trajectory,
+    targets: Sequence[Trajectory],
+    num_targets: int,
+    width: int,
+    rng: np.random.Generator,
+) -> tuple[SourceBatch, TargetBatch]:
+    """The matching update of one source.
+
+    The regularisers need as many random states as there will be matches, which is not known yet: at most
+    ``sum_k min(m, n_k)`` of them are drawn, and the update uses the first so many.
+    """
+    rows = len(source.unlocks)
+    columns = np.array([len(t.unlocks) for t in targets], dtype=np.int64)
+    capacity = int(np.minimum(rows, columns).sum())
+    states = rng.integers(0, len(source), capacity)
+    wanted = np.concatenate([source.unlocks, source.unlocks + 1, states])
+    first = SourceBatch(
+        images=source.steps[wanted],
+        before=_padded(np.arange(rows), width),
+        after=_padded(np.arange(rows, 2 * rows), width),
+        states=np.arange(2 * rows, 2 * rows + capacity),
+        rows=np.array([rows], dtype=np.int64),
+        columns=_padded(columns, num_targets),
+    )
+    total = int(columns.sum())
+    before = np.zeros((num_targets, width), dtype=np.int64)
+    real = np.arange(width) < _padded(columns, num_targets)[:, None]
+    before[real] = np.arange(total)
+    second = TargetBatch(
+        images=np.concatenate(
+            [t.steps[t.unlocks] for t in targets] + [t.steps[t.unlocks + 1] for t in targets]
+        ),
+        before=before.ravel(),
+        after=np.where(real, before + total, 0).ravel(),
+    )
+    return first, second
+
+
+def pad(batch: T, **sizes: int) -> T:
+    """The same update with the named arrays lengthened by zeros to these sizes."""
+    values = {f.name: getattr(batch, f.name) for f in fields(batch)}
+    for name, size in sizes.items():
+        values[name] = _padded(values[name], size)
+    return type(batch)(**values)
+
+
+def bucket(size: int, sizes: Sequence[int]) -> int:
+    """The smallest of ``sizes`` that holds ``size``; past the largest, the next multiple of it."""
+    for candidate in sizes:
+        if size <= candidate:
+            return candidate
+    return -(-size // sizes[-1]) * sizes[-1]
+
+
+def pack(batch: Batch) -> NDArray[np.int32]:
+    """All arrays of an update in one row, so that they travel to the device in one copy."""
+    return np.concatenate([getattr(batch, f.name) for f in fields(batch)]).astype(np.int32)
+
+
+def layout(batch: Batch) -> tuple[int, ...]:
+    """Lengths of the arrays in :func:`pack`'s row."""
+    return tuple(len(getattr(batch, f.name)) for f in fields(batch))
+
+
+def unpack(kind: type[Batch], row: Tensor, lengths: tuple[int, ...]) -> dict[str, Tensor]:
+    """Views of a row's parts by name, as int64."""
+    parts = torch.split(row.long(), list(lengths))
+    return {f.name: part for f, part in zip(fields(kind), parts, strict=True)}
+
+
+def _padded(values: NDArray[np.int64], size: int) -> IntArray:
+    return np.pad(values.astype(np.int64), (0, size - len(values)))

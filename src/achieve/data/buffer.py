@@ -1,0 +1,69 @@
+"""The experience of one phase: the rollouts since the last auxiliary phase, kept on the learner's device."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class RolloutBuffer:
+    """Room for ``rollouts`` rollouts of ``length`` steps of ``num_envs`` environments.
+
+    Tensors are [S + 1, N, ...] with ``S = rollouts * length``. The row after a rollout holds the observation that
+    follows it (its value bootstraps the rollout); the next rollout starts by writing that row again. Rewards and episode
+    ends are made on the host and stay there.
+
+    Attributes:
+        observations: bytes [S + 1, N, H, W, C].
+        memory: [S + 1, N, D], the memory each action was chosen with (D is 0 for a network without memory).
+        actions, log_probs, values: [S + 1, N].
+        advantages, returns: [S, N], filled in after each rollout.
+        rewards, dones: NumPy arrays [S, N].
+        fresh: NumPy [N], whether row 0 is the first of an episode.
+    """
+
+    def __init__(
+        self,
+        rollouts: int,
+        length: int,
+        num_envs: int,
+        image_shape: tuple[int, ...],
+        memory_size: int,
+        device: torch.device,
+    ) -> None:
+        rows = rollouts * length
+        self.length = length
+        self.rows = rows
+        self.num_envs = num_envs
+        self.device = device
+
+        def room(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        self.observations = room(rows + 1, num_envs, *image_shape, dtype=torch.uint8)
+        self.memory = room(rows + 1, num_envs, memory_size)
+        self.actions = room(rows + 1, num_envs, dtype=torch.int64)
+        self.log_probs = room(rows + 1, num_envs)
+        self.values = room(rows + 1, num_envs)
+        self.advantages = room(rows, num_envs)
+        self.returns = room(rows, num_envs)
+        self.rewards = np.zeros((rows, num_envs), dtype=np.float32)
+        self.dones = np.zeros((rows, num_envs), dtype=bool)
+        self.fresh = np.ones(num_envs, dtype=bool)
+        self.filled = 0
+
+    @property
+    def full(self) -> bool:
+        return self.filled == self.rows
+
+    def clear(self) -> None:
+        """Start the next phase; whether its first row starts episodes follows from this one's last."""
+        if self.filled:
+            self.fresh = self.dones[self.filled - 1].copy()
+        self.filled = 0
+
+    def flat(self, name: str) -> Tensor:
+        """A tensor with time and environments merged: [(S + 1) * N, ...]."""
+        tensor: Tensor = getattr(self, name)
+        return tensor.flatten(0, 1)

@@ -1,0 +1,139 @@
+"""Collecting rollouts: the agent acts, the environments step, the buffer fills."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from achieve.algo.contrastive import next_memory
+from achieve.algo.ppo import log_probability
+from achieve.data.buffer import RolloutBuffer
+from achieve.nn.graphs import GraphRunner
+from achieve.nn.model import ActorCritic
+
+
+class VectorWorld(Protocol):
+    """What a collector needs of a vector environment."""
+
+    num_envs: int
+
+    def reset(self, *, out: NDArray[np.uint8]) -> object: ...
+
+    def step(
+        self, actions: NDArray[np.int64], *, out: NDArray[np.uint8]
+    ) -> tuple[
+        NDArray[np.uint8], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, object]
+    ]: ...
+
+
+class Collector:
+    """Plays the environments with the current policy and keeps what carries over between rollouts.
+
+    That is: the current observation, the memory that goes with it, and the latent of the observation before. The
+    memory after a rollout's last step is computed by the bootstrap with the weights that collected it, so that no
+    representation mixes weights from before and after an update.
+    """
+
+    def __init__(
+        self,
+        network: ActorCritic,
+        envs: VectorWorld,
+        buffer: RolloutBuffer,
+        threshold: float,
+        *,
+        graphs: bool,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        device, num_envs = buffer.device, buffer.num_envs
+        self._network = network
+        self._envs = envs
+        self._buffer = buffer
+        self._threshold = threshold
+        self._check = check
+        on_gpu = device.type == "cuda"
+
+        def host(*shape: int, dtype: torch.dtype) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, pin_memory=on_gpu)
+
+        # What the environments write and read; page-locked on a GPU machine, so that copies need no detour.
+        self.observation = host(num_envs, *buffer.observations.shape[2:], dtype=torch.uint8)
+        self._outcome = host(2, num_envs, dtype=torch.float32)
+        self._chosen = host(num_envs, dtype=torch.int64)
+        self.memory = torch.zeros(buffer.memory.shape[1:], device=device)
+        self._latent = torch.zeros(num_envs, network.latent_size, device=device)
+        self._device_observation = self.observation.to(device)
+        self._device_outcome = self._outcome.to(device)
+        self._row = torch.zeros(1, dtype=torch.int64, device=device)
+        self._noise = torch.zeros(
+            buffer.length + 1, num_envs, network.num_actions, device=device
+        )
+        self._step_in_rollout = torch.zeros(1, dtype=torch.int64, device=device)
+        self._run = GraphRunner(self._state, enabled=graphs and on_gpu)
+        self._copied = torch.cuda.Event() if on_gpu else None
+
+    def _state(self) -> list[Tensor]:
+        return [self.memory, self._latent, self._row, self._step_in_rollout]
+
+    def start(self) -> None:
+        """Reset the environments; the memory is empty."""
+        self._envs.reset(out=self.observation.numpy())
+        self.memory.zero_()
+
+    @torch.no_grad()
+    def collect(self, generator: torch.Generator) -> None:
+        """Append one rollout to the buffer, with the values that bootstrap it."""
+        buffer, first = self._buffer, self._buffer.filled
+        self._row.fill_(first)
+        self._step_in_rollout.zero_()
+        # Actions are sampled as argmax(logits + Gumbel noise).
+        self._noise.exponential_(generator=generator).log_().neg_()
+        self._outcome.zero_()  # the bootstrap before took care of the memory
+        observation, chosen = self.observation.numpy(), self._chosen.numpy()
+        outcome = self._outcome.numpy()
+        for row in range(first, first + buffer.length):
+            self._check()
+            self._act()
+            _, rewards, terminated, truncated, _ = self._envs.step(chosen, out=observation)
+            buffer.rewards[row] = outcome[0] = rewards
+            buffer.dones[row] = outcome[1] = terminated | truncated
+        self._act()
+        buffer.filled += buffer.length
+
+    def _act(self) -> None:
+        """Encode the current observation, choose actions, write everything into the buffer's current row."""
+        self._device_observation.copy_(self.observation, non_blocking=True)
+        self._device_outcome.copy_(self._outcome, non_blocking=True)
+        self._run("act", self._act_on_device)
+        self._chosen.copy_(self._actions, non_blocking=True)
+        if self._copied is not None:
+            self._copied.record()
+            self._copied.synchronize()
+
+    @torch.no_grad()
+    def _act_on_device(self) -> None:
+        network, buffer = self._network, self._buffer
+        reward, done = self._device_outcome[0], self._device_outcome[1] > 0
+        phi = network.encode(self._device_observation)
+        if network.config.memory:
+            memory = next_memory(self.memory, self._latent, phi, reward, done, self._threshold)
+            self.memory.copy_(memory)
+        self._latent.copy_(phi)
+        logits, values = network.heads(phi, self.memory)
+        noise = self._noise.index_select(0, self._step_in_rollout).squeeze(0)
+        actions = (logits + noise).argmax(1)
+        self._actions = actions
+        for store, value in (
+            (buffer.observations, self._device_observation),
+            (buffer.memory, self.memory),
+            (buffer.actions, actions),
+            (buffer.log_probs, log_probability(logits, actions)),
+            (buffer.values, network.normalizer.denormalize(values)),
+        ):
+            store.index_copy_(0, self._row, value[None])
+        self._row.add_(1)
+        self._step_in_rollout.add_(1)

@@ -1,0 +1,125 @@
+"""Image encoders: the paper's residual network, and a light strided one for machines without a GPU."""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from achieve.nn.init import scale_rows
+from achieve.nn.layers import NormConv, NormDense
+
+# Gain of a convolution inside a residual block: two blocks share a stack of three stacks' depth.
+BLOCK_GAIN = math.sqrt(1 / (math.sqrt(3) * math.sqrt(2)))
+
+
+class ResidualBlock(nn.Module):
+    """``x + f(f(x))``; nothing follows the addition."""
+
+    def __init__(self, channels: int, *, norm: bool) -> None:
+        super().__init__()
+        self.first = NormConv(channels, channels, norm=norm, gain=BLOCK_GAIN)
+        self.second = NormConv(channels, channels, norm=norm, gain=BLOCK_GAIN)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + cast(Tensor, self.second(self.first(x)))
+
+
+class Stack(nn.Module):
+    """3x3 convolution + ReLU, 3x3 max-pool of stride 2, GroupNorm, two residual blocks: halves the image."""
+
+    def __init__(self, inputs: int, channels: int, *, first: bool, norm: bool) -> None:
+        super().__init__()
+        self.entry = NormConv(inputs, channels, norm=norm and not first, gain=1.0)
+        self.pool = nn.MaxPool2d(3, stride=2, padding=1)
+        self.norm = nn.GroupNorm(1, channels) if norm else None
+        self.blocks = nn.ModuleList([ResidualBlock(channels, norm=norm) for _ in range(2)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.pool(self.entry(x))
+        if self.norm is not None:
+            x = self.norm(x)
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+class ResidualEncoder(nn.Module):
+    """Bytes [B, H, W, C] -> latent ``phi`` [B, hidden_size], float32."""
+
+    def __init__(
+        self,
+        image_shape: tuple[int, int, int],
+        channels: tuple[int, ...],
+        dense_size: int,
+        hidden_size: int,
+        *,
+        norm: bool,
+    ) -> None:
+        super().__init__()
+        height, width, inputs = image_shape
+        self.stacks = nn.ModuleList()
+        for index, outputs in enumerate(channels):
+            self.stacks.append(Stack(inputs, outputs, first=index == 0, norm=norm))
+            inputs = outputs
+            height, width = (height + 1) // 2, (width + 1) // 2
+        self.dense = NormDense(height * width * inputs, dense_size, norm=norm, gain=1.4)
+        self.latent = NormDense(dense_size, hidden_size, norm=norm, gain=1.0)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.features(images))
+
+    def features(self, images: Tensor) -> Tensor:
+        """The convolutional part: bytes [B, H, W, C] -> [B, channels, H/8, W/8]."""
+        x = images.permute(0, 3, 1, 2).float() / 255
+        for stack in self.stacks:
+            x = stack(x)
+        return x
+
+    def head(self, features: Tensor) -> Tensor:
+        """The dense part, in float32 whatever the convolutions ran in."""
+        return cast(Tensor, self.latent(self.dense(features.float().flatten(1))))
+
+
+class StridedEncoder(nn.Module):
+    """Three strided convolutions and two dense layers: about a hundredth of the residual encoder's work."""
+
+    def __init__(
+        self,
+        image_shape: tuple[int, int, int],
+        channels: tuple[int, ...],
+        dense_size: int,
+        hidden_size: int,
+        *,
+        norm: bool,
+    ) -> None:
+        super().__init__()
+        a, b, c = channels
+        layers = [
+            nn.Conv2d(image_shape[2], a, 8, stride=4, padding=2),
+            nn.Conv2d(a, b, 4, stride=2, padding=1),
+            nn.Conv2d(b, c, 3, stride=1, padding=1),
+        ]
+        for layer in layers:
+            scale_rows(layer, math.sqrt(2))
+        self.convs = nn.ModuleList(layers)
+        with torch.no_grad():
+            flat = self.features(torch.zeros(1, *image_shape, dtype=torch.uint8)).numel()
+        self.dense = NormDense(flat, dense_size, norm=norm, gain=1.4)
+        self.latent = NormDense(dense_size, hidden_size, norm=norm, gain=1.0)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.features(images))
+
+    def features(self, images: Tensor) -> Tensor:
+        """The convolutional part: bytes [B, H, W, C] -> [B, channels, H/8, W/8]."""
+        x = images.permute(0, 3, 1, 2).float() / 255
+        for conv in self.convs:
+            x = torch.relu(conv(x))
+        return x
+
+    def head(self, features: Tensor) -> Tensor:
+        """The dense part, in float32 whatever the convolutions ran in."""
+        return cast(Tensor, self.latent(self.dense(features.float().flatten(1))))

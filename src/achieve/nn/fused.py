@@ -1,0 +1,178 @@
+"""The residual encoder's convolutional part on a GPU: half-precision convolutions between fused norms and pools.
+
+Computes what `ResidualEncoder.features` computes, from the same weights: activations are stored in half precision, sums
+and statistics are float32. The default is fp16, whose ten bits of mantissa are those of the TF32 convolutions the
+published runs had; `bf16` has seven, which shows in the representations, as they are differences of latents. Against
+fp16's narrow range, gradients are scaled on their way in, by a power of two chosen on the device at every step, and
+scaled back in :meth:`FusedEncoder.finish_backward`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from achieve.nn import kernels
+from achieve.nn.encoder import ResidualBlock, ResidualEncoder, Stack
+from achieve.nn.layers import NormConv
+
+
+class _Norm(torch.autograd.Function):
+    """``norm(relu(z))``, or ``norm(z)``."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, gain: Tensor, bias: Tensor, eps: float, relu: bool) -> Tensor:
+        _, out, mean, rstd = kernels.norm_forward(z, None, gain, bias, eps, relu=relu)
+        ctx.save_for_backward(z, gain, mean, rstd)
+        ctx.relu = relu
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        z, gain, mean, rstd = ctx.saved_tensors
+        grad = grads[0].contiguous(memory_format=torch.channels_last)
+        grad_z, _, grad_gain, grad_bias = kernels.norm_backward(
+            grad, None, z, z, gain, mean, rstd, relu=ctx.relu, add=False
+        )
+        return grad_z, grad_gain, grad_bias, None, None
+
+
+class _AddNorm(torch.autograd.Function):
+    """``x = skip + relu(z)``, and ``norm(x)`` with it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, z: Tensor, skip: Tensor, gain: Tensor, bias: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor]:
+        x, out, mean, rstd = kernels.norm_forward(z, skip, gain, bias, eps, relu=True)
+        ctx.save_for_backward(z, x, gain, mean, rstd)
+        ctx.set_materialize_grads(False)
+        return x, out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        z, x, gain, mean, rstd = ctx.saved_tensors
+        grad_x, grad = grads
+        if grad_x is not None:
+            grad_x = grad_x.contiguous(memory_format=torch.channels_last)
+        grad = grad.contiguous(memory_format=torch.channels_last)
+        grad_z, grad_skip, grad_gain, grad_bias = kernels.norm_backward(
+            grad, grad_x, x, z, gain, mean, rstd, relu=True, add=True
+        )
+        return grad_z, grad_skip, grad_gain, grad_bias, None
+
+
+class _Pool(torch.autograd.Function):
+    """``relu(maxpool(z) + bias)``."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, bias: Tensor | None) -> Tensor:
+        out, winner = kernels.pool_forward(z, bias)
+        ctx.save_for_backward(winner)
+        ctx.shape = z.shape[2:]
+        ctx.has_bias = bias is not None
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (winner,) = ctx.saved_tensors
+        grad = grads[0].contiguous(memory_format=torch.channels_last)
+        grad_bias = None
+        if ctx.has_bias:
+            grad_bias = torch.where(winner < 9, grad.float(), 0.0).sum((0, 2, 3))
+        return kernels.pool_backward(grad, winner, *ctx.shape), grad_bias
+
+
+class _ScaleGradient(torch.autograd.Function):
+    """Half precision -> float32 forward; backward the gradient is brought to a largest entry of about one."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, inverse: Tensor) -> Tensor:
+        ctx.dtype = x.dtype
+        ctx.inverse = inverse
+        return x.float()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        grad = grads[0]
+        exponent = grad.abs().amax().clamp(min=1e-30).log2().ceil()
+        ctx.inverse.copy_(exponent.exp2())
+        return (grad * (-exponent).exp2()).to(ctx.dtype), None
+
+
+def _norm(layer: nn.GroupNorm, z: Tensor, *, relu: bool) -> Tensor:
+    return cast(Tensor, _Norm.apply(z, layer.weight, layer.bias, layer.eps, relu))
+
+
+def _group_norm(layer: NormConv) -> nn.GroupNorm:
+    assert layer.norm is not None
+    return layer.norm
+
+
+def _add_norm(z: Tensor, skip: Tensor, norm: nn.GroupNorm) -> tuple[Tensor, Tensor]:
+    return cast(
+        tuple[Tensor, Tensor], _AddNorm.apply(z, skip, norm.weight, norm.bias, norm.eps)
+    )
+
+
+def _conv(layer: nn.Conv2d, x: Tensor, weight: Tensor | None = None) -> Tensor:
+    weight = layer.weight if weight is None else weight
+    weight = weight.to(x.dtype, memory_format=torch.channels_last)
+    return F.conv2d(x, weight, None, padding=1)
+
+
+class FusedEncoder:
+    """Computes the features of a :class:`ResidualEncoder` with norms, whose weights it shares."""
+
+    def __init__(self, encoder: ResidualEncoder, dtype: torch.dtype) -> None:
+        if not supports(encoder):
+            raise ValueError("fused kernels need norms and channels in powers of two, 16 or more")
+        self._encoder = encoder
+        self._dtype = dtype
+        self._parameters = list(encoder.stacks.parameters())
+        self._inverse_scale = torch.ones((), device=self._parameters[0].device)
+
+    def features(self, images: Tensor) -> Tensor:
+        """Bytes [B, H, W, C] -> [B, channels, H/8, W/8], float32."""
+        # Bytes are exact in half precision, so the division by 255 goes into the weights; eight channels suit the
+        # tensor cores.
+        padding = -images.shape[3] % 8
+        x = F.pad(images.to(self._dtype), (0, padding)).permute(0, 3, 1, 2)
+        stacks = [cast(Stack, module) for module in self._encoder.stacks]
+        entry = stacks[0].entry.conv
+        z = _conv(entry, x, F.pad(entry.weight / 255, (0, 0, 0, 0, 0, padding)))
+        for index, stack in enumerate(stacks):
+            x = cast(Tensor, _Pool.apply(z, stack.entry.conv.bias))
+            x = _norm(cast(nn.GroupNorm, stack.norm), x, relu=False)
+            first, second = (cast(ResidualBlock, block) for block in stack.blocks)
+            z = self._block(first, _norm(_group_norm(first.first), x, relu=False))
+            x, normed = _add_norm(z, x, _group_norm(second.first))
+            z = self._block(second, normed)
+            if index + 1 < len(stacks):
+                following = stacks[index + 1].entry
+                _, normed = _add_norm(z, x, _group_norm(following))
+                z = _conv(following.conv, normed)
+        features = x + torch.relu(z)
+        return cast(Tensor, _ScaleGradient.apply(features, self._inverse_scale))
+
+    @staticmethod
+    def _block(block: ResidualBlock, normed: Tensor) -> Tensor:
+        """Both convolutions of a block, from its normed input to before its last ReLU."""
+        z = _conv(block.first.conv, normed)
+        return _conv(block.second.conv, _norm(_group_norm(block.second), z, relu=True))
+
+    def finish_backward(self) -> None:
+        """Take the gradients' scale back out of the convolutional part."""
+        grads = [p.grad for p in self._parameters if p.grad is not None]
+        torch._foreach_mul_(grads, self._inverse_scale)
+
+
+def supports(encoder: nn.Module) -> bool:
+    """Whether this encoder can be accelerated: residual, normed, channels in powers of two."""
+    if not isinstance(encoder, ResidualEncoder):
+        return False
+    norms = [cast(Stack, stack).norm for stack in encoder.stacks]
+    return all(n is not None and n.num_channels in (16, 32, 64, 128, 256, 512) for n in norms)

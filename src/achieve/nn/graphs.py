@@ -1,0 +1,66 @@
+"""Replaying whole update steps as CUDA graphs.
+
+A training step here is hundreds of small kernels on a few hundred images; launched one by one, the GPU would wait for
+Python two thirds of the time. A step that only touches fixed tensors can be captured once per input size and replayed
+with a single launch. Without a GPU, or with capture switched off, the same function is simply called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+
+import torch
+from torch import Tensor
+
+WARMUPS = 2
+
+
+class GraphRunner:
+    """Runs ``step(*inputs)`` directly or through a graph captured at first use of ``key``.
+
+    Args:
+        state: gives every tensor a step may change. Warming up runs the step for real, so they are saved before and
+            put back after.
+        enabled: capture (needs CUDA tensors) or call.
+    """
+
+    def __init__(self, state: Callable[[], Sequence[Tensor]], *, enabled: bool) -> None:
+        self._state = state
+        self._graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, list[Tensor]]] = {}
+        self.enabled = enabled
+        self._pool = torch.cuda.graph_pool_handle() if enabled else None
+
+    def __call__(
+        self, key: Hashable, step: Callable[..., None], *inputs: Tensor
+    ) -> None:
+        """Run the step on these inputs; all calls with one key must agree in shapes."""
+        if not self.enabled:
+            step(*inputs)
+            return
+        if key not in self._graphs:
+            self._graphs[key] = self._capture(step, inputs)
+        graph, static = self._graphs[key]
+        for mine, given in zip(static, inputs, strict=True):
+            mine.copy_(given, non_blocking=True)
+        graph.replay()
+
+    def _capture(
+        self, step: Callable[..., None], inputs: Sequence[Tensor]
+    ) -> tuple[torch.cuda.CUDAGraph, list[Tensor]]:
+        device = torch.cuda.current_device()
+        static = [torch.empty_like(t, device=device).copy_(t) for t in inputs]
+        state = list(self._state())
+        saved = [t.detach().clone() for t in state]
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARMUPS):
+                step(*static)
+        torch.cuda.current_stream().wait_stream(stream)
+        with torch.no_grad():
+            for tensor, value in zip(state, saved, strict=True):
+                tensor.copy_(value)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            step(*static)
+        return graph, static

@@ -1,0 +1,305 @@
+"""Triton kernels of the encoder and of the transport solver. Their plain twins are in `encoder.py` and `transport.py`.
+
+Images are stored channels last. A group norm with one group is a mean and a deviation over a whole image: one program
+reads an image twice, the second time from cache, and does what stands around the norm (ReLU, the residual addition) on
+the way, so that no intermediate touches memory. The max-pool remembers which of its nine inputs won in a byte; its
+backward pass reads that byte in place of the inputs.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+TILE = 8192  # elements of an image handled at once: 16 or 32 per thread
+
+
+@triton.jit
+def _norm_forward(
+    z_ptr, skip_ptr, sum_ptr, out_ptr, gain_ptr, bias_ptr, mean_ptr, rstd_ptr, eps,
+    pixels: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, RELU: tl.constexpr, ADD: tl.constexpr,
+):  # fmt: skip
+    image = tl.program_id(0)
+    base = image.to(tl.int64) * pixels * C
+    rows = tl.arange(0, ROWS)
+    offsets = rows[:, None] * C + tl.arange(0, C)[None, :]
+    total = tl.zeros([ROWS, C], tl.float32)
+    square = tl.zeros([ROWS, C], tl.float32)
+    for start in range(0, pixels, ROWS):
+        at = base + start * C + offsets
+        inside = (start + rows < pixels)[:, None]
+        x = tl.load(z_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        if RELU:
+            x = tl.maximum(x, 0.0)
+        if ADD:
+            x += tl.load(skip_ptr + at, mask=inside, other=0.0).to(tl.float32)
+            stored = x.to(sum_ptr.dtype.element_ty)
+            tl.store(sum_ptr + at, stored, mask=inside)
+            x = stored.to(tl.float32)
+        total += x
+        square += x * x
+    size = pixels * C
+    mean = tl.sum(tl.sum(total, 1), 0) / size
+    variance = tl.sum(tl.sum(square, 1), 0) / size - mean * mean
+    rstd = 1.0 / tl.sqrt(tl.maximum(variance, 0.0) + eps)
+    tl.store(mean_ptr + image, mean)
+    tl.store(rstd_ptr + image, rstd)
+    gain = tl.load(gain_ptr + tl.arange(0, C))[None, :] * rstd
+    bias = tl.load(bias_ptr + tl.arange(0, C))[None, :]
+    for start in range(0, pixels, ROWS):
+        at = base + start * C + offsets
+        inside = (start + rows < pixels)[:, None]
+        x = tl.load(z_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        if RELU:
+            x = tl.maximum(x, 0.0)
+        if ADD:
+            x += tl.load(skip_ptr + at, mask=inside, other=0.0).to(tl.float32)
+            x = x.to(sum_ptr.dtype.element_ty).to(tl.float32)
+        y = (x - mean) * gain + bias
+        tl.store(out_ptr + at, y.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _norm_backward(
+    grad_ptr, grad_sum_ptr, x_ptr, z_ptr, gain_ptr, mean_ptr, rstd_ptr,
+    grad_z_ptr, grad_skip_ptr, grad_gain_ptr, grad_bias_ptr,
+    pixels: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, RELU: tl.constexpr, ADD: tl.constexpr,
+    HAS_GRAD_SUM: tl.constexpr,
+):  # fmt: skip
+    image = tl.program_id(0)
+    base = image.to(tl.int64) * pixels * C
+    rows = tl.arange(0, ROWS)
+    columns = tl.arange(0, C)
+    offsets = rows[:, None] * C + columns[None, :]
+    mean = tl.load(mean_ptr + image)
+    rstd = tl.load(rstd_ptr + image)
+    gain = tl.load(gain_ptr + columns)
+    by_gain = tl.zeros([ROWS, C], tl.float32)
+    by_bias = tl.zeros([ROWS, C], tl.float32)
+    for start in range(0, pixels, ROWS):
+        at = base + start * C + offsets
+        inside = (start + rows < pixels)[:, None]
+        grad = tl.load(grad_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        if RELU and not ADD:
+            x = tl.maximum(x, 0.0)
+        by_gain += grad * ((x - mean) * rstd)
+        by_bias += grad
+    grad_gain = tl.sum(by_gain, 0)
+    grad_bias = tl.sum(by_bias, 0)
+    tl.store(grad_gain_ptr + image * C + columns, grad_gain)
+    tl.store(grad_bias_ptr + image * C + columns, grad_bias)
+    size = pixels * C
+    shift = tl.sum(grad_bias * gain, 0) / size
+    slope = tl.sum(grad_gain * gain, 0) / size
+    for start in range(0, pixels, ROWS):
+        at = base + start * C + offsets
+        inside = (start + rows < pixels)[:, None]
+        grad = tl.load(grad_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        raw = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        x = raw
+        if RELU and not ADD:
+            x = tl.maximum(x, 0.0)
+        result = rstd * (grad * gain[None, :] - shift - (x - mean) * rstd * slope)
+        if ADD:
+            if HAS_GRAD_SUM:
+                result += tl.load(grad_sum_ptr + at, mask=inside, other=0.0).to(tl.float32)
+            tl.store(grad_skip_ptr + at, result.to(grad_skip_ptr.dtype.element_ty), mask=inside)
+            raw = tl.load(z_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        if RELU:
+            result = tl.where(raw > 0, result, 0.0)
+        tl.store(grad_z_ptr + at, result.to(grad_z_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _pool_forward(
+    z_ptr, bias_ptr, out_ptr, winner_ptr, size, H, W, OH, OW,
+    C: tl.constexpr, BLOCK: tl.constexpr, BIAS: tl.constexpr,
+):  # fmt: skip
+    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = index < size
+    c = index % C
+    ow = (index // C) % OW
+    oh = (index // C // OW) % OH
+    n = index // C // OW // OH
+    best = tl.full([BLOCK], float("-inf"), tl.float32)
+    winner = tl.full([BLOCK], 9, tl.int32)
+    for tap in tl.static_range(9):
+        h = 2 * oh - 1 + tap // 3
+        w = 2 * ow - 1 + tap % 3
+        ok = inside & (h >= 0) & (h < H) & (w >= 0) & (w < W)
+        value = tl.load(
+            z_ptr + ((n * H + h) * W + w) * C + c, mask=ok, other=float("-inf")
+        ).to(tl.float32)
+        better = value > best
+        best = tl.where(better, value, best)
+        winner = tl.where(better, tap, winner)
+    if BIAS:
+        best += tl.load(bias_ptr + c, mask=inside, other=0.0)
+    winner = tl.where(best > 0, winner, 9)  # nothing flows back through a closed ReLU
+    best = tl.maximum(best, 0.0)
+    tl.store(out_ptr + index, best.to(out_ptr.dtype.element_ty), mask=inside)
+    tl.store(winner_ptr + index, winner.to(tl.uint8), mask=inside)
+
+
+@triton.jit
+def _pool_backward(
+    grad_ptr, winner_ptr, out_ptr, size, H, W, OH, OW, C: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = index < size
+    c = index % C
+    w = (index // C) % W
+    h = (index // C // W) % H
+    n = index // C // W // H
+    total = tl.zeros([BLOCK], tl.float32)
+    # An odd row lies in two windows, as the last row of one and the first of the next; an even row in one.
+    for down in tl.static_range(2):
+        oh = h // 2 + down
+        rows_ok = inside & (oh < OH) & ((down == 0) | (h % 2 == 1))
+        for right in tl.static_range(2):
+            ow = w // 2 + right
+            ok = rows_ok & (ow < OW) & ((right == 0) | (w % 2 == 1))
+            tap = (h - 2 * oh + 1) * 3 + (w - 2 * ow + 1)
+            at = ((n * OH + oh) * OW + ow) * C + c
+            winner = tl.load(winner_ptr + at, mask=ok, other=9).to(tl.int64)
+            won = ok & (winner == tap)
+            total += tl.load(grad_ptr + at, mask=won, other=0.0).to(tl.float32)
+    tl.store(out_ptr + index, total.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _transport(
+    cost_ptr, rows_ptr, columns_ptr, out_ptr, m, n, reg,
+    iterations: tl.constexpr, SIZE: tl.constexpr,
+):  # fmt: skip
+    problem = tl.program_id(0)
+    rows = tl.load(rows_ptr + problem).to(tl.int32)
+    columns = tl.load(columns_ptr + problem).to(tl.int32)
+    i = tl.arange(0, SIZE)[:, None]
+    j = tl.arange(0, SIZE)[None, :]
+    inside = (i < rows) & (j < columns)
+    at = problem * m * n + i * n + j
+    cost = tl.load(cost_ptr + at, mask=inside, other=0.0)
+    mask = tl.where(inside, 1.0, 0.0)
+    pad = 1.0 - mask
+    mass = tl.minimum(rows, columns).to(tl.float32)
+    plan = tl.exp(-cost / reg) * mask
+    total = tl.sum(tl.sum(plan, 1), 0)
+    plan = plan * (mass / tl.where(total > 0, total, 1.0))
+    row_corr = mask
+    column_corr = mask
+    mass_corr = mask
+    for _ in range(iterations):
+        before = plan
+        plan = plan * row_corr
+        sums = tl.sum(plan, 1)
+        plan = plan * tl.minimum(1.0 / tl.where(sums > 0, sums, 1.0), 1.0)[:, None]
+        row_corr = row_corr * before / (plan + pad)
+        before = plan
+        plan = plan * column_corr
+        sums = tl.sum(plan, 0)
+        plan = plan * tl.minimum(1.0 / tl.where(sums > 0, sums, 1.0), 1.0)[None, :]
+        column_corr = column_corr * before / (plan + pad)
+        before = plan
+        plan = plan * mass_corr
+        total = tl.sum(tl.sum(plan, 1), 0)
+        plan = plan * (mass / tl.where(total > 0, total, 1.0))
+        mass_corr = mass_corr * before / (plan + pad)
+    tl.store(out_ptr + at, plan, mask=(i < m) & (j < n))
+
+
+def _tile(channels: int, pixels: int) -> int:
+    return max(1, min(TILE // channels, triton.next_power_of_2(pixels)))
+
+
+def _warps(channels: int, rows: int) -> int:
+    return max(1, min(16, channels * rows // 512))
+
+
+def norm_forward(
+    z: Tensor, skip: Tensor | None, gain: Tensor, bias: Tensor, eps: float, *, relu: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """``x = relu(z) + skip``, ``y = norm(x)``: returns ``x`` (``z`` itself without skip), ``y``, mean, rstd."""
+    n, c, h, w = z.shape
+    out = torch.empty_like(z)
+    x = torch.empty_like(z) if skip is not None else z
+    mean = torch.empty(n, device=z.device)
+    rstd = torch.empty(n, device=z.device)
+    rows = _tile(c, h * w)
+    _norm_forward[(n,)](
+        z, z if skip is None else skip, x, out, gain, bias, mean, rstd, eps,
+        pixels=h * w, C=c, ROWS=rows, RELU=relu, ADD=skip is not None, num_warps=_warps(c, rows),
+    )  # fmt: skip
+    return x, out, mean, rstd
+
+
+def norm_backward(
+    grad: Tensor,
+    grad_sum: Tensor | None,
+    x: Tensor,
+    z: Tensor,
+    gain: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    *,
+    relu: bool,
+    add: bool,
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+    """Gradients of :func:`norm_forward` for ``z``, ``skip`` (None without), gain and bias."""
+    n, c, h, w = x.shape
+    grad_z = torch.empty_like(x)
+    grad_skip = torch.empty_like(x) if add else None
+    grad_gain = torch.empty(n, c, device=x.device)
+    grad_bias = torch.empty(n, c, device=x.device)
+    rows = _tile(c, h * w)
+    _norm_backward[(n,)](
+        grad, grad if grad_sum is None else grad_sum, x, z, gain, mean, rstd,
+        grad_z, grad_z if grad_skip is None else grad_skip, grad_gain, grad_bias,
+        pixels=h * w, C=c, ROWS=rows, RELU=relu, ADD=add, HAS_GRAD_SUM=grad_sum is not None,
+        num_warps=_warps(c, rows),
+    )  # fmt: skip
+    return grad_z, grad_skip, grad_gain.sum(0), grad_bias.sum(0)
+
+
+def pool_forward(z: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """``relu(maxpool(z) + bias)`` and which tap won (9: none, the ReLU is closed)."""
+    n, c, h, w = z.shape
+    oh, ow = (h + 1) // 2, (w + 1) // 2
+    out = torch.empty((n, c, oh, ow), dtype=z.dtype, device=z.device).to(
+        memory_format=torch.channels_last
+    )
+    winner = torch.empty_like(out, dtype=torch.uint8)
+    size = out.numel()
+    _pool_forward[(triton.cdiv(size, 1024),)](
+        z, z if bias is None else bias, out, winner, size, h, w, oh, ow,
+        C=c, BLOCK=1024, BIAS=bias is not None,
+    )  # fmt: skip
+    return out, winner
+
+
+def pool_backward(grad: Tensor, winner: Tensor, height: int, width: int) -> Tensor:
+    """The gradient of :func:`pool_forward` for its input, of that height and width."""
+    n, c, oh, ow = grad.shape
+    out = torch.empty((n, c, height, width), dtype=grad.dtype, device=grad.device).to(
+        memory_format=torch.channels_last
+    )
+    size = out.numel()
+    _pool_backward[(triton.cdiv(size, 1024),)](
+        grad, winner, out, size, height, width, oh, ow, C=c, BLOCK=1024
+    )
+    return out
+
+
+def transport(cost: Tensor, rows: Tensor, columns: Tensor, *, reg: float, iterations: int) -> Tensor:
+    """The twin of :func:`achieve.algo.transport.partial_transport`: one program per problem, all in registers."""
+    batch, m, n = cost.shape
+    out = torch.empty_like(cost)
+    size = max(16, triton.next_power_of_2(max(m, n)))
+    _transport[(batch,)](
+        cost.contiguous(), rows.contiguous(), columns.contiguous(), out, m, n, reg,
+        iterations=iterations, SIZE=size, num_warps=4 if size <= 32 else 8,
+    )  # fmt: skip
+    return out

@@ -1,0 +1,148 @@
+"""The network: encoder, policy and value heads, and the nets that only the auxiliary phase uses."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from achieve.config import ModelConfig
+from achieve.nn.encoder import ResidualEncoder, StridedEncoder
+from achieve.nn.init import orthogonal
+from achieve.nn.layers import MLP
+from achieve.nn.normalizer import ValueNormalizer
+
+
+class FastFeatures(Protocol):
+    """Another way to compute an encoder's convolutional part."""
+
+    def features(self, images: Tensor) -> Tensor: ...
+
+    def finish_backward(self) -> None: ...
+
+
+class FiLM(nn.Module):
+    """``(1 + eta(a)) * phi + delta(a)``: an action's scale and shift of the latent.
+
+    There are only as many results as actions, so the MLP runs once per action and its rows are picked.
+    """
+
+    one_hot: Tensor
+
+    def __init__(self, num_actions: int, size: int, *, double: bool) -> None:
+        super().__init__()
+        self.register_buffer("one_hot", torch.eye(num_actions), persistent=False)
+        outputs = [size, size] if double else [2 * size]
+        self.nets = nn.ModuleList([MLP(num_actions, [size], out) for out in outputs])
+
+    def forward(self, phi: Tensor, actions: Tensor) -> Tensor:
+        """Latents [B, D], actions [B] -> [B, D]."""
+        table = torch.cat([net(self.one_hot) for net in self.nets], dim=1)
+        eta, delta = table.index_select(0, actions).chunk(2, dim=1)
+        return (1 + eta) * phi + delta
+
+
+class ActorCritic(nn.Module):
+    """``phi``, policy, value and ``psi`` of the paper, on bytes.
+
+    ``memory`` arguments are [B, D] and ignored by a network without memory.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        image_shape: tuple[int, int, int],
+        num_actions: int,
+        *,
+        auxiliary: bool,
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.num_actions = num_actions
+        kind = ResidualEncoder if config.encoder == "residual" else StridedEncoder
+        self.encoder: ResidualEncoder | StridedEncoder = kind(
+            image_shape, config.channels, config.dense_size, config.hidden_size, norm=config.norm
+        )
+        size = config.hidden_size
+        width = 2 * size if config.memory else size
+        self.policy = nn.Linear(width, num_actions)
+        self.value = nn.Linear(width, 1)
+        orthogonal(self.policy, 0.01)
+        orthogonal(self.value, 0.1)
+        self.normalizer = ValueNormalizer(enabled=config.normalize_value)
+        self.film = FiLM(num_actions, size, double=config.film == "double") if auxiliary else None
+        self.predictor = MLP(width, [size], size) if auxiliary else None
+
+        self._fast: FastFeatures | None = None
+        self._autocast: torch.dtype | None = None
+
+    @property
+    def latent_size(self) -> int:
+        return self.config.hidden_size
+
+    def use_precision(self, precision: str, *, fused: bool) -> str:
+        """Choose the arithmetic of the convolutions; call it once the network is on its device.
+
+        Returns a description of what is in force. ``fused`` takes the hand-written kernels where there are any for
+        this network, device and precision.
+        """
+        self._fast, self._autocast = None, None
+        half = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(precision)
+        torch.backends.cudnn.allow_tf32 = precision == "tf32"
+        on_gpu = self.policy.weight.is_cuda
+        if half is not None and fused and on_gpu and find_spec("triton") is not None:
+            from achieve.nn.fused import FusedEncoder, supports
+
+            if supports(self.encoder):
+                self._fast = FusedEncoder(cast(ResidualEncoder, self.encoder), half)
+                return f"{precision}, fused"
+        if half is not None:
+            # fp16 would need the fused path's gradient scaling.
+            self._autocast = torch.bfloat16
+            return "bf16"
+        return precision
+
+    def encode(self, images: Tensor) -> Tensor:
+        """``phi``: bytes [B, H, W, C] -> [B, D], float32."""
+        if self._fast is not None:
+            features = self._fast.features(images)
+        else:
+            with torch.autocast(
+                images.device.type, dtype=self._autocast, enabled=self._autocast is not None
+            ):
+                features = self.encoder.features(images)
+        return self.encoder.head(features)
+
+    def finish_backward(self) -> None:
+        """To be called between a backward pass through the encoder and the use of its gradients."""
+        if self._fast is not None:
+            self._fast.finish_backward()
+
+    def heads(self, phi: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Policy logits [B, A] and values in normalised units [B]."""
+        x = self._join(phi, memory)
+        return self.policy(x), self.value(x).squeeze(1)
+
+    def predict(self, phi: Tensor, actions: Tensor, memory: Tensor | None) -> Tensor:
+        """``psi``: unit vectors [B, D] for state-action pairs."""
+        if self.film is None or self.predictor is None:
+            raise RuntimeError("this network was built without the auxiliary nets")
+        x = self._join(self.film(phi, actions), memory)
+        return F.normalize(self.predictor(x), dim=1)
+
+    def _join(self, x: Tensor, memory: Tensor | None) -> Tensor:
+        if not self.config.memory:
+            return x
+        if memory is None:
+            raise ValueError("this network needs the memory of the last achievement")
+        return torch.cat([x, memory], dim=1)
+
+
+def count_parameters(module: nn.Module) -> int:
+    """Parameters, with the normaliser's scalars, as the published counts have them."""
+    return sum(p.numel() for p in module.parameters()) + sum(
+        b.numel() for m in module.modules() if isinstance(m, ValueNormalizer) for b in m.buffers()
+    )

@@ -1,0 +1,68 @@
+"""Adam with clipped gradients, its state laid out from the start so that steps can be captured and saved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from achieve.nn.model import ActorCritic
+
+
+class ClippedAdam:
+    """One Adam optimiser over all parameters of a network, gradients clipped to a norm before each step.
+
+    Args:
+        network: whose parameters to optimise.
+        learning_rate: constant.
+        max_grad_norm: of all gradients together.
+    """
+
+    def __init__(self, network: ActorCritic, learning_rate: float, max_grad_norm: float) -> None:
+        self._network = network
+        self.named = dict(network.named_parameters())
+        self.parameters = list(self.named.values())
+        self.max_grad_norm = max_grad_norm
+        on_gpu = self.parameters[0].is_cuda
+        self.adam = torch.optim.Adam(
+            self.parameters, lr=learning_rate, fused=True, capturable=on_gpu
+        )
+        for p in self.parameters:
+            self.adam.state[p] = {
+                "step": torch.zeros((), dtype=torch.float32, device=p.device),
+                "exp_avg": torch.zeros_like(p, memory_format=torch.preserve_format),
+                "exp_avg_sq": torch.zeros_like(p, memory_format=torch.preserve_format),
+            }
+
+    def step(self, loss: Tensor, skip: Tensor | None = None) -> Tensor:
+        """Back-propagate, clip, step. Returns the gradients' norm before clipping.
+
+        ``skip``, a scalar tensor, turns the step into nothing where it is 1: decided on the device, without waiting.
+        """
+        self.adam.zero_grad(set_to_none=True)
+        loss.backward()
+        self._network.finish_backward()
+        norm = nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm)
+        if skip is not None:
+            # The hooks gradient scalers use: with found_inf 1 the fused step leaves weights and state alone.
+            self.adam.grad_scale = torch.ones_like(skip)  # type: ignore[attr-defined]
+            self.adam.found_inf = skip  # type: ignore[attr-defined]
+        self.adam.step()
+        return norm
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """Every tensor of the optimiser's state by name; writing into them restores it."""
+        return {
+            f"{name}.{key}": self.adam.state[p][key]
+            for name, p in self.named.items()
+            for key in ("step", "exp_avg", "exp_avg_sq")
+        }
+
+
+def all_state(network: nn.Module, optimizers: Iterable[ClippedAdam]) -> list[Tensor]:
+    """Everything an update changes: weights, normaliser, optimiser states."""
+    tensors: list[Tensor] = [*network.parameters(), *network.buffers()]
+    for optimizer in optimizers:
+        tensors.extend(optimizer.state_tensors().values())
+    return tensors

@@ -1,0 +1,55 @@
+"""One seed, independent streams: worlds, weights, actions and shuffles do not share random numbers."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+# Streams are told apart by name, so that adding one leaves the others as they are.
+_STREAMS = ("worlds", "weights", "actions", "shuffles", "evaluation")
+
+
+def stream(seed: int, name: str) -> np.random.SeedSequence:
+    """The seed sequence of one of a run's random streams."""
+    return np.random.SeedSequence([seed, _STREAMS.index(name)])
+
+
+def stream_seed(seed: int, name: str) -> int:
+    """A 63-bit seed of one of a run's random streams, for generators that take a number."""
+    return int(stream(seed, name).generate_state(1, np.uint64)[0] >> 1)
+
+
+def world_seeds(seed: int, num_envs: int) -> list[int]:
+    """A seed for each training environment of a run."""
+    return [int(s) for s in stream(seed, "worlds").generate_state(num_envs, np.uint32) >> 1]
+
+
+@dataclass
+class Generators:
+    """The generators a learner draws from, with a state that can be saved."""
+
+    shuffles: np.random.Generator
+    actions: torch.Generator
+
+    @classmethod
+    def make(cls, seed: int, device: torch.device) -> "Generators":
+        actions = torch.Generator(device)
+        actions.manual_seed(stream_seed(seed, "actions"))
+        return cls(np.random.default_rng(stream(seed, "shuffles")), actions)
+
+    def save(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        """JSON state of the NumPy generator, tensor state of PyTorch's."""
+        state = json.loads(json.dumps(self.shuffles.bit_generator.state))
+        return state, {"actions": self.actions.get_state()}
+
+    def load(self, state: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+        """Continue where :meth:`save` was called."""
+        self.shuffles.bit_generator.state = state
+        saved = tensors["actions"]
+        if saved.shape == self.actions.get_state().shape:
+            self.actions.set_state(saved)
+        else:
+            # Saved on the other kind of device, whose generator has another state: a fresh stream, drawn from it.
+            self.actions.manual_seed(int.from_bytes(saved.numpy().tobytes()[:8], "little") >> 1)

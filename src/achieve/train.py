@@ -1,0 +1,411 @@
+"""Training: the paper's Algorithm 1, and around it what makes a run resumable.
+
+    from achieve import train
+    train(get_preset("ad"), "runs/ad-s0")
+
+The loop itself is :func:`_learn`: collect, update, every eighth time distil.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from achieve.algo.distill import Distiller
+from achieve.algo.learner import PPOLearner
+from achieve.algo.transport import partial_transport
+from achieve.analysis.episodes import load_episodes
+from achieve.analysis.score import score_run
+from achieve.analysis.tally import Tally
+from achieve.config import RUNTIME_FIELDS, TrainConfig, from_dict, to_dict, validate
+from achieve.data.buffer import RolloutBuffer
+from achieve.data.collect import Collector
+from achieve.envs import make_vec
+from achieve.nn.model import ActorCritic, count_parameters
+from achieve.run.checkpoint import Checkpoint, CheckpointWriter, load_checkpoint
+from achieve.run.errors import CheckpointError, ConfigError
+from achieve.run.folder import RunFolder
+from achieve.run.hardware import describe
+from achieve.run.logs import JsonlWriter, episode_rows
+from achieve.run.progress import Progress
+from achieve.run.seeding import Generators, stream_seed, world_seeds
+from achieve.run.signals import StopRequest
+from achieve.run.trackers import TensorBoardTracker, Tracker, WandbTracker
+from achieve.run.weights import save_weights
+
+
+class Interrupted(Exception):
+    """Training was asked to stop; the same command continues it."""
+
+
+class Trainer:
+    """Everything a run consists of: environments, network, the two phases, and their state."""
+
+    def __init__(self, config: TrainConfig, check: Callable[[], None] = lambda: None) -> None:
+        validate(config)
+        self.config = config
+        self.device = resolve_device(config.device)
+        if config.torch_threads is not None:
+            torch.set_num_threads(config.torch_threads)
+        env = config.env
+        self.envs = make_vec(
+            env.name,
+            num_envs=env.num_envs,
+            seed=world_seeds(config.seed, env.num_envs),
+            threads=env.threads,
+        )
+        image_shape, num_actions = check_spaces(self.envs)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(stream_seed(config.seed, "weights"))
+            network = ActorCritic(
+                config.model, image_shape, num_actions, auxiliary=config.distill.enabled
+            )
+        self.network = network.to(self.device)
+        on_gpu = self.device.type == "cuda"
+        if on_gpu:
+            torch.cuda.set_device(self.device)
+            torch.backends.cudnn.benchmark = True
+        precision = config.precision
+        if precision == "auto":
+            precision = "fp16" if on_gpu else "fp32"
+        self.arithmetic = self.network.use_precision(precision, fused=config.compile)
+        self.buffer = RolloutBuffer(
+            config.rollouts_per_phase,
+            config.algo.rollout_length,
+            env.num_envs,
+            image_shape,
+            config.model.hidden_size if config.model.memory else 0,
+            self.device,
+        )
+        self.generators = Generators.make(config.seed, self.device)
+        graphs = config.compile
+        self.collector = Collector(
+            self.network, self.envs, self.buffer, env.unlock_threshold, graphs=graphs, check=check
+        )
+        self.learner = PPOLearner(
+            self.network, self.buffer, config.algo, graphs=graphs, check=check
+        )
+        self.distiller: Distiller | None = None
+        if config.distill.enabled:
+            self.distiller = Distiller(
+                self.network,
+                self.buffer,
+                config.distill,
+                env.unlock_threshold,
+                graphs=graphs,
+                check=check,
+                solver=self._transport_solver(),
+            )
+        self.rollouts = 0
+        self.seconds: dict[str, float] = {}
+        self.tally = Tally(self.envs.achievement_names, config.score_steps)
+
+    @property
+    def step(self) -> int:
+        """Environment steps taken."""
+        return self.rollouts * self.config.rollout_steps
+
+    def _transport_solver(self) -> Any:
+        solve: Any = partial_transport
+        if self.device.type == "cuda" and self.config.compile and find_spec("triton") is not None:
+            from achieve.nn.kernels import transport as solve
+        distill = self.config.distill
+        return partial(solve, reg=distill.transport_reg, iterations=distill.transport_iters)
+
+    @contextlib.contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        """Adds the time of a block to ``seconds[what]``."""
+        start = time.perf_counter()
+        yield
+        self.seconds[what] = self.seconds.get(what, 0.0) + time.perf_counter() - start
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        """Every tensor of the run's state by name, as it lives: writing into them restores it."""
+        tensors = {f"network/{k}": v for k, v in self.network.state_dict().items()}
+        optimizers = {"ppo": self.learner.optimizer}
+        if self.distiller is not None:
+            optimizers["prediction"] = self.distiller.prediction_optimizer
+            optimizers["matching"] = self.distiller.matching_optimizer
+        for name, optimizer in optimizers.items():
+            tensors.update({f"{name}/{k}": v for k, v in optimizer.state_tensors().items()})
+        tensors["collector/memory"] = self.collector.memory
+        tensors["collector/observation"] = self.collector.observation
+        return tensors
+
+    def save(self) -> tuple[dict[str, torch.Tensor], dict[str, Any], dict[str, bytes]]:
+        """The run's state, to be called where the buffer is empty: tensors, JSON, bytes."""
+        assert self.buffer.filled == 0
+        random_state, random_tensors = self.generators.save()
+        tensors = {**self._tensors(), **{f"random/{k}": v for k, v in random_tensors.items()}}
+        state = {
+            "rollouts": self.rollouts,
+            "seconds": self.seconds,
+            "random": random_state,
+            "fresh": self.buffer.fresh.tolist(),
+            "tally": self.tally.save(),
+        }
+        return tensors, state, {"envs": self.envs.save_state()}
+
+    def load(self, saved: Checkpoint) -> None:
+        """Continue where :meth:`save` was called."""
+        mine = self._tensors()
+        given = {k: v for k, v in saved.tensors.items() if not k.startswith("random/")}
+        wrong = sorted(
+            name
+            for name in mine.keys() | given.keys()
+            if name not in mine or name not in given or mine[name].shape != given[name].shape
+        )
+        if wrong:
+            raise CheckpointError(
+                f"the checkpoint does not fit this run: {wrong[0]} is missing or has another size; "
+                "move the checkpoint folder away to start the run again"
+            )
+        with torch.no_grad():
+            for name, tensor in mine.items():
+                tensor.copy_(given[name])
+        state = saved.state
+        random_tensors = {
+            k.removeprefix("random/"): v for k, v in saved.tensors.items() if k.startswith("random/")
+        }
+        self.generators.load(state["random"], random_tensors)
+        self.rollouts = state["rollouts"]
+        self.seconds = dict(state["seconds"])
+        self.buffer.fresh = np.array(state["fresh"], dtype=bool)
+        self.tally.load(state["tally"])
+        self.envs.load_state(saved.blobs["envs"])
+
+    def close(self) -> None:
+        self.envs.close()
+
+
+def train(
+    config: TrainConfig, folder: str | Path | None = None, *, quiet: bool = False
+) -> dict[str, Any]:
+    """Train, or continue a run that was stopped. Returns what is in `summary.json`.
+
+    Args:
+        config: see :func:`achieve.config.get_preset`.
+        folder: where the run lives; ``runs/<preset>-s<seed>`` by default. A folder that holds a run with this
+            config is continued.
+        quiet: no progress display.
+
+    Raises:
+        Interrupted: on Ctrl-C or SIGTERM; calling again continues from the last checkpoint.
+    """
+    validate(config)
+    path = Path(folder) if folder is not None else default_folder(config)
+    began = time.perf_counter()
+    with contextlib.ExitStack() as stack:
+        run = stack.enter_context(RunFolder.open(path, to_dict(config), free=RUNTIME_FIELDS))
+        summary = json.loads(run.summary.read_text()) if run.summary.exists() else None
+        if summary is not None:
+            return dict(summary)
+        stop = stack.enter_context(StopRequest())
+
+        def check() -> None:
+            if stop.requested:
+                raise Interrupted(f"stopped; the same command continues the run in {path}")
+
+        trainer = Trainer(config, check)
+        stack.callback(trainer.close)
+        episodes = stack.enter_context(JsonlWriter(run.episodes))
+        metrics = stack.enter_context(JsonlWriter(run.metrics))
+        checkpoint = load_checkpoint(run.checkpoint)
+        if checkpoint is not None:
+            trainer.load(checkpoint)
+        else:
+            trainer.collector.start()
+        episodes.truncate_to(checkpoint.state["episodes"] if checkpoint else 0)
+        metrics.truncate_to(checkpoint.state["metrics"] if checkpoint else 0)
+        trackers = list(_trackers(config, run, trainer.step))
+        for tracker in trackers:
+            stack.callback(tracker.close)
+        writer = stack.enter_context(CheckpointWriter(run.checkpoint))
+        progress = None
+        if not quiet:
+            progress = stack.enter_context(
+                Progress(
+                    config.num_rollouts * config.rollout_steps,
+                    trainer.step,
+                    f"{config.preset} s{config.seed}",
+                )
+            )
+        trainer.seconds["start"] = (
+            trainer.seconds.get("start", 0.0) + time.perf_counter() - began
+        )
+        _learn(trainer, episodes, metrics, trackers, writer, progress, check)
+        writer.wait()
+        episodes.sync()
+        metrics.sync()
+        return _finish(trainer, run)
+
+
+def _learn(
+    trainer: Trainer,
+    episodes: JsonlWriter,
+    metrics: JsonlWriter,
+    trackers: list[Tracker],
+    writer: CheckpointWriter,
+    progress: Progress | None,
+    check: Callable[[], None],
+) -> None:
+    """The paper's Algorithm 1."""
+    config, buffer, generators = trainer.config, trainer.buffer, trainer.generators
+
+    def log(kind: str, values: dict[str, Any]) -> None:
+        metrics.write({"kind": kind, "step": trainer.step, **values})
+        for tracker in trackers:
+            tracker.log(trainer.step, {f"{kind}/{name}": value for name, value in values.items()})
+
+    def show(phase: str) -> None:
+        if progress is not None:
+            progress.update(
+                trainer.step,
+                phase=phase,
+                score=trainer.tally.score,
+                mean_return=trainer.tally.mean_return,
+            )
+        check()
+
+    while trainer.rollouts < config.num_rollouts:
+        show("collecting")
+        with trainer.timed("rollout"):
+            trainer.collector.collect(generators.actions)
+        show("PPO")
+        with trainer.timed("ppo"):
+            statistics = trainer.learner.update(generators.shuffles)
+        trainer.rollouts += 1
+
+        finished = trainer.envs.pop_episodes()
+        episodes.write_many(
+            episode_rows(finished, trainer.envs.achievement_names, config.env.num_envs)
+        )
+        trainer.tally.add(finished)
+        log("ppo", {**statistics, **trainer.tally.figures(), **_resources(trainer)})
+
+        if trainer.distiller is not None and buffer.full:
+            show("distilling")
+            with trainer.timed("distill"):
+                report = trainer.distiller.run(generators.shuffles, generators.actions)
+            log("distill", {**report.as_dict(), **_resources(trainer)})
+        if buffer.full:
+            buffer.clear()
+            last = trainer.rollouts == config.num_rollouts
+            if trainer.distiller is not None or trainer.rollouts % config.checkpoint_every == 0 or last:
+                with trainer.timed("checkpoint"):
+                    tensors, state, blobs = trainer.save()
+                    state |= {"episodes": episodes.sync(), "metrics": metrics.sync()}
+                    writer.save(tensors, state, blobs)
+    show("done")
+
+
+def _finish(trainer: Trainer, run: RunFolder) -> dict[str, Any]:
+    """Weights, then the summary: its presence says that the run is complete."""
+    config = trainer.config
+    digest = save_weights(
+        run.weights, trainer.network.state_dict(), agent_metadata(config, trainer.envs)
+    )
+    score = score_run(load_episodes(run.path), trainer.step, config.score_steps)
+    total = sum(trainer.seconds.values())
+    summary = {
+        "preset": config.preset,
+        "seed": config.seed,
+        "steps": trainer.step,
+        "parameters": count_parameters(trainer.network),
+        **score.as_dict(),
+        "seconds": {**trainer.seconds, "total": total},
+        "steps_per_second": trainer.step / total,
+        "arithmetic": trainer.arithmetic,
+        "weights_sha256": digest,
+        **_resources(trainer),
+        **describe(),
+    }
+    run.write_summary(summary)
+    return summary
+
+
+def agent_metadata(config: TrainConfig, envs: Any) -> dict[str, str]:
+    """What a weight file says about itself, so that it can be loaded alone."""
+    image_shape, num_actions = check_spaces(envs)
+    about = {
+        "config": to_dict(config),
+        "image_shape": list(image_shape),
+        "num_actions": num_actions,
+        "achievements": list(envs.achievement_names),
+    }
+    return {"agent": json.dumps(about)}
+
+
+def read_agent_metadata(metadata: dict[str, str]) -> tuple[TrainConfig, tuple[int, int, int], int]:
+    """The inverse of :func:`agent_metadata`: config, image shape, number of actions."""
+    about = json.loads(metadata["agent"])
+    height, width, channels = about["image_shape"]
+    return from_dict(about["config"]), (height, width, channels), about["num_actions"]
+
+
+def default_folder(config: TrainConfig) -> Path:
+    """`runs/<preset>-s<seed>`."""
+    return Path("runs") / f"{config.preset}-s{config.seed}"
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device of that name, or a sentence that says what is missing."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"unknown device {name!r}; use auto, cpu, cuda or cuda:<number>") from None
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device {name!r} is not supported; use auto, cpu, cuda or cuda:<number>")
+    if device.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (device.index or 0) >= count:
+            raise ConfigError(
+                f"device {name!r} was asked for, but PyTorch sees {count} CUDA GPUs; use --device cpu"
+            )
+        device = torch.device("cuda", device.index or 0)
+    return device
+
+
+def check_spaces(envs: Any) -> tuple[tuple[int, int, int], int]:
+    """Image shape and number of actions, or a sentence on why this world cannot be learned in."""
+    space, actions = envs.single_observation_space, envs.single_action_space
+    shape: tuple[int, ...] = getattr(space, "shape", None) or ()
+    if len(shape) != 3 or space.dtype != np.uint8 or min(shape[:2]) < 8:
+        raise ConfigError(
+            f"observations are {space}; the encoder needs uint8 images of height x width x channels, "
+            "at least 8x8"
+        )
+    if not hasattr(actions, "n"):
+        raise ConfigError(f"actions are {actions}; the policy needs a discrete action space")
+    return (int(shape[0]), int(shape[1]), int(shape[2])), int(actions.n)
+
+
+def _trackers(config: TrainConfig, run: RunFolder, step: int) -> Iterator[Tracker]:
+    if config.tensorboard:
+        yield TensorBoardTracker(run.path / "tensorboard", step)
+    if config.wandb:
+        yield WandbTracker(run.path.name, run.path, to_dict(config))
+
+
+def _resources(trainer: Trainer) -> dict[str, float]:
+    """Seconds so far in each phase, and memory in GiB."""
+    # Linux counts in KiB, macOS in bytes.
+    unit = 2**30 if sys.platform == "darwin" else 2**20
+    figures = {f"seconds_{name}": value for name, value in trainer.seconds.items()}
+    figures["host_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+    if trainer.device.type == "cuda":
+        figures["gpu_gib"] = torch.cuda.max_memory_reserved() / 2**30
+    return figures
