@@ -1,0 +1,170 @@
+"""Videos of an agent: the game at a readable size, and beside it what the agent has done."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from achieve.run.errors import AchieveError, RunFolderError
+from achieve.run.files import reason
+
+GAME = 576
+PANEL = 304
+MARGIN = 20
+ROW = 19
+_LIST_TOP = 104
+BACK, RULE = "#16181d", "#2d323b"
+BRIGHT, PLAIN, DIM, GREEN = "#f4f6f8", "#b9c0cb", "#6b7482", "#7bd88f"
+
+Picture = NDArray[np.uint8]
+
+
+class VideoError(AchieveError):
+    """A video that cannot be written."""
+
+
+class Moment(NamedTuple):
+    """One frame of a video."""
+
+    frame: Picture
+    """The game, uint8 [H, W, 3] of any size."""
+    step: int
+    action: str
+    unlocked: Sequence[tuple[str, int]]
+    """Achievements unlocked so far in this episode, with their steps."""
+    episode_return: float
+
+
+def compose(moment: Moment, achievements: Sequence[str] = ()) -> Picture:
+    """The game and the panel side by side: uint8 [576, 880, 3].
+
+    With `achievements`, the panel lists them all and lights up those unlocked; without, it lists
+    those unlocked, in order.
+    """
+    canvas = Image.new("RGB", (GAME + PANEL, GAME), BACK)
+    game = Image.fromarray(np.ascontiguousarray(moment.frame))
+    if game.size != (GAME, GAME):
+        # Whole multiples keep pixels square and sharp; anything else is scaled smoothly.
+        whole = GAME % game.width == 0 and GAME % game.height == 0
+        way = Image.Resampling.NEAREST if whole else Image.Resampling.LANCZOS
+        game = game.resize((GAME, GAME), way)
+    canvas.paste(game, (0, 0))
+    canvas.paste(_list_image(tuple(moment.unlocked), tuple(achievements)), (GAME, _LIST_TOP))
+    draw = ImageDraw.Draw(canvas)
+    of_all = f" / {len(achievements)}" if achievements else ""
+    x, right = GAME + MARGIN, GAME + PANEL - MARGIN
+    draw.text((x, 16), words(moment.action), BRIGHT, _font(21))
+    for offset, label, value in (
+        (x, "step", f"{moment.step:,}"),
+        (x + 96, "return", f"{moment.episode_return:.1f}"),
+        (x + 192, "unlocked", f"{len(moment.unlocked)}{of_all}"),
+    ):
+        draw.text((offset, 50), label, DIM, _font(12))
+        draw.text((offset, 64), value, PLAIN, _font(17))
+    draw.line([(x, _LIST_TOP - 8), (right, _LIST_TOP - 8)], RULE, 1)
+    return np.asarray(canvas)
+
+
+def write_video(path: Path, moments: Iterable[Moment], fps: int = 10, achievements: Sequence[str] = ()) -> int:
+    """Writes an `.mp4` (H.264, plays in every browser) or a `.gif`; returns the number of frames.
+
+    A file that was there before is replaced when the new one is complete.
+    """
+    if path.suffix not in (".mp4", ".gif"):
+        raise VideoError(f"the video's name is {path.name!r}; it must end in .mp4 or .gif")
+    if fps < 1:
+        raise VideoError(f"fps is {fps}; it must be 1 or more")
+    pictures = (compose(moment, achievements) for moment in moments)
+    first = next(pictures, None)
+    if first is None:
+        raise VideoError("there is no frame to make a video of")
+    temporary = path.with_name(f".{path.stem}.tmp{path.suffix}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write = _write_mp4 if path.suffix == ".mp4" else _write_gif
+        count = write(temporary, chain([first], pictures), fps)
+        temporary.replace(path)
+    except OSError as error:
+        raise RunFolderError(f"the video {path} cannot be written: {reason(error)}") from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+    return count
+
+
+def _write_mp4(path: Path, pictures: Iterator[Picture], fps: int) -> int:
+    import imageio_ffmpeg
+
+    try:
+        imageio_ffmpeg.get_ffmpeg_exe()
+    except RuntimeError:
+        raise VideoError("no ffmpeg was found for .mp4; install one, or write a .gif") from None
+    writer = imageio_ffmpeg.write_frames(
+        str(path),
+        (GAME + PANEL, GAME),
+        fps=fps,
+        codec="libx264",
+        pix_fmt_out="yuv420p",
+        quality=None,
+        output_params=["-crf", "20", "-preset", "medium", "-movflags", "+faststart"],
+        macro_block_size=16,
+    )
+    writer.send(None)
+    count = 0
+    try:
+        for picture in pictures:
+            writer.send(np.ascontiguousarray(picture))
+            count += 1
+    finally:
+        writer.close()
+    return count
+
+
+def _write_gif(path: Path, pictures: Iterator[Picture], fps: int) -> int:
+    images = [
+        Image.fromarray(picture).quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+        for picture in pictures
+    ]
+    images[0].save(path, save_all=True, append_images=images[1:], duration=round(1000 / fps), loop=0)
+    return len(images)
+
+
+@lru_cache(maxsize=8)
+def _list_image(unlocked: tuple[tuple[str, int], ...], achievements: tuple[str, ...]) -> Image.Image:
+    """The list changes only when something is unlocked, so it is drawn once for many frames."""
+    steps = dict(reversed(unlocked))
+    names = achievements or tuple(dict.fromkeys(name for name, _ in unlocked))
+    image = Image.new("RGB", (PANEL, GAME - _LIST_TOP), BACK)
+    draw = ImageDraw.Draw(image)
+    latest = unlocked[-1][0] if unlocked else None
+    row = min(ROW, (GAME - _LIST_TOP - 12) / max(1, len(names)))
+    for number, name in enumerate(names):
+        y = 4 + number * row + row / 2
+        done = name in steps
+        colour = (GREEN if name == latest else BRIGHT) if done else DIM
+        if done:
+            draw.ellipse([MARGIN, y - 3, MARGIN + 6, y + 3], GREEN)
+        else:
+            draw.ellipse([MARGIN, y - 3, MARGIN + 6, y + 3], outline=DIM)
+        size = min(14.0, row * 0.75)
+        draw.text((MARGIN + 16, y), words(name), colour, _font(size), anchor="lm")
+        if done:
+            text = f"{steps[name]:,}"
+            draw.text((PANEL - MARGIN, y), text, PLAIN, _font(size), anchor="rm")
+    return image
+
+
+def words(name: str) -> str:
+    """`collect_coal` -> `collect coal`."""
+    return name.replace("_", " ")
+
+
+@lru_cache
+def _font(size: float) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    return ImageFont.load_default(size)

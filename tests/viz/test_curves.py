@@ -1,0 +1,73 @@
+"""Curves hold the data they were given; the look was judged by eye."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from achieve.analysis.episodes import Episodes
+from achieve.analysis.score import curve_grid, learning_curve
+from achieve.run.errors import RunFolderError
+from achieve.viz.curves import Baseline, draw_curves, png, save_curves, short_number
+
+
+def episodes(seed: int, count: int = 80) -> Episodes:
+    rng = np.random.default_rng(seed)
+    length = rng.integers(100, 300, count)
+    return Episodes(length.cumsum(), length, rng.normal(3, 1, count), rng.integers(0, 2, (count, 4)), tuple("abcd"))
+
+
+def test_one_run_is_drawn_as_its_curve() -> None:
+    run = episodes(0)
+    figure = draw_curves({"quick": [run]})
+    expected = learning_curve(run, *curve_grid([run]))
+    score, mean_return = (axes.lines[0] for axes in figure.axes)
+    np.testing.assert_allclose(score.get_ydata(), expected.score)
+    np.testing.assert_allclose(mean_return.get_ydata(), expected.mean_return)
+    assert figure.legends == []
+
+
+def test_several_runs_are_a_mean_with_a_band_and_a_legend() -> None:
+    runs = [episodes(0), episodes(1)]
+    figure = draw_curves({"ad": runs, "ppo": [episodes(2)]}, title="Crafter")
+    curves = [learning_curve(run, *curve_grid(runs)) for run in runs]
+    line = figure.axes[0].lines[0]
+    np.testing.assert_allclose(line.get_ydata(), (curves[0].score + curves[1].score) / 2)
+    assert len(figure.axes[0].collections) == 1
+    assert [t.get_text() for t in figure.legends[0].get_texts()] == ["ad (2 runs)", "ppo"]
+
+
+def test_baseline_is_a_level_line_with_its_value() -> None:
+    figure = draw_curves({"quick": [episodes(0)]}, Baseline("random agent", 1.6, 2.1))
+    for axes, value, text in zip(figure.axes, (1.6, 2.1), ("random agent 1.6 %", "random agent 2.1"), strict=True):
+        assert list(axes.lines[1].get_ydata()) == [value, value]
+        assert text in [t.get_text() for t in axes.texts]
+
+
+def test_unknown_baseline_value_is_left_out() -> None:
+    figure = draw_curves({"quick": [episodes(0)]}, Baseline("random agent", float("nan"), 2.1))
+    assert [len(axes.lines) for axes in figure.axes] == [1, 2]
+
+
+def test_picture_is_the_same_for_the_same_data_and_not_blank(tmp_path: Path) -> None:
+    save_curves(tmp_path / "a.png", {"x": [episodes(0)]})
+    data = (tmp_path / "a.png").read_bytes()
+    assert data == png(draw_curves({"x": [episodes(0)]}))
+    picture = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+    assert picture.shape[1] > 1200
+    assert np.unique(picture.reshape(-1, 3), axis=0).shape[0] > 20
+
+
+def test_unwritable_path_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="cannot be written"):
+        save_curves(tmp_path / "nowhere" / "a.png", {"x": [episodes(0)]})
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (500, "500"), (60_000, "60k"), (1_000_000, "1M"), (999_999, "1M"), (1.25e6, "1.25M")],
+)
+def test_short_numbers(value: float, text: str) -> None:
+    assert short_number(value) == text

@@ -1,0 +1,97 @@
+"""The page is one file that needs nothing else, and holds what it was given."""
+
+import base64
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from achieve.analysis.score import RunScore
+from achieve.run.errors import RunFolderError
+from achieve.viz.curves import Baseline
+from achieve.viz.page import Page, render_page, write_page
+
+RUN = RunScore(10.57, float("nan"), np.array([33.4, np.nan]), ("collect_coal", "wake_up"), 1496, 300_000, 30_000)
+
+
+def page(**changes: Any) -> Page:
+    values: dict[str, Any] = {
+        "title": "quick, seed 0",
+        "command": "achieve train --preset quick",
+        "run": RUN,
+        "curve": b"\x89PNG curve",
+        "video": b"mp4 bytes",
+        "baseline": Baseline("random agent", 1.6, 2.1),
+        "facts": {"machine": "2 cores"},
+        "config": {"seed": 0},
+    }
+    return Page(**{**values, **changes})
+
+
+class Balanced(HTMLParser):
+    """Fails on tags that close what is not open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.links += [v or "" for k, v in attrs if k in ("src", "href")]
+        if tag not in ("meta", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def parse(html: str) -> Balanced:
+    parser = Balanced()
+    parser.feed(html)
+    parser.close()
+    return parser
+
+
+def test_well_formed_and_self_contained() -> None:
+    parser = parse(render_page(page()))
+    assert parser.open == []
+    curve, video = parser.links
+    assert base64.b64decode(curve.removeprefix("data:image/png;base64,")) == b"\x89PNG curve"
+    assert base64.b64decode(video.removeprefix("data:video/mp4;base64,")) == b"mp4 bytes"
+
+
+def test_shows_the_figures_and_a_dash_for_those_there_are_not() -> None:
+    html = render_page(page())
+    for text in ("10.57 %", "random agent: 1.60", "33.4 %", "1,496", "300,000", "2 cores"):
+        assert text in html
+    assert re.search(r"Wake up</th>.*?>-</td>", html)
+    assert "nan" not in html
+    assert "achieve train --preset quick" in html
+
+
+def test_says_where_published_figures_are_read() -> None:
+    assert "published figures are read at 1,000,000" in render_page(page())
+    full = RUN._replace(read_at=1_000_000)
+    assert "where published figures are read" in render_page(page(run=full))
+
+
+def test_works_without_video_baseline_and_config() -> None:
+    parser = parse(render_page(page(video=None, baseline=None, config={})))
+    assert parser.open == [] and len(parser.links) == 1
+
+
+def test_text_is_escaped() -> None:
+    bad = "<script>alert('x')</script>"
+    html = render_page(page(title=bad, command=bad, facts={bad: bad}, config={bad: bad}, notes=(bad,)))
+    assert "<script" not in html
+    assert parse(html).open == []
+
+
+def test_written_as_one_file(tmp_path: Path) -> None:
+    write_page(tmp_path / "page.html", page())
+    assert (tmp_path / "page.html").read_text() == render_page(page())
+    with pytest.raises(RunFolderError, match="cannot be written"):
+        write_page(tmp_path / "nowhere" / "page.html", page())
