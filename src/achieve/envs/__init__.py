@@ -1,0 +1,51 @@
+"""Environments: `make_vec` by name, and what worlds share.
+
+- ``crafter``: `achieve.envs.crafter`, the game of the ``crafter`` package, compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from .base import FinishedEpisodes
+
+if TYPE_CHECKING:
+    from gymnasium.vector import VectorEnv
+
+__all__ = ["FinishedEpisodes", "make_vec", "register"]
+
+WORLDS = {"crafter": ("achieve.envs.crafter.vec", "CrafterVecEnv")}
+
+
+def make_vec(
+    name: str,
+    num_envs: int = 8,
+    seed: int | Sequence[int] | None = 0,
+    threads: int | None = None,
+    **kwargs: Any,
+) -> VectorEnv[Any, Any, Any]:
+    """A vector environment of the named world; further arguments are the world's own."""
+    if name not in WORLDS:
+        raise ValueError(f"there is no world named {name!r}; known are: {', '.join(WORLDS)}")
+    from importlib import import_module
+
+    module, cls = WORLDS[name]
+    made: VectorEnv[Any, Any, Any] = getattr(import_module(module), cls)(
+        num_envs, seed, threads, **kwargs
+    )
+    return made
+
+
+def register() -> None:
+    """Makes the worlds known to Gymnasium; safe to call again."""
+    import gymnasium
+
+    for name, reward in (("achieve/Crafter-v1", True), ("achieve/CrafterNoReward-v1", False)):
+        if name not in gymnasium.registry:
+            gymnasium.register(
+                id=name,
+                entry_point="achieve.envs.crafter.env:CrafterEnv",
+                vector_entry_point="achieve.envs.crafter.vec:CrafterVecEnv",
+                kwargs={"reward": reward},
+            )

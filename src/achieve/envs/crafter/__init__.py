@@ -1,0 +1,36 @@
+"""Crafter: the game of the ``crafter`` package, equal to the bit, compiled.
+
+`CrafterEnv` is a Gymnasium environment, `CrafterVecEnv` many of them, `Env` has the interface of
+``crafter.Env``, `mod` makes a changed game. The rules are in `player`, `creatures`, `balance` and
+`worldgen`; the picture in `render`; what a world consists of in `state`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .env import CrafterEnv
+    from .legacy import Env
+    from .program import mod
+    from .snapshot import StateError
+    from .vec import CrafterVecEnv
+
+__all__ = ["CrafterEnv", "CrafterVecEnv", "Env", "StateError", "mod"]
+
+_HOMES = {
+    "CrafterEnv": "env",
+    "CrafterVecEnv": "vec",
+    "Env": "legacy",
+    "StateError": "snapshot",
+    "mod": "program",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Imported on first use: the compiler behind these takes a second to load.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f".{_HOMES[name]}", __name__), name)

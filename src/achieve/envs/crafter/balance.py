@@ -1,0 +1,95 @@
+"""Spawning and despawning: every tenth step, each chunk drifts towards its target populations."""
+
+from __future__ import annotations
+
+from .creatures import add_cow, add_skeleton, add_zombie
+from .data import CHUNK, COW, GRASS, PATH, SKELETON, ZOMBIE
+from .random import randint, uniform
+from .world import chunk_of, occupant, player_distance, remove
+
+
+def balance(world):
+    for k in range(world.var.num_chunks):
+        balance_chunk(world, world.chunks[k].sequence)
+
+
+def balance_chunk(world, chunk):
+    light = world.var.daylight
+    grass = world.chunks[chunk].materials[GRASS]
+    path = world.chunks[chunk].materials[PATH]
+    zombies = 3.5 - 3 * light
+    balance_object(
+        world, chunk, ZOMBIE, GRASS, 6, 0, 0.3, 0.4, 0.0 if grass < 50 else zombies, zombies
+    )
+    balance_object(world, chunk, SKELETON, PATH, 7, 7, 0.1, 0.1, 0.0 if path < 6 else 1.0, 2.0)
+    balance_object(
+        world, chunk, COW, GRASS, 5, 5, 0.01, 0.1, 0.0 if grass < 30 else 1.0, 1.5 + light
+    )
+
+
+def balance_object(
+    world,
+    chunk,
+    kind,
+    material,
+    spawn_distance,
+    despawn_distance,
+    spawn_probability,
+    despawn_probability,
+    target_min,
+    target_max,
+):
+    count = world.chunks[chunk].creatures[kind]
+    if count < int(target_min) and uniform(world) < spawn_probability:
+        x, y = random_cell(world, chunk, material)
+        if occupant(world, x, y) < 0 and player_distance(world, x, y) >= spawn_distance:
+            spawn(world, kind, x, y)
+    elif count > int(target_max) and uniform(world) < despawn_probability:
+        index = creature(world, chunk, kind, randint(world, count))
+        me = world.objects[index]
+        if player_distance(world, me.x, me.y) >= despawn_distance:
+            remove(world, index)
+
+
+def spawn(world, kind, x, y):
+    if kind == ZOMBIE:
+        add_zombie(world, x, y)
+    elif kind == SKELETON:
+        add_skeleton(world, x, y)
+    else:
+        add_cow(world, x, y)
+
+
+def random_cell(world, chunk, material):
+    """A random cell of the chunk with the material; there is at least one."""
+    width, height = world.material.shape
+    rows = (height + CHUNK - 1) // CHUNK
+    x0, y0 = (chunk // rows) * CHUNK, (chunk % rows) * CHUNK
+    remaining = randint(world, world.chunks[chunk].materials[material])
+    for x in range(x0, min(x0 + CHUNK, width)):
+        for y in range(y0, min(y0 + CHUNK, height)):
+            if world.material[x, y] == material:
+                if remaining == 0:
+                    return x, y
+                remaining -= 1
+    return x0, y0
+
+
+def creature(world, chunk, kind, rank):
+    """The chunk's creature of a kind that entered it ``rank``-th among those still there."""
+    last = -1
+    chosen = 0
+    for _ in range(rank + 1):
+        first = world.var.entries
+        for index in range(world.var.num_objects):
+            me = world.objects[index]
+            if (
+                me.kind == kind
+                and not me.removed
+                and last < me.entered < first
+                and chunk_of(world, me.x, me.y) == chunk
+            ):
+                first = me.entered
+                chosen = index
+        last = first
+    return chosen

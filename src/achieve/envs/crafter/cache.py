@@ -1,0 +1,125 @@
+"""A store for compiled code that notices every edit.
+
+Numba's own cache checks only the file of the outermost function, so a changed rule in another file
+would go unseen. Here the key is a digest of all sources of the game (and of replaced rules).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numba
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
+
+log = logging.getLogger("achieve")
+_announced = False
+
+
+def cache_folder() -> Path | None:
+    """The first writable of: ACHIEVE_CACHE_DIR, the user's cache folder, a temporary folder."""
+    candidates = []
+    if os.environ.get("ACHIEVE_CACHE_DIR"):
+        candidates.append(Path(os.environ["ACHIEVE_CACHE_DIR"]))
+    else:
+        if sys.platform == "darwin":
+            default = Path("~/Library/Caches")
+        elif os.name == "nt":
+            default = Path(os.environ.get("LOCALAPPDATA", "~/AppData/Local"))
+        else:
+            default = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+        candidates.append(default / "achieve")
+    user = getattr(os, "getuid", lambda: "user")()
+    candidates.append(Path(tempfile.gettempdir()) / f"achieve-{user}")
+    for folder in candidates:
+        try:
+            folder = folder.expanduser() / "crafter"
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except (OSError, RuntimeError):
+            continue
+        if hasattr(os, "getuid") and folder.stat().st_uid != os.getuid():
+            continue  # somebody else's: what lies there would be run as our code
+        return folder
+    return None
+
+
+class _Locator(_CacheLocator):
+    def __init__(self, folder: Path, stamp: str) -> None:
+        self._folder = folder
+        self._stamp = stamp
+        self._py_file = __file__
+
+    def get_cache_path(self) -> str:
+        return str(self._folder)
+
+    def get_source_stamp(self) -> str:
+        return self._stamp
+
+    def get_disambiguator(self) -> str:
+        return self._stamp[:16]
+
+
+class _Impl(CompileResultCacheImpl):
+    def __init__(self, function: Any, locator: _Locator) -> None:
+        self._lineno = function.__code__.co_firstlineno
+        self._locator = locator
+        self._filename_base = self.get_filename_base(function.__name__, sys.abiflags)
+
+
+class _Store(FunctionCache):
+    """Loads and saves one function's machine code; trouble with files never reaches the game."""
+
+    def __init__(self, function: Any, folder: Path, stamp: str) -> None:
+        from numba.core.caching import IndexDataCacheFile
+
+        self._name = repr(function)
+        self._py_func = function
+        self._impl = _Impl(function, _Locator(folder, stamp))
+        self._cache_path = str(folder)
+        self._cache_file = IndexDataCacheFile(
+            cache_path=self._cache_path,
+            filename_base=self._impl.filename_base,
+            source_stamp=stamp,
+        )
+        self.enable()
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        try:
+            loaded = super().load_overload(sig, target_context)
+        except Exception:  # a damaged file: compile again, which replaces it
+            loaded = None
+        if loaded is None:
+            announce()
+        return loaded
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        try:
+            super().save_overload(sig, data)
+        except OSError as error:
+            log.warning("achieve: compiled code could not be kept in %s: %s", self._cache_path, error)
+
+
+def announce() -> None:
+    """Says, once per process, why the first call takes long."""
+    global _announced
+    if not _announced:
+        _announced = True
+        log.warning("achieve: compiling Crafter for this machine (under a minute, once)")
+
+
+def attach(dispatcher: Any, function: Any, fingerprint: str) -> None:
+    """Gives a dispatcher a store keyed on ``fingerprint``."""
+    folder = cache_folder()
+    if folder is None:
+        announce()
+        return
+    versions = f"{numba.__version__} {sys.version} {fingerprint}"
+    stamp = hashlib.sha256(versions.encode()).hexdigest()
+    dispatcher._cache = _Store(function, folder, stamp)

@@ -1,0 +1,158 @@
+"""Everything that moves or grows besides the player: one rule per kind, called once a step."""
+
+from __future__ import annotations
+
+from .data import (
+    ARROW,
+    COW,
+    FURNACE,
+    PATH,
+    PLANT,
+    SKELETON,
+    TABLE,
+    WALKABLE_BY,
+    ZOMBIE,
+)
+from .random import uniform
+from .world import (
+    add,
+    hurt,
+    is_free,
+    material_at,
+    move,
+    occupant,
+    player_distance,
+    random_direction,
+    remove,
+    set_material,
+    toward_player,
+)
+
+COW_HEALTH = 3
+ZOMBIE_HEALTH = 5
+SKELETON_HEALTH = 3
+PLANT_HEALTH = 1
+RIPE_AFTER = 300
+
+
+def add_cow(world, x, y):
+    world.objects[add(world, COW, x, y)].health = COW_HEALTH
+
+
+def add_zombie(world, x, y):
+    world.objects[add(world, ZOMBIE, x, y)].health = ZOMBIE_HEALTH
+
+
+def add_skeleton(world, x, y):
+    world.objects[add(world, SKELETON, x, y)].health = SKELETON_HEALTH
+
+
+def add_plant(world, x, y):
+    world.objects[add(world, PLANT, x, y)].health = PLANT_HEALTH
+
+
+def add_arrow(world, x, y, facing_x, facing_y):
+    me = world.objects[add(world, ARROW, x, y)]
+    me.facing_x = facing_x
+    me.facing_y = facing_y
+
+
+def cow(world, index):
+    if world.objects[index].health <= 0:
+        remove(world, index)
+    if uniform(world) < 0.5:
+        dx, dy = random_direction(world)
+        move(world, index, dx, dy)
+
+
+def zombie(world, index):
+    me = world.objects[index]
+    if me.health <= 0:
+        remove(world, index)
+    if player_distance(world, me.x, me.y) <= 8 and uniform(world) < 0.9:
+        dx, dy = toward_player(world, index, uniform(world) < 0.8)
+    else:
+        dx, dy = random_direction(world)
+    move(world, index, dx, dy)
+    if player_distance(world, me.x, me.y) <= 1:
+        if me.cooldown:
+            me.cooldown -= 1
+        else:
+            hurt(world, 0, zombie_damage(world))
+            me.cooldown = 5
+
+
+def zombie_damage(world):
+    return 7 if world.var.sleeping else 2
+
+
+def skeleton(world, index):
+    me = world.objects[index]
+    if me.health <= 0:
+        remove(world, index)
+    me.reload = max(0, me.reload - 1)
+    distance = player_distance(world, me.x, me.y)
+    if distance <= 3:
+        dx, dy = toward_player(world, index, uniform(world) < 0.6)
+        if move(world, index, -dx, -dy):
+            return
+    if distance <= 5 and uniform(world) < 0.5:
+        dx, dy = toward_player(world, index, True)
+        shoot(world, index, dx, dy)
+    elif distance <= 8 and uniform(world) < 0.3:
+        dx, dy = toward_player(world, index, uniform(world) < 0.6)
+        move(world, index, dx, dy)
+    elif uniform(world) < 0.2:
+        dx, dy = random_direction(world)
+        move(world, index, dx, dy)
+
+
+def shoot(world, index, dx, dy):
+    me = world.objects[index]
+    if me.reload > 0 or (dx == 0 and dy == 0):
+        return
+    if is_free(world, ARROW, me.x + dx, me.y + dy):
+        add_arrow(world, me.x + dx, me.y + dy, dx, dy)
+        me.reload = 4
+
+
+def arrow(world, index):
+    me = world.objects[index]
+    x, y = me.x + me.facing_x, me.y + me.facing_y
+    material = material_at(world, x, y)
+    target = occupant(world, x, y)
+    if target >= 0:
+        hurt(world, target, 2)
+        remove(world, index)
+    elif not WALKABLE_BY[ARROW, material]:
+        remove(world, index)
+        if material == TABLE or material == FURNACE:
+            set_material(world, x, y, PATH)
+    else:
+        move(world, index, me.facing_x, me.facing_y)
+
+
+def plant(world, index):
+    me = world.objects[index]
+    me.grown += 1
+    if (
+        eats_plants(world, me.x - 1, me.y)
+        or eats_plants(world, me.x + 1, me.y)
+        or eats_plants(world, me.x, me.y - 1)
+        or eats_plants(world, me.x, me.y + 1)
+    ):
+        hurt(world, index, 1)
+    if me.health <= 0:
+        remove(world, index)
+
+
+def eats_plants(world, x, y):
+    index = occupant(world, x, y)
+    if index < 0:
+        return False
+    kind = world.objects[index].kind
+    return kind == ZOMBIE or kind == SKELETON or kind == COW
+
+
+def ripe(world, index):
+    return world.objects[index].grown > RIPE_AFTER

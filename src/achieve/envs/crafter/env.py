@@ -1,0 +1,173 @@
+"""Crafter as a Gymnasium environment, and with the older four-value interface."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+
+from . import snapshot
+from .batch import Batch, Config
+from .data import ACHIEVEMENTS, ACTIONS, HEALTH, ITEMS
+from .program import Program
+from .state import NEW, OVER, RUNNING
+
+
+def check_seed(seed: Any) -> int:
+    try:
+        return operator.index(seed)
+    except TypeError:
+        raise TypeError(f"seed must be a whole number or None, got {seed!r}") from None
+
+
+def check_action(action: Any) -> int:
+    try:
+        number = operator.index(action)
+    except TypeError:
+        raise TypeError(
+            f"an action is a whole number from 0 to {len(ACTIONS) - 1}, got {action!r}"
+        ) from None
+    if not 0 <= number < len(ACTIONS):
+        raise ValueError(
+            f"an action is a whole number from 0 to {len(ACTIONS) - 1}, got {action!r}"
+        )
+    return number
+
+
+def draw_seed() -> int:
+    """What Crafter does without a seed."""
+    return int(np.random.randint(0, 2**31 - 1))
+
+
+class CrafterEnv(gymnasium.Env[np.ndarray, int]):
+    """Crafter 1.8.3, equal to the bit, compiled.
+
+    Args:
+        area: width and height of the world.
+        view: cells shown, inventory included.
+        size: width and height of the observation in pixels.
+        reward: whether `step` returns the reward (``info["reward"]`` always has it).
+        length: steps after which an episode is truncated; None or 0 for no limit.
+        seed: the k-th ``reset()`` gives the world of the k-th reset of ``crafter.Env(seed=seed)``.
+        render_mode: None or "rgb_array".
+        render_size: size of the images of `render`; that of the observation if None.
+        rules: a changed game, see `achieve.envs.crafter.mod`.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 10}
+
+    def __init__(
+        self,
+        area: Any = (64, 64),
+        view: Any = (9, 9),
+        size: Any = (64, 64),
+        reward: bool = True,
+        length: int | None = 10000,
+        seed: int | None = None,
+        render_mode: str | None = None,
+        render_size: Any = None,
+        rules: Program | None = None,
+    ) -> None:
+        if render_mode not in (None, "rgb_array"):
+            raise ValueError(f"render_mode must be None or 'rgb_array', got {render_mode!r}")
+        self._seed = draw_seed() if seed is None else check_seed(seed)
+        self._batch = Batch(
+            Config.make(area, view, size, reward, length), 1, rules=rules, autoreset=False
+        )
+        self._batch.seed([self._seed])
+        self._out = self._batch.outputs(semantic=True)
+        self._actions = np.zeros(1, np.int64)
+        self._status = NEW
+        var = self._batch.worlds.var
+        self._inventory = var["inventory"][0]
+        self._achievements = var["achievements"][0]
+        self._player = self._batch.worlds.objects[0, :1]
+        self.render_mode = render_mode
+        self._render_size = render_size
+        if render_size is not None:
+            self._batch.check_image_size(render_size)
+        shape = self._batch.config.image_shape
+        self.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
+        self.action_space = gymnasium.spaces.Discrete(len(ACTIONS))
+
+    @property
+    def action_names(self) -> list[str]:
+        return list(ACTIONS)
+
+    @property
+    def achievement_names(self) -> tuple[str, ...]:
+        return ACHIEVEMENTS
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Starts the next world, or with ``seed`` the first of that seed's sequence."""
+        if seed is not None:
+            number = check_seed(seed)
+            if number >= 0:
+                super().reset(seed=number)
+            self._seed = number
+            self._batch.seed([number])
+        obs = self._reset()
+        return obs, self._info(self._out.first_semantic, 0.0, False)
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        number = check_action(action)
+        if self._status != RUNNING:
+            state = "has not begun" if self._status == NEW else "is over"
+            raise RuntimeError(f"the episode {state}: call reset() before step()")
+        obs, reward, dead, over, info = self._step(number)
+        return obs, reward if self._batch.config.reward else 0.0, dead, over and not dead, info
+
+    def render(self, size: Any = None) -> np.ndarray | None:
+        """The current observation, at any size (width, height); never changes the game."""
+        size = self._render_size if size is None else size
+        if size is None and self.render_mode is None:
+            gymnasium.logger.warn("render() returns nothing without render_mode='rgb_array'")
+            return None
+        if self._status == NEW:
+            raise RuntimeError("the episode has not begun: call reset() before render()")
+        return self._batch.draw(0, size)
+
+    def save_state(self) -> bytes:
+        """Everything needed to continue exactly here, in this or another process."""
+        return snapshot.save(self._batch, {"seed": self._seed})
+
+    def load_state(self, data: bytes) -> None:
+        """Continues where `save_state` was called, on an environment of the same configuration."""
+        extra = snapshot.load(self._batch, data, check=lambda extra: check_seed(extra["seed"]))
+        self._seed = check_seed(extra["seed"])
+        self._status = int(self._batch.worlds.var["status"][0])
+        self._batch.longest = int(self._batch.worlds.var["step"][0])
+
+    def _reset(self) -> np.ndarray:
+        self._batch.longest = 0
+        self._batch.reset(self._out)
+        self._status = RUNNING
+        return self._out.obs[0].copy()
+
+    def _step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        batch, out = self._batch, self._out
+        self._actions[0] = action
+        batch.ready_daylight()
+        ended, batch.longest = batch.step(self._actions, out, 0, 1)
+        reward = float(out.reward[0])
+        dead = over = False
+        if ended:
+            self._status = OVER
+            dead = int(self._inventory[HEALTH]) <= 0
+            over = bool(batch.config.length and batch.longest >= batch.config.length)
+        return out.obs[0].copy(), reward, dead, over, self._info(out.semantic, reward, dead)
+
+    def _info(self, semantic: np.ndarray, reward: float, dead: bool) -> dict[str, Any]:
+        player = self._player[0]
+        return {
+            "inventory": dict(zip(ITEMS, self._inventory.tolist(), strict=True)),
+            "achievements": dict(zip(ACHIEVEMENTS, self._achievements.tolist(), strict=True)),
+            "discount": 1 - float(dead),
+            "semantic": semantic[0].copy(),
+            "player_pos": np.array((player["x"], player["y"]), np.int64),
+            "reward": reward,
+        }

@@ -1,0 +1,203 @@
+"""Compiles the game, with or without changed rules, and keeps the machine code between runs.
+
+The game's modules are plain Python. A `Program` gives every function in them a compiled twin whose
+references point at the other twins, so replacing one rule changes it everywhere it is used, and a
+modified game is compiled exactly like the original.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import types
+from collections.abc import Callable
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+
+from . import cache
+
+MODULES = (
+    "random",
+    "simplex",
+    "world",
+    "creatures",
+    "player",
+    "balance",
+    "worldgen",
+    "render",
+    "game",
+)
+ENTRY_POINTS = ("advance", "build_terrain")
+
+
+def _functions(module: types.ModuleType) -> dict[str, types.FunctionType]:
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, types.FunctionType) and value.__module__ == module.__name__
+    }
+
+
+@lru_cache(maxsize=1)
+def _source_modules() -> tuple[types.ModuleType, ...]:
+    return tuple(importlib.import_module(f"{__package__}.{name}") for name in MODULES)
+
+
+@lru_cache(maxsize=1)
+def source_fingerprint() -> str:
+    """A digest of every source file of this package: any edit makes a new one."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.name.encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+class Program:
+    """The compiled game. ``changes`` maps a rule's name to its replacement.
+
+    A replacement is a Python function with the rule's parameters, or a new value for one of the
+    constants in capitals. Use `achieve.envs.crafter.mod` rather than this class.
+    """
+
+    def __init__(self, name: str = "crafter", changes: dict[str, Any] | None = None) -> None:
+        self.name = name
+        self.changes = dict(changes or {})
+        _check_changes(self.changes)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Identifies the rules: equal for equal sources, whatever the process."""
+        digest = hashlib.sha256(source_fingerprint().encode())
+        for name in sorted(self.changes):
+            digest.update(name.encode())
+            _fingerprint_value(self.changes[name], digest, set())
+        return digest.hexdigest()
+
+    @cached_property
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        """Every function of the game, compiled (lazily, at its first call)."""
+        rules = {name: f for module in _source_modules() for name, f in _functions(module).items()}
+        constants = {name: v for name, v in self.changes.items() if name not in rules}
+        replaced = {name: f for name, f in self.changes.items() if name in rules}
+        compiled: dict[int, Any] = {}
+        namespaces: dict[str, dict[str, Any]] = {}
+
+        def compile_twin(source: types.FunctionType, name: str, module: str) -> Any:
+            namespace = {**source.__globals__}
+            twin = types.FunctionType(source.__code__, namespace, name, source.__defaults__)
+            twin.__module__ = module
+            twin.__qualname__ = name
+            namespaces[name] = namespace
+            dispatcher = numba.njit(nogil=True)(twin)
+            if name in ENTRY_POINTS:
+                cache.attach(dispatcher, twin, self.fingerprint)
+            return dispatcher
+
+        named = {}
+        for name, rule in rules.items():
+            named[name] = compile_twin(replaced.get(name, rule), name, rule.__module__)
+            compiled[id(rule)] = named[name]
+        for i, helper in enumerate(_helpers(replaced, rules)):
+            compiled[id(helper)] = compile_twin(helper, f"helper_{i}", helper.__module__)
+        # A replacement that calls the rule it replaces means the original.
+        super_rules = {
+            name: compile_twin(rules[name], f"original_{name}", rules[name].__module__)
+            for name in replaced
+        }
+        for name, namespace in namespaces.items():
+            own = id(rules[name]) if name in replaced else None
+            for key, value in namespace.items():
+                if key in constants:
+                    namespace[key] = constants[key]
+                elif isinstance(value, types.FunctionType) and id(value) in compiled:
+                    namespace[key] = super_rules[name] if id(value) == own else compiled[id(value)]
+        return named
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name in ENTRY_POINTS:
+            return self.functions[name]
+        raise AttributeError(name)
+
+
+def _check_changes(changes: dict[str, Any]) -> None:
+    functions: dict[str, types.FunctionType] = {}
+    constants: set[str] = set()
+    for module in _source_modules():
+        functions.update(_functions(module))
+        constants.update(name for name in vars(module) if name.isupper())
+    for name, value in changes.items():
+        if name in functions:
+            wanted = functions[name].__code__.co_varnames[: functions[name].__code__.co_argcount]
+            if not isinstance(value, types.FunctionType):
+                raise TypeError(f"rule {name!r} needs a Python function, got {value!r}")
+            if value.__code__.co_argcount != len(wanted):
+                raise TypeError(
+                    f"rule {name!r} takes the parameters ({', '.join(wanted)}), "
+                    f"the replacement takes {value.__code__.co_argcount}"
+                )
+        elif name not in constants:
+            raise ValueError(
+                f"there is no rule or constant named {name!r}; see the modules in {__package__}"
+            )
+
+
+def _helpers(
+    changes: dict[str, Any], originals: dict[str, types.FunctionType]
+) -> list[types.FunctionType]:
+    """Functions of the user's own that replacements call, directly or through one another."""
+    known = {id(f) for f in originals.values()} | {id(f) for f in changes.values()}
+    found: list[types.FunctionType] = []
+    queue = [f for f in changes.values() if isinstance(f, types.FunctionType)]
+    while queue:
+        function = queue.pop()
+        for name in function.__code__.co_names:
+            value = function.__globals__.get(name)
+            if isinstance(value, types.FunctionType) and id(value) not in known:
+                known.add(id(value))
+                found.append(value)
+                queue.append(value)
+    return found
+
+
+def _fingerprint_value(value: Any, digest: Any, seen: set[int]) -> None:
+    if isinstance(value, types.FunctionType):
+        if id(value) in seen:
+            return
+        seen.add(id(value))
+        code = value.__code__
+        digest.update(code.co_code)
+        digest.update(repr((code.co_names, code.co_varnames)).encode())
+        for constant in code.co_consts:
+            digest.update(repr(constant).encode() if not hasattr(constant, "co_code") else b"")
+        for name in code.co_names:
+            if name in value.__globals__:
+                _fingerprint_value(value.__globals__[name], digest, seen)
+    elif isinstance(value, np.ndarray):
+        digest.update(repr((value.shape, value.dtype)).encode())
+        digest.update(np.ascontiguousarray(value).tobytes())
+    elif isinstance(value, bool | int | float | str | tuple | np.generic):
+        digest.update(repr(value).encode())
+
+
+def mod(name: str, **changes: Any) -> Program:
+    """A changed game, for the ``rules`` argument of the environments.
+
+    Args:
+        name: what to call it; saved states remember it.
+        changes: by the name of a rule (any function in the game's modules) a Python function that
+            replaces it; by the name of a constant in capitals its new value.
+    """
+    if name == "crafter":
+        raise ValueError("a changed game needs a name of its own, not 'crafter'")
+    return Program(name, changes)
+
+
+@lru_cache(maxsize=1)
+def original() -> Program:
+    """Crafter as published."""
+    return Program()

@@ -1,0 +1,130 @@
+"""NumPy's legacy generator (``RandomState``): the Mersenne Twister, its uniform and its randint.
+
+The generator's 624 words live in the world's variables (``key``), with ``pos`` the number of words
+already used. Nothing here may be reordered or skipped: the game's whole course hangs on the stream.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+WORDS = 624
+_M = 397
+_UPPER = np.uint32(0x80000000)
+_LOWER = np.uint32(0x7FFFFFFF)
+_MATRIX = np.uint32(0x9908B0DF)
+_TEMPER_B = np.uint32(0x9D2C5680)
+_TEMPER_C = np.uint32(0xEFC60000)
+
+
+def seed_generator(var, seed):
+    """What ``RandomState(seed)`` does for an integer seed below 2**32."""
+    key = var.key
+    word = np.uint32(seed)
+    for i in range(WORDS):
+        key[i] = word
+        mixed = np.uint64(word ^ (word >> np.uint32(30)))
+        word = np.uint32(mixed * np.uint64(1812433253) + np.uint64(i + 1))
+    var.pos = WORDS
+
+
+def mix(upper, lower, other):
+    word = (upper & _UPPER) | (lower & _LOWER)
+    return other ^ (word >> np.uint32(1)) ^ (_MATRIX * (word & np.uint32(1)))
+
+
+def temper(word):
+    word ^= word >> np.uint32(11)
+    word ^= (word << np.uint32(7)) & _TEMPER_B
+    word ^= (word << np.uint32(15)) & _TEMPER_C
+    return word ^ (word >> np.uint32(18))
+
+
+def next_words(key):
+    """Replaces all 624 words by the next 624.
+
+    Three loops, because a word depends on the new value of the one 227 before it: within each loop
+    everything read is settled, and the compiler may use vector instructions.
+    """
+    new = np.empty(WORDS, np.uint32)
+    split = WORDS - _M
+    for i in range(split):
+        new[i] = mix(key[i], key[i + 1], key[i + _M])
+    for i in range(split, 2 * split):
+        new[i] = mix(key[i], key[i + 1], new[i - split])
+    for i in range(2 * split, WORDS - 1):
+        new[i] = mix(key[i], key[i + 1], new[i - split])
+    new[WORDS - 1] = mix(key[WORDS - 1], new[0], new[_M - 1])
+    for i in range(WORDS):
+        key[i] = new[i]
+
+
+def next_word(var):
+    if var.pos >= WORDS:
+        next_words(var.key)
+        var.pos = 0
+    word = var.key[var.pos]
+    var.pos += 1
+    return temper(word)
+
+
+def uniform(world):
+    """``RandomState.uniform()``: 53 random bits in [0, 1)."""
+    high = next_word(world.var) >> np.uint32(5)
+    low = next_word(world.var) >> np.uint32(6)
+    return (np.float64(high) * 67108864.0 + np.float64(low)) / 9007199254740992.0
+
+
+def randint(world, high):
+    """``RandomState.randint(0, high)``: masked rejection, and no draw when only 0 is possible."""
+    top = np.uint32(high - 1)
+    if top == np.uint32(0):
+        return 0
+    mask = top
+    mask |= mask >> np.uint32(1)
+    mask |= mask >> np.uint32(2)
+    mask |= mask >> np.uint32(4)
+    mask |= mask >> np.uint32(8)
+    mask |= mask >> np.uint32(16)
+    value = next_word(world.var) & mask
+    while value > top:
+        value = next_word(world.var) & mask
+    return np.int64(value)
+
+
+def fill_words(var, out):
+    """The next ``len(out)`` raw outputs, in bulk."""
+    done = 0
+    total = out.shape[0]
+    while done < total:
+        if var.pos >= WORDS:
+            next_words(var.key)
+            var.pos = 0
+        start = var.pos
+        count = min(WORDS - start, total - done)
+        source = var.key[start : start + count]
+        target = out[done : done + count]
+        for i in range(count):
+            target[i] = temper(source[i])
+        var.pos = start + count
+        done += count
+
+
+def tuple_hash(first, second):
+    """CPython's ``hash((a, b))`` from the hashes of ``a`` and ``b``."""
+    prime1 = np.uint64(11400714785074694791)
+    prime2 = np.uint64(14029467366897019727)
+    prime5 = np.uint64(2870177450012600261)
+    total = prime5
+    total += np.uint64(first) * prime2
+    total = ((total << np.uint64(31)) | (total >> np.uint64(33))) * prime1
+    total += np.uint64(second) * prime2
+    total = ((total << np.uint64(31)) | (total >> np.uint64(33))) * prime1
+    total += np.uint64(2) ^ (prime5 ^ np.uint64(3527539))
+    value = np.int64(total)
+    return np.int64(1546275796) if value == -1 else value
+
+
+def world_seed(seed_hash, episode):
+    """The seed of an environment's k-th world: ``hash((seed, k)) % (2**31 - 1)``."""
+    return tuple_hash(seed_hash, episode) % np.int64(2**31 - 1)

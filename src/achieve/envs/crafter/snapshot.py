@@ -1,0 +1,202 @@
+"""Saved states: bytes that hold one batch of worlds exactly, and their careful reading.
+
+Layout: magic, format version, header length, header (JSON), one block per environment, and a
+BLAKE2 digest of all that. A block is the variables, the objects, the materials and the order of the
+chunks; everything else follows from them. A state is checked completely before anything is changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .batch import Batch
+from .data import ARROW, CHUNK, NUM_KINDS, NUM_MATERIALS, PLAYER
+from .daylight import daylight_table
+from .state import NEW, OBJECT, OVER, VARIABLES, Worlds, allocate
+
+MAGIC = b"achieve-crafter\0"
+VERSION = 1
+_PREFIX = struct.Struct("<16sHxxI")
+_DIGEST = 32
+_BLOCK = struct.Struct("<II")
+MAX_STEP = 10_000_000
+"""No saved episode is longer; the time of day is tabulated up to the step."""
+
+
+class StateError(ValueError):
+    """A saved state that cannot be used here; the message says why."""
+
+
+def _description(batch: Batch) -> dict[str, Any]:
+    config = batch.config
+    return {
+        "area": list(config.area),
+        "view": list(config.view),
+        "size": list(config.size),
+        "length": config.length,
+        "num_envs": batch.num_envs,
+        "rules": batch.program.name,
+    }
+
+
+def save(batch: Batch, extra: dict[str, Any]) -> bytes:
+    header = json.dumps({"made_for": _description(batch), "extra": extra}).encode()
+    parts = [_PREFIX.pack(MAGIC, VERSION, len(header)), header]
+    worlds = batch.worlds
+    for i in range(batch.num_envs):
+        objects, chunks = int(worlds.var["num_objects"][i]), int(worlds.var["num_chunks"][i])
+        parts.append(_BLOCK.pack(objects, chunks))
+        parts.append(worlds.var[i].tobytes())
+        parts.append(worlds.objects[i, :objects].tobytes())
+        parts.append(worlds.material[i].tobytes())
+        parts.append(worlds.chunks["sequence"][i, :chunks].tobytes())
+    body = b"".join(parts)
+    return body + hashlib.blake2b(body, digest_size=_DIGEST).digest()
+
+
+def load(
+    batch: Batch, data: bytes, check: Callable[[dict[str, Any]], Any] | None = None
+) -> dict[str, Any]:
+    """Puts a saved state into the batch and returns what was saved beside it.
+
+    ``check`` may raise to refuse what was saved beside it before anything is changed.
+    """
+    header, position, body = _open(batch, data)
+    new = allocate(batch.num_envs, batch.config.area)
+    for i in range(batch.num_envs):
+        position = _read_block(new, i, body, position)
+    if position != len(body):
+        raise StateError(f"the saved state has {len(body) - position} bytes too many")
+    for i in range(batch.num_envs):
+        _check(new, i)
+        _derive(new, i)
+    new.var["daylight"] = daylight_table(int(new.var["step"].max()))[new.var["step"]]
+    if check is not None:
+        try:
+            check(header["extra"])
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise StateError(f"the saved state's header cannot be read: {error}") from None
+    for old, fresh in zip(batch.worlds, new, strict=True):
+        old[:] = fresh
+    return header["extra"]
+
+
+def _open(batch: Batch, data: bytes) -> tuple[dict[str, Any], int, memoryview]:
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise TypeError(f"a saved state is bytes, got {type(data).__name__}")
+    view = memoryview(data).cast("B")
+    if len(view) < _PREFIX.size + _DIGEST or bytes(view[: len(MAGIC)]) != MAGIC:
+        raise StateError("this is not a saved state of achieve's Crafter")
+    _, version, header_size = _PREFIX.unpack_from(view)
+    if version != VERSION:
+        raise StateError(f"the saved state has format {version}, this version reads {VERSION}")
+    body = view[:-_DIGEST]
+    if hashlib.blake2b(body, digest_size=_DIGEST).digest() != bytes(view[-_DIGEST:]):
+        raise StateError("the saved state is truncated or damaged: its checksum does not match")
+    try:
+        header = json.loads(bytes(body[_PREFIX.size : _PREFIX.size + header_size]))
+        made_for, extra = header["made_for"], header["extra"]
+    except (ValueError, KeyError, TypeError):
+        raise StateError("the saved state's header cannot be read") from None
+    here = _description(batch)
+    if made_for != here or not isinstance(extra, dict):
+        different = [
+            f"{key} {made_for.get(key)!r} (here {value!r})"
+            for key, value in here.items()
+            if not isinstance(made_for, dict) or made_for.get(key) != value
+        ]
+        raise StateError(f"the saved state is of another environment: {', '.join(different)}")
+    return header, _PREFIX.size + header_size, body
+
+
+def _read_block(worlds: Worlds, i: int, body: memoryview, position: int) -> int:
+    def take(dtype: Any, count: int) -> np.ndarray:
+        nonlocal position
+        size = np.dtype(dtype).itemsize * count
+        if position + size > len(body):
+            raise StateError("the saved state is too short")
+        values = np.frombuffer(body, dtype, count, position)
+        position += size
+        return values
+
+    objects, chunks = (int(n) for n in take("<u4", 2))
+    cells = worlds.material[i].size
+    if objects > cells or chunks > worlds.chunks.shape[1]:
+        raise StateError(f"the saved state has {objects} objects in {chunks} chunks: too many")
+    worlds.var[i] = take(VARIABLES, 1)[0]
+    worlds.objects[i, :objects] = take(OBJECT, objects)
+    worlds.material[i] = take(np.uint8, cells).reshape(worlds.material.shape[1:])
+    worlds.chunks["sequence"][i, :chunks] = take(np.int32, chunks)
+    worlds.var["num_objects"][i] = objects
+    worlds.var["num_chunks"][i] = chunks
+    return position
+
+
+def _require(condition: Any, what: str) -> None:
+    if not np.all(condition):
+        raise StateError(f"the saved state is not of a possible game: {what}")
+
+
+def _check(worlds: Worlds, i: int) -> None:
+    """Everything that compiled code relies on without looking."""
+    var = worlds.var[i]
+    width, height = worlds.material.shape[1:]
+    count, chunks = int(var["num_objects"]), int(var["num_chunks"])
+    for name in ("hunger", "thirst", "fatigue", "recover", "episode_return"):
+        _require(np.isfinite(var[name]), name)
+    _require(NEW <= var["status"] <= OVER, "status")
+    _require(0 <= var["step"] <= MAX_STEP, "step")
+    _require(0 <= var["episode"] < 2**62, "episode")
+    _require(var["num_removed"] == 0, "removed objects")
+    _require(var["sleeping"] in (0, 1), "sleeping")
+    for name in ("pos", "frame_pos"):
+        _require(0 <= var[name] <= len(var["key"]), "random generator")
+    _require(abs(var["inventory"]) < 2**20, "inventory")
+    _require(abs(var["achievements"]) < 2**30, "achievements")
+    _require(var["unlocked"] <= 1, "unlocked achievements")
+    if var["status"] == NEW:
+        _require(count == 0 and chunks == 0, "objects before the first reset")
+        return
+    _require(worlds.material[i] >= 1, "material")
+    _require(worlds.material[i] < NUM_MATERIALS, "material")
+    objects = worlds.objects[i, :count]
+    kinds, xs, ys = objects["kind"], objects["x"], objects["y"]
+    _require(count >= 1 and kinds[0] == PLAYER and (kinds[1:] > PLAYER).all(), "player")
+    _require(kinds < NUM_KINDS, "kind of object")
+    _require(objects["removed"] == 0, "removed objects")
+    _require((xs >= 0) & (xs < width) & (ys >= 0) & (ys < height), "position")
+    _require(len(np.unique(xs.astype(np.int64) * height + ys)) == count, "shared cell")
+    facing = np.abs(objects["facing_x"].astype(int)) + np.abs(objects["facing_y"].astype(int))
+    _require(facing[(kinds == PLAYER) | (kinds == ARROW)] == 1, "direction")
+    _require(facing <= 1, "direction")
+    _require((objects["entered"] >= 0) & (objects["entered"] < var["entries"]), "order of objects")
+    _require(len(np.unique(objects["entered"])) == count, "order of objects")
+    for name in ("health", "cooldown", "reload", "grown"):
+        _require(abs(objects[name]) < 2**30, name)
+    sequence = worlds.chunks["sequence"][i, :chunks]
+    _require((sequence >= 0) & (sequence < worlds.chunks.shape[1]), "chunk")
+    _require(len(np.unique(sequence)) == chunks, "order of chunks")
+    rows = -(-height // CHUNK)
+    _require(np.isin(xs // CHUNK * rows + ys // CHUNK, sequence), "order of chunks")
+
+
+def _derive(worlds: Worlds, i: int) -> None:
+    """Fills in what follows from the saved parts."""
+    height = worlds.material.shape[2]
+    rows = -(-height // CHUNK)
+    count, chunks = int(worlds.var["num_objects"][i]), int(worlds.var["num_chunks"][i])
+    objects = worlds.objects[i, :count]
+    worlds.object_at[i, objects["x"], objects["y"]] = np.arange(1, count + 1)
+    table = worlds.chunks[i]
+    table["touched"][table["sequence"][:chunks]] = 1
+    homes = objects["x"] // CHUNK * rows + objects["y"] // CHUNK
+    np.add.at(table["creatures"], (homes, objects["kind"]), 1)
+    if worlds.var["status"][i] != NEW:
+        xs, ys = np.indices(worlds.material.shape[1:])
+        np.add.at(table["materials"], (xs // CHUNK * rows + ys // CHUNK, worlds.material[i]), 1)

@@ -1,0 +1,122 @@
+"""Pictures from the installed ``crafter`` package, prepared for one image size.
+
+The files are read once per process; nothing of the package's code is run.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageEnhance
+
+from .data import ITEMS, MATERIALS, NUM_MATERIALS, NUM_TEXTURES, OBJECT_TEXTURES
+from .render import View
+
+OUTSIDE_GREY = 127
+NIGHT_TINT = (0, 16, 64)
+VIGNETTE_WIDTH = 0.5
+
+
+@lru_cache(maxsize=1)
+def assets() -> dict[str, np.ndarray]:
+    """All pictures by name, indexed [x, y, channel] as the original does."""
+    spec = importlib.util.find_spec("crafter")
+    if spec is None or not spec.submodule_search_locations:
+        raise ImportError("Crafter's pictures are missing; install them with: pip install crafter")
+    folder = Path(next(iter(spec.submodule_search_locations))) / "assets"
+    pictures = {
+        path.stem: np.asarray(Image.open(path)).transpose(1, 0, 2) for path in folder.glob("*.png")
+    }
+    if not pictures:
+        raise ImportError(f"no pictures in {folder}; reinstall with: pip install crafter")
+    return pictures
+
+
+def _scaled(name: str | None, size: tuple[int, int]) -> np.ndarray:
+    picture = Image.fromarray(np.ascontiguousarray(assets()[name or "unknown"]))
+    return np.array(picture.resize(size[::-1], resample=Image.Resampling.NEAREST))
+
+
+def _blend(canvas: np.ndarray, x: int, y: int, picture: np.ndarray) -> None:
+    """Draws a picture over a canvas, in single precision and truncating, as the original does."""
+    target = canvas[x : x + picture.shape[0], y : y + picture.shape[1]]
+    if picture.shape[-1] == 4:
+        alpha = picture[..., 3:].astype(np.float32) / 255
+        colour = picture[..., :3].astype(np.float32) / 255
+        current = target.astype(np.float32) / 255
+        picture = (255 * (alpha * colour + (1 - alpha) * current)).astype(np.uint8)
+    target[:] = picture
+
+
+def _tiles(unit: tuple[int, int]) -> np.ndarray:
+    """uint8[tiles, x, y, 3]: every material with every object, and the world's outside."""
+    tiles = np.zeros((NUM_MATERIALS * NUM_TEXTURES + 1, *unit, 3), np.uint8)
+    for m, material in enumerate((None, *MATERIALS)):
+        ground = _scaled(material, unit)[..., :3]
+        for t, name in enumerate(OBJECT_TEXTURES):
+            tile = tiles[m * NUM_TEXTURES + t]
+            tile[:] = ground
+            if name is not None:
+                _blend(tile, 0, 0, _scaled(name, unit))
+    tiles[-1] = OUTSIDE_GREY
+    return tiles
+
+
+def _items(unit: tuple[int, int]) -> np.ndarray:
+    """uint8[items, 11, x, y, 3]: an inventory cell for 0 to 9 of each item, and for more."""
+    cells = np.zeros((len(ITEMS), 11, *unit, 3), np.uint8)
+    shape = np.array(unit)
+    at_item = (0.1 * shape).astype(np.int32)
+    at_amount = (0.4 * shape).astype(np.int32)
+    item_size = tuple(int(n) for n in 0.8 * shape)
+    amount_size = tuple(int(n) for n in 0.6 * shape)
+    for i, item in enumerate(ITEMS):
+        for amount in range(1, 11):
+            cell = cells[i, amount]
+            _blend(cell, *at_item, _scaled(item, item_size))
+            text = str(amount) if amount < 10 else "unknown"
+            _blend(cell, *at_amount, _scaled(text, amount_size))
+    return cells
+
+
+def _dark(tiles: np.ndarray) -> np.ndarray:
+    """Twice the tiles' night colours: grey-shifted by Pillow, half tinted."""
+    flat = np.ascontiguousarray(tiles.reshape(-1, tiles.shape[2], 3))
+    grey = np.array(ImageEnhance.Color(Image.fromarray(flat)).enhance(0.4))
+    return (grey.astype(np.uint16) + np.array(NIGHT_TINT, np.uint16)).reshape(tiles.shape)
+
+
+def vignette(width: int, height: int) -> np.ndarray:
+    """How strong the night's noise is at each pixel, indexed [x, y]."""
+    xs, ys = np.meshgrid(np.linspace(-1, 1, width), np.linspace(-1, 1, height))
+    return 1 - np.exp(-0.5 * (xs**2 + ys**2) / (VIGNETTE_WIDTH**2)).T
+
+
+def _image_order(tiles: np.ndarray) -> np.ndarray:
+    """[..., x, y, c] to [..., y * x * c]."""
+    return np.ascontiguousarray(tiles.swapaxes(-3, -2)).reshape(*tiles.shape[:-3], -1)
+
+
+@lru_cache(maxsize=8)
+def make_view(view: tuple[int, int], size: tuple[int, int]) -> View:
+    """Everything `render` needs to draw ``view`` cells into an image of ``size`` (width, height)."""
+    unit = (size[0] // view[0], size[1] // view[1])
+    item_rows = -(-len(ITEMS) // view[0])
+    grid = (view[0], view[1] - item_rows)
+    tiles = _tiles(unit)
+    return View(
+        tiles=_image_order(tiles),
+        dark=_image_order(_dark(tiles)),
+        items=_image_order(_items(unit)),
+        vignette=np.ascontiguousarray(vignette(grid[0] * unit[0], grid[1] * unit[1]).T),
+        grid_x=grid[0],
+        grid_y=grid[1],
+        item_rows=item_rows,
+        unit_x=unit[0],
+        unit_y=unit[1],
+        left=(size[0] - unit[0] * view[0]) // 2,
+        top=(size[1] - unit[1] * view[1]) // 2,
+    )

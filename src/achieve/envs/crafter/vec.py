@@ -1,0 +1,344 @@
+"""Many Crafters at once, as a Gymnasium vector environment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from ..base import FinishedEpisodes
+from . import snapshot
+from .batch import Batch, Config
+from .data import ACHIEVEMENTS, ACTIONS, ITEMS
+from .env import check_seed
+from .program import Program
+from .state import Outputs
+from .threads import Pool, choose_threads
+
+INFOS = ("none", "final", "all")
+
+
+def sub_seeds(seed: int | Sequence[int] | None, num_envs: int) -> list[int]:
+    """A seed for each environment: given, or spread from one number by a SeedSequence."""
+    if seed is None or not hasattr(seed, "__len__"):
+        entropy = None if seed is None else check_seed(seed)
+        if entropy is not None and entropy < 0:
+            raise ValueError(f"seed must not be negative, got {seed!r}")
+        words = np.random.SeedSequence(entropy).generate_state(num_envs, np.uint64)
+        return [int(word >> np.uint64(1)) for word in words]
+    seeds = [check_seed(one) for one in seed]
+    if len(seeds) != num_envs:
+        raise ValueError(f"{num_envs} environments need {num_envs} seeds, got {len(seeds)}")
+    return seeds
+
+
+class CrafterVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
+    """``num_envs`` environments; number i is identical to ``CrafterEnv(seed=seeds[i])``.
+
+    An environment whose episode ends is reset in the same step: the observation returned is the
+    next episode's first. Finished episodes are counted in arrays, see `pop_episodes`.
+
+    Args:
+        seed: one number, from which each environment's seed is drawn; a sequence with a seed for
+            each; or None for fresh ones.
+        threads: how many threads share the work; None chooses by the number of environments.
+        infos: "final" reports ``final_obs`` and ``final_info`` when an episode ended, "all" every
+            environment's info at every step, "none" nothing.
+
+    The other arguments are those of `CrafterEnv`.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {
+        "render_modes": ["rgb_array"],
+        "render_fps": 10,
+        "autoreset_mode": AutoresetMode.SAME_STEP,
+    }
+
+    def __init__(
+        self,
+        num_envs: int = 8,
+        seed: int | Sequence[int] | None = 0,
+        threads: int | None = None,
+        infos: str = "final",
+        *,
+        area: Any = (64, 64),
+        view: Any = (9, 9),
+        size: Any = (64, 64),
+        reward: bool = True,
+        length: int | None = 10000,
+        render_mode: str | None = None,
+        rules: Program | None = None,
+    ) -> None:
+        if isinstance(num_envs, bool) or not isinstance(num_envs, int | np.integer) or num_envs < 1:
+            raise ValueError(f"num_envs must be a whole number from 1, got {num_envs!r}")
+        if infos not in INFOS:
+            raise ValueError(f"infos must be one of {', '.join(INFOS)}, got {infos!r}")
+        if render_mode not in (None, "rgb_array"):
+            raise ValueError(f"render_mode must be None or 'rgb_array', got {render_mode!r}")
+        self.num_envs = int(num_envs)
+        config = Config.make(area, view, size, reward, length)
+        self._threads = choose_threads(threads, self.num_envs)
+        self._seeds = sub_seeds(seed, self.num_envs)
+        self._batch = Batch(config, self.num_envs, rules=rules, autoreset=True)
+        self._batch.seed(self._seeds)
+        self._infos = infos
+        self._out = self._batch.outputs(final_obs=infos != "none", semantic=infos != "none")
+        self._pool = Pool(self._batch, self._threads)
+        self._begun = False
+        self._tick = 0
+        self._episodes: list[tuple[np.ndarray, int, np.ndarray]] = []
+        self.render_mode = render_mode
+        self.single_observation_space = gymnasium.spaces.Box(0, 255, config.image_shape, np.uint8)
+        self.single_action_space = gymnasium.spaces.Discrete(len(ACTIONS))
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+
+    @property
+    def achievement_names(self) -> tuple[str, ...]:
+        return ACHIEVEMENTS
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Each environment's seed."""
+        return tuple(self._seeds)
+
+    @property
+    def threads(self) -> int:
+        return self._threads
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int] | None = None,
+        options: dict[str, Any] | None = None,
+        out: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Starts every environment's next world; with ``seed``, their first."""
+        obs = self._obs_array(out)
+        if seed is not None:
+            self._seeds = sub_seeds(seed, self.num_envs)
+            self._batch.seed(self._seeds)
+        self._batch.longest = 0
+        self._pool.reset(self._out._replace(obs=obs))
+        self._begun = True
+        self._tick = 0
+        self._episodes.clear()
+        infos = self._all_infos(None) if self._infos == "all" else {}
+        return obs, infos
+
+    def step(
+        self, actions: Any, *, out: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """One step everywhere. ``out`` receives the observations, which are otherwise a copy."""
+        chosen = self._check_actions(actions)
+        obs = self._obs_array(out)
+        if not self._begun:
+            raise RuntimeError("the episodes have not begun: call reset() before step()")
+        n = self.num_envs
+        results = Outputs(
+            obs,
+            np.empty(n, np.float64),
+            np.empty(n, np.bool_),
+            np.empty(n, np.bool_),
+            *self._out[4:],
+        )
+        ended = self._pool.step(chosen, results)
+        self._tick += 1
+        done = None
+        if ended:
+            done = results.terminated | results.truncated
+            which = np.flatnonzero(done)
+            self._episodes.append((which, self._tick, results.finished[which]))
+        infos: dict[str, Any] = {}
+        if self._infos == "all":
+            infos = self._all_infos(results, done)
+        elif ended and self._infos == "final":
+            infos = self._final_infos(results, done)
+        reward = results.reward if self._batch.config.reward else np.zeros(n, np.float64)
+        return obs, reward, results.terminated, results.truncated, infos
+
+    def pop_episodes(self) -> FinishedEpisodes:
+        """The episodes that ended since the last call (or reset), in order of completion."""
+        episodes, self._episodes = self._episodes, []
+        which = [env for env, _, _ in episodes] or [np.zeros(0, np.int64)]
+        ticks = [np.full(len(env), tick, np.int64) for env, tick, _ in episodes]
+        records = np.concatenate(
+            [record for _, _, record in episodes] or [self._out.finished[:0]]
+        )
+        return FinishedEpisodes(
+            env=np.concatenate(which).astype(np.int64),
+            tick=np.concatenate(ticks or [np.zeros(0, np.int64)]),
+            length=records["length"].copy(),
+            episode_return=records["episode_return"].copy(),
+            achievements=records["achievements"].copy(),
+        )
+
+    def observe(self, out: np.ndarray | None = None) -> np.ndarray:
+        """The current observations once more, for instance after `load_state`."""
+        obs = self._obs_array(out)
+        self._require_begun("observe")
+        for i in range(self.num_envs):
+            obs[i] = self._batch.draw(i)
+        return obs
+
+    def render(self, size: Any = None) -> tuple[np.ndarray, ...] | None:
+        """Images of all environments, at any size; never changes the games."""
+        if size is None and self.render_mode is None:
+            gymnasium.logger.warn("render() returns nothing without render_mode='rgb_array'")
+            return None
+        self._require_begun("render")
+        return tuple(self._batch.draw(i, size) for i in range(self.num_envs))
+
+    def save_state(self) -> bytes:
+        """Everything needed to continue exactly here, in this or another process."""
+        pending = [
+            [which.tolist(), tick, [record.tobytes().hex() for record in records]]
+            for which, tick, records in self._episodes
+        ]
+        extra = {
+            "seeds": self._seeds,
+            "tick": self._tick,
+            "begun": self._begun,
+            "pending": pending,
+        }
+        return snapshot.save(self._batch, extra)
+
+    def load_state(self, data: bytes) -> None:
+        """Continues where `save_state` was called, on an environment of the same configuration."""
+        extra = snapshot.load(self._batch, data, check=self._read_extra)
+        self._seeds, self._tick, self._begun, self._episodes = self._read_extra(extra)
+        self._batch.longest = int(self._batch.worlds.var["step"].max())
+
+    def close_extras(self, **kwargs: Any) -> None:
+        self._pool.close()
+
+    def _read_extra(self, extra: dict[str, Any]) -> tuple[list[int], int, bool, list[Any]]:
+        dtype = self._out.finished.dtype
+        episodes = []
+        for which, tick, records in extra["pending"]:
+            array = np.concatenate([np.frombuffer(bytes.fromhex(r), dtype) for r in records])
+            envs = np.array(which, np.int64)
+            if len(array) != len(envs) or not np.all((envs >= 0) & (envs < self.num_envs)):
+                raise ValueError("finished episodes do not fit")
+            episodes.append((envs, int(tick), array))
+        seeds = sub_seeds(extra["seeds"], self.num_envs)
+        return seeds, int(extra["tick"]), bool(extra["begun"]), episodes
+
+    def _require_begun(self, what: str) -> None:
+        if not self._begun:
+            raise RuntimeError(f"the episodes have not begun: call reset() before {what}()")
+
+    def _obs_array(self, out: np.ndarray | None) -> np.ndarray:
+        shape = (self.num_envs, *self._batch.config.image_shape)
+        if out is None:
+            return np.empty(shape, np.uint8)
+        if (
+            not isinstance(out, np.ndarray)
+            or out.dtype != np.uint8
+            or out.shape != shape
+            or not out.flags.c_contiguous
+            or not out.flags.writeable
+        ):
+            given = (
+                f"{out.dtype} {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
+            )
+            raise ValueError(
+                f"out must be a writeable C-contiguous uint8 array of shape {shape}, got {given}"
+            )
+        return out
+
+    def _check_actions(self, actions: Any) -> np.ndarray:
+        array = np.asarray(actions)
+        if array.shape != (self.num_envs,) or array.dtype.kind not in "iu":
+            raise ValueError(
+                f"actions must be {self.num_envs} whole numbers, shape ({self.num_envs},), "
+                f"got {array.dtype} of shape {array.shape}"
+            )
+        chosen = np.ascontiguousarray(array, np.int64)
+        wrong = chosen.view(np.uint64) >= len(ACTIONS)
+        if wrong.any():
+            i = int(wrong.argmax())
+            raise ValueError(
+                f"an action is a whole number from 0 to {len(ACTIONS) - 1}, "
+                f"got {array[i]} for environment {i}"
+            )
+        return chosen
+
+    def _final_infos(self, results: Outputs, done: np.ndarray) -> dict[str, Any]:
+        final_obs = np.full(self.num_envs, None, dtype=object)
+        for i in np.flatnonzero(done):
+            final_obs[i] = results.final_obs[i].copy()
+        records = results.finished
+        info = _vector_info(
+            done,
+            records["inventory"],
+            records["achievements"],
+            1 - results.terminated.astype(np.float64),
+            results.semantic,
+            records["player_pos"],
+            results.reward,
+        )
+        return {
+            "final_obs": final_obs,
+            "_final_obs": done.copy(),
+            "final_info": info,
+            "_final_info": done.copy(),
+        }
+
+    def _all_infos(self, results: Outputs | None, done: np.ndarray | None = None) -> dict[str, Any]:
+        worlds, n = self._batch.worlds, self.num_envs
+        everyone = np.ones(n, np.bool_)
+        restarted = everyone if results is None else np.zeros(n, np.bool_)
+        restarted = done if done is not None else restarted
+        reward = np.zeros(n) if results is None else np.where(restarted, 0.0, results.reward)
+        semantic = np.where(restarted[:, None, None], self._out.first_semantic, self._out.semantic)
+        players = worlds.objects[:, 0]
+        info = _vector_info(
+            everyone,
+            worlds.var["inventory"],
+            worlds.var["achievements"],
+            np.ones(n),
+            semantic,
+            np.stack([players["x"], players["y"]], 1),
+            reward,
+        )
+        if results is not None and done is not None:
+            info |= self._final_infos(results, done)
+        return info
+
+
+def _vector_info(
+    rows: np.ndarray,
+    inventory: np.ndarray,
+    achievements: np.ndarray,
+    discount: np.ndarray,
+    semantic: np.ndarray,
+    player_pos: np.ndarray,
+    reward: np.ndarray,
+) -> dict[str, Any]:
+    """Infos as Gymnasium's vector environments give them: arrays, and masks of who has one."""
+
+    def masked(values: np.ndarray, dtype: Any) -> np.ndarray:
+        keep = rows.reshape(-1, *[1] * (values.ndim - 1))
+        return np.where(keep, values, 0).astype(dtype)
+
+    def table(names: tuple[str, ...], values: np.ndarray) -> dict[str, np.ndarray]:
+        columns: dict[str, np.ndarray] = {}
+        for k, name in enumerate(names):
+            columns[name] = masked(values[:, k], np.int64)
+            columns[f"_{name}"] = rows.copy()
+        return columns
+
+    info: dict[str, Any] = {
+        "inventory": table(ITEMS, inventory),
+        "achievements": table(ACHIEVEMENTS, achievements),
+        "discount": masked(discount, np.float64),
+        "semantic": masked(semantic, np.uint8),
+        "player_pos": masked(player_pos, np.int64),
+        "reward": masked(reward, np.float64),
+    }
+    return info | {f"_{name}": rows.copy() for name in info}
