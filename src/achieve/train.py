@@ -22,13 +22,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from achieve.agent import describe_agent
 from achieve.algo.distill import Distiller
 from achieve.algo.learner import PPOLearner
 from achieve.algo.transport import partial_transport
 from achieve.analysis.episodes import load_episodes
 from achieve.analysis.score import score_run
 from achieve.analysis.tally import Tally
-from achieve.config import RUNTIME_FIELDS, TrainConfig, from_dict, to_dict, validate
+from achieve.config import RUNTIME_FIELDS, TrainConfig, to_dict, validate
 from achieve.data.buffer import RolloutBuffer
 from achieve.data.collect import Collector
 from achieve.envs import make_vec
@@ -59,7 +60,7 @@ class Trainer:
         if config.torch_threads is not None:
             torch.set_num_threads(config.torch_threads)
         env = config.env
-        self.envs = make_vec(
+        self.envs: Any = make_vec(
             env.name,
             num_envs=env.num_envs,
             seed=world_seeds(config.seed, env.num_envs),
@@ -313,9 +314,8 @@ def _learn(
 def _finish(trainer: Trainer, run: RunFolder) -> dict[str, Any]:
     """Weights, then the summary: its presence says that the run is complete."""
     config = trainer.config
-    digest = save_weights(
-        run.weights, trainer.network.state_dict(), agent_metadata(config, trainer.envs)
-    )
+    about = describe_agent(config, *check_spaces(trainer.envs))
+    digest = save_weights(run.weights, trainer.network.state_dict(), about)
     score = score_run(load_episodes(run.path), trainer.step, config.score_steps)
     total = sum(trainer.seconds.values())
     summary = {
@@ -333,25 +333,6 @@ def _finish(trainer: Trainer, run: RunFolder) -> dict[str, Any]:
     }
     run.write_summary(summary)
     return summary
-
-
-def agent_metadata(config: TrainConfig, envs: Any) -> dict[str, str]:
-    """What a weight file says about itself, so that it can be loaded alone."""
-    image_shape, num_actions = check_spaces(envs)
-    about = {
-        "config": to_dict(config),
-        "image_shape": list(image_shape),
-        "num_actions": num_actions,
-        "achievements": list(envs.achievement_names),
-    }
-    return {"agent": json.dumps(about)}
-
-
-def read_agent_metadata(metadata: dict[str, str]) -> tuple[TrainConfig, tuple[int, int, int], int]:
-    """The inverse of :func:`agent_metadata`: config, image shape, number of actions."""
-    about = json.loads(metadata["agent"])
-    height, width, channels = about["image_shape"]
-    return from_dict(about["config"]), (height, width, channels), about["num_actions"]
 
 
 def default_folder(config: TrainConfig) -> Path:

@@ -30,7 +30,7 @@ def policy_divergence(new_logits: Tensor, old_logits: Tensor, direction: str) ->
 
 
 def value_deviation(values: Tensor, targets: Tensor, kind: str) -> Tensor:
-    """``R_V`` per state: squared error to normalised ``returns``, or half of it to the ``frozen`` copy's. [B] -> [B]."""
+    """``R_V`` per state [B]: squared error to normalised ``returns``, or half of it to the ``frozen`` copy's value."""
     error = (values - targets).square()
     return 0.5 * error if kind == "frozen" else error
 

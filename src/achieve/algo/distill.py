@@ -113,6 +113,10 @@ class Distiller:
         totals = [self._prediction_totals.sums, self._matching_totals.sums]
         return [*all_state(self._network, optimizers), *totals]
 
+    def configure(self, config: DistillConfig) -> None:
+        """Change what does not enter a single update: the number of epochs, their order."""
+        self._config = config
+
     def run(self, rng: np.random.Generator, generator: torch.Generator) -> PhaseReport:
         """One auxiliary phase. ``rng`` draws orders and pairs, ``generator`` the negatives of matches."""
         config, buffer = self._config, self._buffer

@@ -27,7 +27,7 @@ def policy_objective(
 
 
 def value_loss(values: Tensor, targets: Tensor, *, half: bool) -> Tensor:
-    """``J_V``: mean squared error of values [B] to targets [B], in normalised units; ``half`` as the paper prints it."""
+    """``J_V``: mean squared error of values [B] to targets [B], both normalised; ``half`` as the paper prints it."""
     loss = (values - targets).square().mean()
     return 0.5 * loss if half else loss
 

@@ -1,0 +1,112 @@
+"""The final policy on worlds it has never seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from achieve.agent import Agent
+from achieve.analysis.episodes import Episodes
+from achieve.config import TrainConfig
+from achieve.envs import make_vec
+from achieve.run.errors import ConfigError
+from achieve.run.seeding import stream, world_seeds
+
+PARALLEL = 32
+_WORLDS = 2**31 - 1
+
+Policy = Callable[[NDArray[np.uint8], Any, Any], NDArray[np.int64]]
+
+
+def evaluate(
+    agent: Agent,
+    episodes: int = 100,
+    *,
+    seed: int = 0,
+    greedy: bool = False,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Episodes:
+    """Play whole episodes on worlds disjoint from those the agent was trained in.
+
+    Deterministic per seed. Every environment plays a fixed number of episodes, so that short ones are not favoured.
+    ``progress`` is told how many episodes have ended.
+    """
+    agent.reset(seed)
+
+    def policy(obs: NDArray[np.uint8], reward: Any, done: Any) -> NDArray[np.int64]:
+        actions: NDArray[np.int64] = agent.act(obs, reward, done, greedy=greedy)
+        return actions
+
+    return play(policy, agent.config, episodes, seed, progress)
+
+
+def evaluate_random(config: TrainConfig, episodes: int = 100, *, seed: int = 0) -> Episodes:
+    """The same for an agent that acts at random."""
+    rng = np.random.default_rng(stream(seed, "actions"))
+    envs = make_vec(config.env.name, num_envs=1, seed=0)
+    count = envs.single_action_space.n
+    envs.close()
+    return play(lambda obs, *_: rng.integers(0, count, len(obs)), config, episodes, seed)
+
+
+def play(
+    policy: Policy,
+    config: TrainConfig,
+    episodes: int,
+    seed: int,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Episodes:
+    """Let a policy play ``episodes`` episodes; returned in order of completion."""
+    if episodes < 1:
+        raise ConfigError(f"episodes is {episodes}; it must be 1 or more")
+    num_envs = min(episodes, PARALLEL)
+    # The first environments play one more where the number does not divide.
+    quota = np.full(num_envs, episodes // num_envs) + (np.arange(num_envs) < episodes % num_envs)
+    seeds = unseen_seeds(config, seed, num_envs, int(quota.max()))
+    envs = make_vec(config.env.name, num_envs=num_envs, seed=seeds, threads=config.env.threads)
+    played = np.zeros(num_envs, dtype=np.int64)
+    rows = []
+    observation, _ = envs.reset()
+    reward = done = None
+    while (played < quota).any():
+        actions = policy(observation, reward, done)
+        observation, reward, terminated, truncated, _ = envs.step(actions)
+        done = terminated | truncated
+        finished = envs.pop_episodes()
+        for k, env in enumerate(finished.env):
+            if played[env] < quota[env]:
+                played[env] += 1
+                rows.append((finished.length[k], finished.episode_return[k], finished.achievements[k]))
+                progress(len(rows))
+    names = tuple(envs.achievement_names)
+    envs.close()
+    lengths, returns, achievements = (np.array(column) for column in zip(*rows, strict=True))
+    return Episodes(np.cumsum(lengths), lengths, returns, achievements.astype(np.int64), names)
+
+
+def unseen_seeds(config: TrainConfig, seed: int, count: int, episodes: int) -> list[int]:
+    """Seeds of environments whose first ``episodes`` worlds occurred in no training run of this config's seed.
+
+    Crafter makes a world from the environment's seed and the episode's number, modulo 2^31 - 1; chance meetings are
+    looked up and avoided.
+    """
+    trained = set(_worlds(world_seeds(config.seed, config.env.num_envs), _most_episodes(config)))
+    draws = np.random.default_rng(stream(seed, "evaluation"))
+    chosen: list[int] = []
+    while len(chosen) < count:
+        candidate = int(draws.integers(0, _WORLDS))
+        if candidate not in chosen and trained.isdisjoint(_worlds([candidate], episodes)):
+            chosen.append(candidate)
+    return chosen
+
+
+def _worlds(seeds: list[int], episodes: int) -> Iterator[int]:
+    return (hash((seed, episode)) % _WORLDS for seed in seeds for episode in range(1, episodes + 1))
+
+
+def _most_episodes(config: TrainConfig) -> int:
+    """More episodes than one environment can have started: each has a step at least."""
+    return config.num_rollouts * config.algo.rollout_length + 1

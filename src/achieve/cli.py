@@ -1,0 +1,375 @@
+"""The `achieve` command. Each subcommand is a small function around the library."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+import achieve
+from achieve import config as configs
+from achieve.run.errors import AchieveError, ConfigError
+from achieve.run.files import read_json
+
+console = Console(highlight=False)
+
+
+@dataclass(frozen=True)
+class TrainArguments:
+    """Train an agent, or continue a run that was stopped.
+
+    Presets: see `achieve presets`.
+    """
+
+    train: Annotated[configs.TrainConfig, tyro.conf.arg(name="")]
+    config: Path | None = None
+    """Start from a saved config (a run folder or its config.json) in place of a preset."""
+    folder: Path | None = None
+    """Run folder; runs/<preset>-s<seed> by default. A run with the same config in it is continued."""
+    report: bool = True
+    """When done, write curve, video and a page that holds them into the run folder."""
+    quiet: bool = False
+    """No progress display."""
+
+
+@dataclass(frozen=True)
+class ScoreArguments:
+    """Score, reward and success rates of runs, by the training protocol, with mean and deviation over them."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Run folders (or folders of `results/`)."""
+    steps: int | None = None
+    """Read the figures at this many environment steps; by default at the run's `score_steps`."""
+
+
+@dataclass(frozen=True)
+class EvalArguments:
+    """Play whole episodes with the final policy, on worlds it was not trained in."""
+
+    agent: tyro.conf.Positional[str] = "pretrained"
+    """A run folder, a weight file, or `pretrained`."""
+    episodes: int = 100
+    """Episodes to play."""
+    seed: int = 0
+    """Another seed plays other worlds."""
+    greedy: bool = False
+    """Take the most probable action in place of a sampled one."""
+    device: str = "auto"
+    """`auto`, `cpu` or `cuda`."""
+    out: Path | None = None
+    """Also write the episodes there, as JSON lines."""
+
+
+@dataclass(frozen=True)
+class VideoArguments:
+    """Write a video of an agent playing a world it was not trained in."""
+
+    agent: tyro.conf.Positional[str] = "pretrained"
+    """A run folder, a weight file, or `pretrained`."""
+    out: Path = Path("video.mp4")
+    """File to write, .mp4 or .gif."""
+    seed: int = 0
+    """Another seed plays other worlds."""
+    best_of: int = 1
+    """Play so many worlds and show the one with the highest return."""
+    greedy: bool = False
+    """Take the most probable action in place of a sampled one."""
+    max_steps: int = 1000
+    """Stop the episode after so many steps."""
+    fps: int = 10
+    """Frames per second."""
+
+
+@dataclass(frozen=True)
+class ExportArguments:
+    """Write an agent's acting weights alone, in half precision."""
+
+    agent: tyro.conf.Positional[str]
+    """A run folder or a weight file."""
+    out: tyro.conf.Positional[Path]
+    """File to write, .safetensors."""
+
+
+@dataclass(frozen=True)
+class BenchArguments:
+    """Measure environment, rollout, PPO and distillation on this machine, and what a whole run would take."""
+
+    preset: str | None = None
+    """Preset to measure; by default `ad` on a GPU and `quick` on a CPU."""
+    device: str = "auto"
+    """`auto`, `cpu` or `cuda`."""
+    compile: bool = True
+    """`--no-compile` measures the plain code."""
+    precision: str = "auto"
+    """As in training."""
+    rollouts: int = 8
+    """Rollouts to measure."""
+    markdown: Path | None = None
+    """Also write the table there."""
+
+
+@dataclass(frozen=True)
+class PresetArguments:
+    """List the presets."""
+
+    _: None = field(default=None, init=False)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line; returns the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments and arguments[0] in ("--version", "-V"):
+        print(f"achieve {achieve.__version__}")
+        return 0
+    if not arguments or arguments[0] in ("--help", "-h") or arguments[0] not in COMMANDS:
+        return _usage(arguments)
+    name, rest = arguments[0], arguments[1:]
+    from achieve.train import Interrupted
+
+    try:
+        COMMANDS[name](rest)
+    except AchieveError as error:
+        print(f"achieve {name}: {error}", file=sys.stderr)
+        return 2
+    except Interrupted as stop:
+        print(f"achieve {name}: {stop}", file=sys.stderr)
+        return 130
+    except KeyboardInterrupt:
+        print(f"achieve {name}: interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _usage(arguments: list[str]) -> int:
+    wrong = bool(arguments) and not arguments[0].startswith("-")
+    stream = Console(stderr=wrong, highlight=False)
+    if wrong:
+        stream.print(f"achieve: unknown command {arguments[0]!r}\n", markup=False)
+    stream.print("usage: achieve COMMAND [OPTIONS]     (achieve COMMAND --help explains the options)\n", markup=False)
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, about in ABOUT.items():
+        table.add_row(f"  {name}", (about.__doc__ or "").strip().splitlines()[0])
+    stream.print(table)
+    return 2 if wrong else 0
+
+
+def _parse(kind: Any, name: str, arguments: list[str], default: Any = tyro.MISSING) -> Any:
+    settings = {} if default is tyro.MISSING else {"default": default}
+    return tyro.cli(kind, prog=f"achieve {name}", args=arguments, **settings)
+
+
+def _value_of(flag: str, arguments: list[str]) -> str | None:
+    """What was given for a flag, read ahead of the real parsing, which needs it for its defaults."""
+    for index, argument in enumerate(arguments):
+        if argument == flag and index + 1 < len(arguments):
+            return arguments[index + 1]
+        if argument.startswith(flag + "="):
+            return argument.removeprefix(flag + "=")
+    return None
+
+
+def train_command(arguments: list[str]) -> None:
+    source, preset = _value_of("--config", arguments), _value_of("--preset", arguments)
+    if source is not None and preset is not None:
+        raise ConfigError("give --config or --preset, not both: a saved config names its preset")
+    base = configs.get_preset(preset or "ad") if source is None else _saved_config(Path(source))
+    default = TrainArguments(train=base)
+    parsed: TrainArguments = _parse(TrainArguments, "train", arguments, default)
+    from achieve.train import default_folder, resolve_device, train
+
+    device = resolve_device(parsed.train.device)
+    folder = parsed.folder or default_folder(parsed.train)
+    full = parsed.train.preset != "quick"
+    if device.type == "cpu" and full:
+        console.print("[yellow]no GPU in use: the full network learns some 80 steps per second on two cores;[/] "
+                      "--preset quick is made for that")  # fmt: skip
+    if device.type == "cuda" and not full:
+        console.print("this machine has a GPU: [bold]achieve train --preset ad[/] trains the full agent in minutes")
+    summary = train(parsed.train, folder, quiet=parsed.quiet)
+    from achieve.viz.curves import Baseline
+
+    baseline: Baseline | None = None
+    if parsed.report and parsed.train.env.name == "crafter":
+        from achieve.viz.run_page import random_baseline, write_run_page
+
+        console.print("writing the report: a random agent to compare with, the curve, a video ...")
+        baseline = random_baseline(folder)
+    _show_scores([folder], None)
+    if baseline is not None:
+        console.print(
+            f"random agent: score {baseline.score:.2f} %, mean return {baseline.mean_return:.2f}; "
+            f"this agent at the end: mean return {summary['reward']:.2f}"
+        )
+        page = write_run_page(folder, baseline)
+        console.print(f"curve, video and page: [bold]{page}[/]")
+    console.print(f"run folder: {folder}")
+
+
+def _saved_config(path: Path) -> configs.TrainConfig:
+    from achieve.run.folder import read_config
+
+    saved = read_config(path) if path.is_dir() else read_json(path)
+    return configs.from_dict(saved.get("config", saved))
+
+
+def score_command(arguments: list[str]) -> None:
+    parsed: ScoreArguments = _parse(ScoreArguments, "score", arguments)
+    if not parsed.runs:
+        raise ConfigError("name at least one run folder")
+    _show_scores(parsed.runs, parsed.steps)
+
+
+def _show_scores(runs: Sequence[Path], steps: int | None) -> None:
+    from achieve.analysis.episodes import load_episodes
+    from achieve.analysis.report import score_tables
+    from achieve.analysis.score import BUDGET, score_run
+
+    scores = []
+    for run in runs:
+        budget = steps
+        if budget is None:
+            known = (run / "config.json").is_file()
+            budget = _saved_config(run / "config.json").score_steps if known else BUDGET
+        scores.append(score_run(load_episodes(run), budget=budget))
+    console.print(score_tables([run.name for run in runs], scores))
+
+
+def eval_command(arguments: list[str]) -> None:
+    parsed: EvalArguments = _parse(EvalArguments, "eval", arguments)
+    from rich.progress import Progress
+
+    from achieve.agent import load_agent
+    from achieve.analysis.evaluate import evaluate
+    from achieve.analysis.report import score_tables
+    from achieve.analysis.score import RunScore, crafter_score, success_rates
+    from achieve.run.logs import JsonlWriter
+    from achieve.train import resolve_device
+
+    agent = load_agent(parsed.agent, device=str(resolve_device(parsed.device)))
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("playing", total=parsed.episodes)
+        episodes = evaluate(
+            agent,
+            parsed.episodes,
+            seed=parsed.seed,
+            greedy=parsed.greedy,
+            progress=lambda done: progress.update(task, completed=done),
+        )
+    rates = success_rates(episodes.achievements)
+    result = RunScore(
+        score=float(crafter_score(rates)),
+        reward=float(episodes.reward.mean()),
+        success_rates=rates,
+        names=episodes.names,
+        episodes=parsed.episodes,
+        read_at=int(episodes.length.sum()),
+        reward_window=int(episodes.length.sum()),
+    )
+    how = "most probable actions" if parsed.greedy else "sampled actions"
+    notes = [
+        f"{parsed.episodes} episodes of the final policy ({how}) on unseen worlds, seed {parsed.seed}: "
+        "not the training-protocol score.",
+        f"Episode length: mean {episodes.length.mean():.0f}, median {float(_median(episodes.length)):.0f}, "
+        f"from {episodes.length.min()} to {episodes.length.max()}.",
+        f"Return: mean {episodes.reward.mean():.2f}, deviation {episodes.reward.std():.2f}.",
+    ]
+    console.print(score_tables([Path(parsed.agent).name], [result], title="Final policy, unseen worlds", notes=notes))
+    if parsed.out is not None:
+        parsed.out.unlink(missing_ok=True)
+        with JsonlWriter(parsed.out) as writer:
+            for step, length, reward, counts in zip(
+                episodes.step, episodes.length, episodes.reward, episodes.achievements, strict=True
+            ):
+                row = {f"achievement_{n}": c for n, c in zip(episodes.names, counts, strict=True)}
+                writer.write({"step": step, "length": length, "reward": round(float(reward), 1), **row})
+
+
+def _median(values: Any) -> Any:
+    import numpy as np
+
+    return np.median(values)
+
+
+def video_command(arguments: list[str]) -> None:
+    parsed: VideoArguments = _parse(VideoArguments, "video", arguments)
+    from achieve.agent import load_agent
+    from achieve.envs.crafter import CrafterEnv
+    from achieve.viz.episode import best_world, episode_moments
+    from achieve.viz.video import write_video
+
+    agent = load_agent(parsed.agent)
+    with console.status("playing ..."):
+        played = best_world(
+            agent, parsed.best_of, seed=parsed.seed, greedy=parsed.greedy, max_steps=parsed.max_steps
+        )
+    with console.status("drawing ..."):
+        frames = write_video(
+            parsed.out,
+            episode_moments(agent, played.seed, greedy=parsed.greedy, max_steps=parsed.max_steps),
+            parsed.fps,
+            CrafterEnv().achievement_names,
+        )
+    console.print(
+        f"{parsed.out}: {frames} frames, {played.unlocked} achievements, return {played.episode_return:.1f}"
+    )
+
+
+def export_command(arguments: list[str]) -> None:
+    parsed: ExportArguments = _parse(ExportArguments, "export", arguments)
+    from achieve.agent import export_agent
+
+    digest = export_agent(parsed.agent, parsed.out)
+    console.print(f"{parsed.out}: {parsed.out.stat().st_size / 1e6:.1f} MB, sha256 {digest}")
+
+
+def bench_command(arguments: list[str]) -> None:
+    parsed: BenchArguments = _parse(BenchArguments, "bench", arguments)
+    from achieve.bench import bench
+
+    report = bench(
+        parsed.preset,
+        device=parsed.device,
+        compile=parsed.compile,
+        precision=parsed.precision,
+        rollouts=parsed.rollouts,
+    )
+    console.print(report, markup=False)
+    if parsed.markdown is not None:
+        parsed.markdown.write_text(report + "\n")
+
+
+def presets_command(arguments: list[str]) -> None:
+    _parse(PresetArguments, "presets", arguments)
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, about in configs.DESCRIPTIONS.items():
+        table.add_row(f"[bold]{name}[/]", about)
+    console.print(table)
+
+
+COMMANDS: dict[str, Callable[[list[str]], None]] = {
+    "train": train_command,
+    "score": score_command,
+    "eval": eval_command,
+    "video": video_command,
+    "bench": bench_command,
+    "export": export_command,
+    "presets": presets_command,
+}
+ABOUT: dict[str, type] = {
+    "train": TrainArguments,
+    "score": ScoreArguments,
+    "eval": EvalArguments,
+    "video": VideoArguments,
+    "bench": BenchArguments,
+    "export": ExportArguments,
+    "presets": PresetArguments,
+}
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,82 @@
+"""What a finished run shows: score table, learning curve, a video, and one page that holds them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from achieve.agent import load_agent
+from achieve.analysis.episodes import load_episodes
+from achieve.analysis.evaluate import evaluate_random
+from achieve.analysis.score import crafter_score, score_run, success_rates
+from achieve.config import from_dict
+from achieve.run.folder import read_config, read_summary
+from achieve.run.hardware import one_line
+from achieve.run.progress import duration
+from achieve.viz.curves import Baseline, draw_curves, png
+from achieve.viz.episode import best_world, episode_moments
+from achieve.viz.page import Page, write_page
+from achieve.viz.video import write_video
+
+RANDOM_EPISODES = 200
+VIDEO_STEPS = 500
+
+
+def random_baseline(run: Path) -> Baseline:
+    """Score and mean return of an agent that acts at random in the same world."""
+    config = from_dict(read_config(run)["config"])
+    episodes = evaluate_random(config, RANDOM_EPISODES)
+    rates = success_rates(episodes.achievements)
+    return Baseline("random agent", float(crafter_score(rates)), float(episodes.reward.mean()))
+
+
+def write_run_page(run: Path, baseline: Baseline | None = None, *, best_of: int = 8) -> Path:
+    """Write `curve.png`, `video.mp4` and `index.html` into a finished run's folder; returns the page's path."""
+    saved, summary = read_config(run), read_summary(run) or {}
+    config = from_dict(saved["config"])
+    baseline = baseline or random_baseline(run)
+    episodes = load_episodes(run)
+    title = f"{config.preset}, seed {config.seed}"
+    curve = png(draw_curves({title: [episodes]}, baseline))
+    (run / "curve.png").write_bytes(curve)
+    agent = load_agent(run)
+    played = best_world(agent, best_of, max_steps=VIDEO_STEPS)
+    video = run / "video.mp4"
+    write_video(
+        video,
+        episode_moments(agent, played.seed, max_steps=VIDEO_STEPS),
+        achievements=episodes.names,
+    )
+    page = Page(
+        title=f"Crafter: {title}",
+        command=saved["starts"][0]["command"],
+        run=score_run(episodes, summary.get("steps"), config.score_steps),
+        curve=curve,
+        video=video.read_bytes(),
+        baseline=baseline,
+        facts=_facts(summary),
+        config=saved["config"],
+        notes=[
+            f"The video shows the best of {best_of} episodes on worlds the agent was not trained in "
+            f"(at most {VIDEO_STEPS} steps each)."
+        ],
+    )
+    path = run / "index.html"
+    write_page(path, page)
+    return path
+
+
+def _facts(summary: dict[str, Any]) -> dict[str, str]:
+    facts = {}
+    if "seconds" in summary:
+        facts["Time"] = duration(summary["seconds"]["total"])
+        facts["Rate"] = f"{summary['steps_per_second']:,.0f} steps per second"
+    if "parameters" in summary:
+        facts["Parameters"] = f"{summary['parameters']:,}"
+    if "arithmetic" in summary:
+        facts["Convolutions"] = summary["arithmetic"]
+    if "machine" in summary:
+        facts["Machine"] = one_line(summary["machine"])
+    if summary.get("commit"):
+        facts["Commit"] = summary["commit"]
+    return facts
