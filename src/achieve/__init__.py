@@ -14,6 +14,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from achieve.envs import register
+
 if TYPE_CHECKING:
     from achieve.agent import load_agent
     from achieve.envs import make_vec
@@ -52,18 +54,4 @@ class _Package(ModuleType):
 sys.modules[__name__].__class__ = _Package
 
 
-def _register() -> None:
-    from gymnasium.envs.registration import register, registry
-
-    for name, kwargs in (("Crafter", {}), ("CrafterNoReward", {"reward": False})):
-        environment_id = f"achieve/{name}-v1"
-        if environment_id not in registry:
-            register(
-                id=environment_id,
-                entry_point="achieve.envs.crafter:CrafterEnv",
-                vector_entry_point="achieve.envs.crafter:CrafterVectorEnv",
-                kwargs=kwargs,
-            )
-
-
-_register()
+register()
