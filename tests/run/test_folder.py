@@ -47,7 +47,7 @@ def test_free_settings_may_change(tmp_path: Path) -> None:
     RunFolder.open(tmp_path / "run", CONFIG).close()
     with RunFolder.open(tmp_path / "run", other(device="cuda"), free=("device",)) as run:
         assert run.resumed
-    assert read_config(tmp_path / "run")["device"] == "cuda"
+    assert read_config(tmp_path / "run")["config"]["device"] == "cuda"
 
 
 def test_another_config_is_refused_with_what_differs(tmp_path: Path) -> None:
@@ -133,7 +133,9 @@ def test_config_is_read_from_folder_saved_file_and_plain_file(tmp_path: Path) ->
     RunFolder.open(tmp_path / "run", CONFIG).close()
     (tmp_path / "plain.json").write_text(json.dumps(CONFIG))
     for source in (tmp_path / "run", tmp_path / "run" / "config.json", tmp_path / "plain.json"):
-        assert read_config(source) == CONFIG
+        assert read_config(source)["config"] == CONFIG
+    assert len(read_config(tmp_path / "run")["starts"]) == 1
+    assert read_config(tmp_path / "plain.json")["starts"] == []
     with pytest.raises(RunFolderError, match="nowhere does not exist"):
         read_config(tmp_path / "nowhere")
     with pytest.raises(RunFolderError, match=r"has no config\.json"):

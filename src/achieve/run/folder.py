@@ -122,16 +122,19 @@ def command_line(argv: Sequence[str]) -> str:
 
 
 def read_config(run: Path) -> dict[str, Any]:
-    """The resolved config of a run folder, of its `config.json`, or of a plain config file."""
+    """What `config.json` of a run folder holds: `config` and `starts`.
+
+    `run` may also be the file itself, or a file with nothing but a config in it.
+    """
     path = run / "config.json" if run.is_dir() else run
     if not path.exists():
         what = "has no config.json" if run.is_dir() else "does not exist"
         raise RunFolderError(f"{run} {what}; give a run folder such as runs/ad-s0")
     value = read_json(path)
-    config = value["config"] if "config" in value and "starts" in value else value
-    if not isinstance(config, dict):
+    record = value if "config" in value else {"config": value, "starts": []}
+    if not isinstance(record["config"], dict):
         raise RunFolderError(f"{path} does not hold a config")
-    return config
+    return record
 
 
 def read_summary(run: Path) -> dict[str, Any] | None:
