@@ -100,10 +100,9 @@ class LockStep:
         return Episode(steps, done, info)
 
     def _fail(self, what: str, detail: str) -> None:
+        last = "at reset"
         if self.actions:
             last = f"after step {len(self.actions)} ({ACTION_NAMES[self.actions[-1]]})"
-        else:
-            last = "at reset"
         raise Mismatch(
             f"{what} differs {last} of episode {self.episode} with {self.kwargs}\n{detail}\n"
             f"actions so far: {self.actions}"
@@ -113,8 +112,7 @@ class LockStep:
         if type(got) is not type(expected) or got != expected:
             self._fail(
                 what,
-                f"expected {expected!r} ({type(expected).__name__}), "
-                f"got {got!r} ({type(got).__name__})",
+                f"expected {expected!r} ({type(expected).__name__}), got {got!r} ({type(got).__name__})",
             )
 
     def _compare_array(self, what: str, expected: np.ndarray, got: Any) -> None:
@@ -150,8 +148,7 @@ def _describe_difference(expected: np.ndarray, got: np.ndarray) -> str:
     """Where two arrays of one shape differ: how often, within which box, and the first few."""
     where = np.argwhere(expected != got)
     lines = [
-        f"{len(where)} of {expected.size} entries, "
-        f"from {where.min(axis=0).tolist()} to {where.max(axis=0).tolist()}"
+        f"{len(where)} of {expected.size} entries, from {where.min(axis=0).tolist()} to {where.max(axis=0).tolist()}"
     ]
     for index in where[:12]:
         at = tuple(index)

@@ -20,9 +20,28 @@ PATH = pathlib.Path(__file__).parent / "data" / "plays.jsonl"
 _LETTERS = "abcdefghijklmnopq"  # one for each action, in order
 
 # (play, seed, most steps): chosen so that few steps meet every event and achievement.
-SHORT: tuple[tuple[str, int, int], ...] = ()
-# The rest of the full comparison: the same plays in other worlds, and for longer.
-LONG: tuple[tuple[str, int, int], ...] = ()
+SHORT: tuple[tuple[str, int, int], ...] = (
+    ("complete", 1, 1200),
+    ("complete", 8, 1200),
+    ("clumsy", 1, 150),
+    ("edge", 3, 300),
+    ("mason", 7, 200),
+    ("archery", 4, 800),
+    ("target", 7, 70),
+    ("gardener", 5, 260),
+    ("gardener", 7, 125),
+    ("gardener", 12, 182),
+    ("hermit", 7, 310),
+    ("night_watch", 1, 230),
+    ("settler", 3, 1000),
+    ("sleeper", 8, 40),
+    ("boxer", 8, 215),
+    ("diver", 1, 40),
+)
+# The rest of the full comparison: every play in other worlds, and for longer.
+LONG: tuple[tuple[str, int, int], ...] = tuple(
+    (play, seed, 1200) for play in PLAYS for seed in range(20, 28) if play != "settler"
+) + tuple(("settler", seed, 10_000) for seed in (2, 6, 7))
 
 
 @dataclasses.dataclass(frozen=True)

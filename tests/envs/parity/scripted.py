@@ -232,6 +232,27 @@ class ScriptedPlayer(Craft):
                 return action
         return None
 
+    def dig_barehanded(self) -> int | None:
+        """Tries to collect what takes a pickaxe, without one."""
+        now = self.situation
+        for material in ("stone", "coal", "iron"):
+            if material in self._done:
+                continue
+            action = now.act_on(now.where(material), "do")
+            if action == ACTION["do"] and now.material_ahead() == MATERIAL[material]:
+                self._done.add(material)
+            if action is not None:
+                return action
+        return None
+
+    def try_recipes(self) -> int | None:
+        """At a table, tries every recipe, mostly without the means."""
+        if not self._near("table") or self._waited >= 12:
+            return None
+        self._waited += 1
+        recipes = [action for name, action in ACTION.items() if name.startswith("make_")]
+        return recipes[self._waited % len(recipes)]
+
     def visit_edge(self) -> int | None:
         """Goes to the world's north or west edge, builds a table there and tries to use it."""
         now = self.situation
@@ -370,11 +391,7 @@ class ScriptedPlayer(Craft):
         now = self.situation
         if thing in self._done:
             return None
-        if thing == "plant":
-            placed = now.object_ahead() == PLANT
-        else:
-            placed = now.material_ahead() == MATERIAL[thing]
-        if placed:
+        if now.material_ahead() == MATERIAL.get(thing) or now.object_ahead() == PLANT:
             self._waited += 1
             if self._waited < 25:
                 return ACTION["noop"]
