@@ -113,7 +113,7 @@ class DistillConfig:
     policy_reg: Literal["new-old", "old-new"] = "new-old"
     """KL(new || old) as in the published code, or KL(old || new) as in the paper."""
     value_reg: Literal["returns", "frozen"] = "returns"
-    """Squared error to the rollout's value targets (published code), or half of it to the frozen copy's value (paper)."""
+    """Squared error to the rollout's value targets (published code), or half of it to the frozen value (paper)."""
     learning_rate: float = 3e-4
     """Adam's learning rate, for the prediction and the matching optimiser."""
     max_grad_norm: float = 0.5

@@ -343,7 +343,7 @@ def default_folder(config: TrainConfig) -> Path:
 def resolve_device(name: str) -> torch.device:
     """The device of that name, or a sentence that says what is missing."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     try:
         device = torch.device(name)
     except RuntimeError:

@@ -104,8 +104,8 @@ class Distiller:
         steps = buffer.rows * buffer.num_envs
         self._old_logits = torch.zeros(steps, network.num_actions, device=buffer.device)
         self._old_values = torch.zeros(steps, device=buffer.device)
-        self._targets = torch.zeros(config.num_targets, 0, network.latent_size)
-        self._noise = torch.zeros(config.num_targets, 0, 0)
+        self._rooms: dict[int, tuple[Tensor, Tensor]] = {}
+        self._make_room(0)
         self._run = GraphRunner(self._state, enabled=self._graphs)
 
     def _state(self) -> list[Tensor]:
@@ -270,11 +270,17 @@ class Distiller:
         return pad(batch, images=bucket(len(batch.images), TARGET_BUCKETS))
 
     def _make_room(self, width: int) -> None:
-        """Fixed places for the targets' representations [K, W, D] and the draws of negatives [K, W, W]."""
-        if self._targets.shape[1] != width:
+        """Fixed places for the targets' representations [K, W, D] and the draws of negatives [K, W, W].
+
+        Kept for each width: captured graphs go on using theirs.
+        """
+        if width not in self._rooms:
             count, device = self._config.num_targets, self._buffer.device
-            self._targets = torch.zeros(count, width, self._network.latent_size, device=device)
-            self._noise = torch.zeros(count, width, width, device=device)
+            self._rooms[width] = (
+                torch.zeros(count, width, self._network.latent_size, device=device),
+                torch.zeros(count, width, width, device=device),
+            )
+        self._targets, self._noise = self._rooms[width]
 
     @torch.no_grad()
     def _encode_targets(self, row: Tensor, *, lengths: tuple[int, ...]) -> None:
@@ -322,7 +328,8 @@ class Distiller:
         contrastive = weighted_mean(
             contrastive_loss(similarity, other, config.temperature), matches
         )
-        weights = (torch.arange(len(states), device=row.device) < count).float()
+        chosen = torch.minimum(count, batch["capacity"])
+        weights = (torch.arange(len(states), device=row.device) < chosen).float()
         policy_reg, value_reg = self._regularizers(
             phi, self._pick("memory", images), images, states, weights
         )

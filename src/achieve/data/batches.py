@@ -64,6 +64,7 @@ class SourceBatch:
         images: [G], steps to encode with gradients.
         before: [W], and ``after`` [W]: places in ``images`` either side of each achievement.
         states: [R], places in ``images`` of the random states the regularisers look at.
+        capacity: [1], how many of ``states`` are real.
         rows: [1], achievements of the source.
         columns: [K], achievements of each target; 0 for an absent one.
     """
@@ -72,6 +73,7 @@ class SourceBatch:
     before: IntArray
     after: IntArray
     states: IntArray
+    capacity: IntArray
     rows: IntArray
     columns: IntArray
 
@@ -121,8 +123,9 @@ def matching_batch(
 ) -> tuple[SourceBatch, TargetBatch]:
     """The matching update of one source.
 
-    The regularisers need as many random states as there will be matches, which is not known yet: at most
-    ``sum_k min(m, n_k)`` of them are drawn, and the update uses the first so many.
+    The regularisers need as many random states as there will be matches, which is not known yet:
+    ``sum_k min(m, n_k)`` of them are drawn, one for each unit of transported mass, and the update uses the first so
+    many. (Rows that match twice can make a few more matches than that; the mean is then over the states there are.)
     """
     rows = len(source.unlocks)
     columns = np.array([len(t.unlocks) for t in targets], dtype=np.int64)
@@ -134,6 +137,7 @@ def matching_batch(
         before=_padded(np.arange(rows), width),
         after=_padded(np.arange(rows, 2 * rows), width),
         states=np.arange(2 * rows, 2 * rows + capacity),
+        capacity=np.array([capacity], dtype=np.int64),
         rows=np.array([rows], dtype=np.int64),
         columns=_padded(columns, num_targets),
     )

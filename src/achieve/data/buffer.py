@@ -11,8 +11,8 @@ class RolloutBuffer:
     """Room for ``rollouts`` rollouts of ``length`` steps of ``num_envs`` environments.
 
     Tensors are [S + 1, N, ...] with ``S = rollouts * length``. The row after a rollout holds the observation that
-    follows it (its value bootstraps the rollout); the next rollout starts by writing that row again. Rewards and episode
-    ends are made on the host and stay there.
+    follows it (its value bootstraps the rollout); the next rollout starts by writing that row again. Rewards and
+    episode ends are made on the host and stay there.
 
     Attributes:
         observations: bytes [S + 1, N, H, W, C].

@@ -19,6 +19,10 @@ from achieve.nn import kernels
 from achieve.nn.encoder import ResidualBlock, ResidualEncoder, Stack
 from achieve.nn.layers import NormConv
 
+# Gradients enter the convolutions with a largest entry of 2^-HEADROOM: sums over all pixels of all images must stay
+# below fp16's 65504, and what is a million times smaller above its 6e-8.
+HEADROOM = 4
+
 
 class _Norm(torch.autograd.Function):
     """``norm(relu(z))``, or ``norm(z)``."""
@@ -87,7 +91,7 @@ class _Pool(torch.autograd.Function):
 
 
 class _ScaleGradient(torch.autograd.Function):
-    """Half precision -> float32 forward; backward the gradient is brought to a largest entry of about one."""
+    """Half precision -> float32 forward; backward the gradient is brought to a largest entry of 2^-HEADROOM."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, inverse: Tensor) -> Tensor:
@@ -98,7 +102,7 @@ class _ScaleGradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         grad = grads[0]
-        exponent = grad.abs().amax().clamp(min=1e-30).log2().ceil()
+        exponent = grad.abs().amax().clamp(min=1e-30).log2().ceil() + HEADROOM
         ctx.inverse.copy_(exponent.exp2())
         return (grad * (-exponent).exp2()).to(ctx.dtype), None
 
@@ -137,13 +141,11 @@ class FusedEncoder:
 
     def features(self, images: Tensor) -> Tensor:
         """Bytes [B, H, W, C] -> [B, channels, H/8, W/8], float32."""
-        # Bytes are exact in half precision, so the division by 255 goes into the weights; eight channels suit the
-        # tensor cores.
-        padding = -images.shape[3] % 8
-        x = F.pad(images.to(self._dtype), (0, padding)).permute(0, 3, 1, 2)
+        x = kernels.prepare(images, self._dtype)
         stacks = [cast(Stack, module) for module in self._encoder.stacks]
         entry = stacks[0].entry.conv
-        z = _conv(entry, x, F.pad(entry.weight / 255, (0, 0, 0, 0, 0, padding)))
+        padding = x.shape[1] - images.shape[3]
+        z = _conv(entry, x, F.pad(entry.weight * (256 / 255), (0, 0, 0, 0, 0, padding)))
         for index, stack in enumerate(stacks):
             x = cast(Tensor, _Pool.apply(z, stack.entry.conv.bias))
             x = _norm(cast(nn.GroupNorm, stack.norm), x, relu=False)

@@ -64,7 +64,7 @@ def _norm_forward(
 @triton.jit
 def _norm_backward(
     grad_ptr, grad_sum_ptr, x_ptr, z_ptr, gain_ptr, mean_ptr, rstd_ptr,
-    grad_z_ptr, grad_skip_ptr, grad_gain_ptr, grad_bias_ptr,
+    grad_z_ptr, grad_skip_ptr, grad_affine_ptr,
     pixels: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, RELU: tl.constexpr, ADD: tl.constexpr,
     HAS_GRAD_SUM: tl.constexpr,
 ):  # fmt: skip
@@ -89,8 +89,8 @@ def _norm_backward(
         by_bias += grad
     grad_gain = tl.sum(by_gain, 0)
     grad_bias = tl.sum(by_bias, 0)
-    tl.store(grad_gain_ptr + image * C + columns, grad_gain)
-    tl.store(grad_bias_ptr + image * C + columns, grad_bias)
+    tl.atomic_add(grad_affine_ptr + columns, grad_gain, sem="relaxed")
+    tl.atomic_add(grad_affine_ptr + C + columns, grad_bias, sem="relaxed")
     size = pixels * C
     shift = tl.sum(grad_bias * gain, 0) / size
     slope = tl.sum(grad_gain * gain, 0) / size
@@ -115,24 +115,25 @@ def _norm_backward(
 
 @triton.jit
 def _pool_forward(
-    z_ptr, bias_ptr, out_ptr, winner_ptr, size, H, W, OH, OW,
+    z_ptr, bias_ptr, out_ptr, winner_ptr, H, W, OH, OW,
     C: tl.constexpr, BLOCK: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
-    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = index < size
-    c = index % C
-    ow = (index // C) % OW
-    oh = (index // C // OW) % OH
-    n = index // C // OW // OH
+    # One program: a stretch of one row of the output.
+    row = tl.program_id(0)
+    n = row // OH
+    oh = row % OH
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < OW * C
+    c = column % C
+    ow = column // C
+    image = z_ptr + n.to(tl.int64) * H * W * C
     best = tl.full([BLOCK], float("-inf"), tl.float32)
     winner = tl.full([BLOCK], 9, tl.int32)
     for tap in tl.static_range(9):
         h = 2 * oh - 1 + tap // 3
         w = 2 * ow - 1 + tap % 3
         ok = inside & (h >= 0) & (h < H) & (w >= 0) & (w < W)
-        value = tl.load(
-            z_ptr + ((n * H + h) * W + w) * C + c, mask=ok, other=float("-inf")
-        ).to(tl.float32)
+        value = tl.load(image + (h * W + w) * C + c, mask=ok, other=float("-inf")).to(tl.float32)
         better = value > best
         best = tl.where(better, value, best)
         winner = tl.where(better, tap, winner)
@@ -140,34 +141,54 @@ def _pool_forward(
         best += tl.load(bias_ptr + c, mask=inside, other=0.0)
     winner = tl.where(best > 0, winner, 9)  # nothing flows back through a closed ReLU
     best = tl.maximum(best, 0.0)
-    tl.store(out_ptr + index, best.to(out_ptr.dtype.element_ty), mask=inside)
-    tl.store(winner_ptr + index, winner.to(tl.uint8), mask=inside)
+    at = row.to(tl.int64) * OW * C + column
+    tl.store(out_ptr + at, best.to(out_ptr.dtype.element_ty), mask=inside)
+    tl.store(winner_ptr + at, winner.to(tl.uint8), mask=inside)
 
 
 @triton.jit
 def _pool_backward(
-    grad_ptr, winner_ptr, out_ptr, size, H, W, OH, OW, C: tl.constexpr, BLOCK: tl.constexpr
+    grad_ptr, winner_ptr, out_ptr, H, W, OH, OW, C: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = index < size
-    c = index % C
-    w = (index // C) % W
-    h = (index // C // W) % H
-    n = index // C // W // H
+    # One program: a stretch of one row of the input.
+    row = tl.program_id(0)
+    n = row // H
+    h = row % H
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < W * C
+    c = column % C
+    w = column // C
+    base = n.to(tl.int64) * OH * OW * C
     total = tl.zeros([BLOCK], tl.float32)
     # An odd row lies in two windows, as the last row of one and the first of the next; an even row in one.
     for down in tl.static_range(2):
         oh = h // 2 + down
-        rows_ok = inside & (oh < OH) & ((down == 0) | (h % 2 == 1))
+        row_ok = (oh < OH) & ((down == 0) | (h % 2 == 1))
         for right in tl.static_range(2):
             ow = w // 2 + right
-            ok = rows_ok & (ow < OW) & ((right == 0) | (w % 2 == 1))
+            ok = inside & row_ok & (ow < OW) & ((right == 0) | (w % 2 == 1))
             tap = (h - 2 * oh + 1) * 3 + (w - 2 * ow + 1)
-            at = ((n * OH + oh) * OW + ow) * C + c
-            winner = tl.load(winner_ptr + at, mask=ok, other=9).to(tl.int64)
-            won = ok & (winner == tap)
-            total += tl.load(grad_ptr + at, mask=won, other=0.0).to(tl.float32)
-    tl.store(out_ptr + index, total.to(out_ptr.dtype.element_ty), mask=inside)
+            at = base + (oh * OW + ow) * C + c
+            winner = tl.load(winner_ptr + at, mask=ok, other=9).to(tl.int32)
+            grad = tl.load(grad_ptr + at, mask=ok, other=0.0).to(tl.float32)
+            total += tl.where(winner == tap, grad, 0.0)
+    at = row.to(tl.int64) * W * C + column
+    tl.store(out_ptr + at, total.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _prepare(image_ptr, out_ptr, pixels, IN: tl.constexpr, OUT: tl.constexpr, BLOCK: tl.constexpr):
+    pixel = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    channel = tl.arange(0, OUT)
+    inside = (pixel < pixels)[:, None]
+    value = tl.load(
+        image_ptr + pixel[:, None] * IN + channel[None, :],
+        mask=inside & (channel < IN)[None, :],
+        other=0,
+    )
+    scaled = value.to(tl.float32) * (1.0 / 256.0)
+    at = pixel[:, None] * OUT + channel[None, :]
+    tl.store(out_ptr + at, scaled.to(out_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -252,30 +273,27 @@ def norm_backward(
     n, c, h, w = x.shape
     grad_z = torch.empty_like(x)
     grad_skip = torch.empty_like(x) if add else None
-    grad_gain = torch.empty(n, c, device=x.device)
-    grad_bias = torch.empty(n, c, device=x.device)
+    grad_affine = torch.zeros(2, c, device=x.device)
     rows = _tile(c, h * w)
     _norm_backward[(n,)](
         grad, grad if grad_sum is None else grad_sum, x, z, gain, mean, rstd,
-        grad_z, grad_z if grad_skip is None else grad_skip, grad_gain, grad_bias,
+        grad_z, grad_z if grad_skip is None else grad_skip, grad_affine,
         pixels=h * w, C=c, ROWS=rows, RELU=relu, ADD=add, HAS_GRAD_SUM=grad_sum is not None,
         num_warps=_warps(c, rows),
     )  # fmt: skip
-    return grad_z, grad_skip, grad_gain.sum(0), grad_bias.sum(0)
+    return grad_z, grad_skip, grad_affine[0], grad_affine[1]
 
 
 def pool_forward(z: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
     """``relu(maxpool(z) + bias)`` and which tap won (9: none, the ReLU is closed)."""
     n, c, h, w = z.shape
     oh, ow = (h + 1) // 2, (w + 1) // 2
-    out = torch.empty((n, c, oh, ow), dtype=z.dtype, device=z.device).to(
-        memory_format=torch.channels_last
-    )
-    winner = torch.empty_like(out, dtype=torch.uint8)
-    size = out.numel()
-    _pool_forward[(triton.cdiv(size, 1024),)](
-        z, z if bias is None else bias, out, winner, size, h, w, oh, ow,
-        C=c, BLOCK=1024, BIAS=bias is not None,
+    out = _channels_last(n, c, oh, ow, z.dtype, z.device)
+    winner = _channels_last(n, c, oh, ow, torch.uint8, z.device)
+    block = min(1024, triton.next_power_of_2(ow * c))
+    _pool_forward[(n * oh, triton.cdiv(ow * c, block))](
+        z, z if bias is None else bias, out, winner, h, w, oh, ow,
+        C=c, BLOCK=block, BIAS=bias is not None,
     )  # fmt: skip
     return out, winner
 
@@ -283,14 +301,33 @@ def pool_forward(z: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
 def pool_backward(grad: Tensor, winner: Tensor, height: int, width: int) -> Tensor:
     """The gradient of :func:`pool_forward` for its input, of that height and width."""
     n, c, oh, ow = grad.shape
-    out = torch.empty((n, c, height, width), dtype=grad.dtype, device=grad.device).to(
-        memory_format=torch.channels_last
-    )
-    size = out.numel()
-    _pool_backward[(triton.cdiv(size, 1024),)](
-        grad, winner, out, size, height, width, oh, ow, C=c, BLOCK=1024
+    out = _channels_last(n, c, height, width, grad.dtype, grad.device)
+    block = min(1024, triton.next_power_of_2(width * c))
+    _pool_backward[(n * height, triton.cdiv(width * c, block))](
+        grad, winner, out, height, width, oh, ow, C=c, BLOCK=block
     )
     return out
+
+
+def prepare(images: Tensor, dtype: torch.dtype) -> Tensor:
+    """Bytes [B, H, W, C] -> 1/256 of them [B, 8, H, W], channels last, the added channels zero.
+
+    Powers of two leave bytes exact in half precision; eight channels suit the tensor cores.
+    """
+    n, h, w, c = images.shape
+    outputs = -(-c // 8) * 8
+    out = _channels_last(n, outputs, h, w, dtype, images.device)
+    pixels = n * h * w
+    _prepare[(triton.cdiv(pixels, 512),)](
+        images.contiguous(), out, pixels, IN=c, OUT=triton.next_power_of_2(outputs), BLOCK=512
+    )
+    return out
+
+
+def _channels_last(
+    n: int, c: int, h: int, w: int, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    return torch.empty((n, c, h, w), dtype=dtype, device=device, memory_format=torch.channels_last)
 
 
 def transport(cost: Tensor, rows: Tensor, columns: Tensor, *, reg: float, iterations: int) -> Tensor:

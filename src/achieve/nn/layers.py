@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import cast
 
 import torch
@@ -48,7 +49,7 @@ class MLP(nn.Module):
         super().__init__()
         sizes = [inputs, *hidden]
         self.hidden = nn.Sequential(
-            *(NormDense(a, b, gain=1.4) for a, b in zip(sizes[:-1], sizes[1:], strict=True))
+            *(NormDense(a, b, gain=1.4) for a, b in pairwise(sizes))
         )
         self.output = nn.Linear(sizes[-1], outputs)
         scale_rows(self.output, 1.0)

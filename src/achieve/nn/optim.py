@@ -25,6 +25,7 @@ class ClippedAdam:
         self.parameters = list(self.named.values())
         self.max_grad_norm = max_grad_norm
         on_gpu = self.parameters[0].is_cuda
+        self._one = torch.ones((), device=self.parameters[0].device)
         self.adam = torch.optim.Adam(
             self.parameters, lr=learning_rate, fused=True, capturable=on_gpu
         )
@@ -39,15 +40,16 @@ class ClippedAdam:
         """Back-propagate, clip, step. Returns the gradients' norm before clipping.
 
         ``skip``, a scalar tensor, turns the step into nothing where it is 1: decided on the device, without waiting.
+        A gradient that is not finite skips the step too.
         """
         self.adam.zero_grad(set_to_none=True)
         loss.backward()
         self._network.finish_backward()
         norm = nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm)
-        if skip is not None:
-            # The hooks gradient scalers use: with found_inf 1 the fused step leaves weights and state alone.
-            self.adam.grad_scale = torch.ones_like(skip)  # type: ignore[attr-defined]
-            self.adam.found_inf = skip  # type: ignore[attr-defined]
+        broken = (~norm.isfinite()).float()
+        # The hooks gradient scalers use: with found_inf 1 the fused step leaves weights and state alone.
+        self.adam.grad_scale = self._one  # type: ignore[attr-defined]
+        self.adam.found_inf = broken if skip is None else torch.maximum(broken, skip)  # type: ignore[attr-defined]
         self.adam.step()
         return norm
 

@@ -54,8 +54,11 @@ def versions() -> dict[str, str]:
 def commit() -> str | None:
     """The commit of the checkout this package runs from; None for an installed package.
 
-    `+` at the end means that tracked files differ from it.
+    `+` at the end means that tracked files differ from it. The environment variable ACHIEVE_COMMIT
+    speaks for a copy without its repository.
     """
+    if named := os.environ.get("ACHIEVE_COMMIT"):
+        return named
     package = Path(achieve.__file__).resolve().parent
     top = _git(package, "rev-parse", "--show-toplevel")
     # A package installed in some other project's repository must not claim that one's commit.
