@@ -5,18 +5,18 @@ from __future__ import annotations
 from .creatures import add_cow, add_skeleton, add_zombie
 from .data import CHUNK, COW, GRASS, PATH, SKELETON, ZOMBIE
 from .random import randint, uniform
-from .world import chunk_of, occupant, player_distance, remove
+from .world import chunk_at, chunk_of, entity, ground, occupant, player_distance, remove
 
 
 def balance(world):
-    for k in range(world.var.num_chunks):
-        balance_chunk(world, world.chunks[k].sequence)
+    for k in range(world.num_chunks):
+        balance_chunk(world, chunk_at(world, k).sequence)
 
 
 def balance_chunk(world, chunk):
-    light = world.var.daylight
-    grass = world.chunks[chunk].materials[GRASS]
-    path = world.chunks[chunk].materials[PATH]
+    light = world.daylight
+    grass = chunk_at(world, chunk).materials[GRASS]
+    path = chunk_at(world, chunk).materials[PATH]
     zombies = 3.5 - 3 * light
     balance_object(
         world, chunk, ZOMBIE, GRASS, 6, 0, 0.3, 0.4, 0.0 if grass < 50 else zombies, zombies
@@ -39,14 +39,14 @@ def balance_object(
     target_min,
     target_max,
 ):
-    count = world.chunks[chunk].creatures[kind]
+    count = chunk_at(world, chunk).creatures[kind]
     if count < int(target_min) and uniform(world) < spawn_probability:
         x, y = random_cell(world, chunk, material)
         if occupant(world, x, y) < 0 and player_distance(world, x, y) >= spawn_distance:
             spawn(world, kind, x, y)
     elif count > int(target_max) and uniform(world) < despawn_probability:
         index = creature(world, chunk, kind, randint(world, count))
-        me = world.objects[index]
+        me = entity(world, index)
         if player_distance(world, me.x, me.y) >= despawn_distance:
             remove(world, index)
 
@@ -62,13 +62,13 @@ def spawn(world, kind, x, y):
 
 def random_cell(world, chunk, material):
     """A random cell of the chunk with the material; there is at least one."""
-    width, height = world.material.shape
-    rows = (height + CHUNK - 1) // CHUNK
+    width, height = world.width, world.height
+    rows = world.chunk_rows
     x0, y0 = (chunk // rows) * CHUNK, (chunk % rows) * CHUNK
-    remaining = randint(world, world.chunks[chunk].materials[material])
+    remaining = randint(world, chunk_at(world, chunk).materials[material])
     for x in range(x0, min(x0 + CHUNK, width)):
         for y in range(y0, min(y0 + CHUNK, height)):
-            if world.material[x, y] == material:
+            if ground(world, x, y) == material:
                 if remaining == 0:
                     return x, y
                 remaining -= 1
@@ -80,9 +80,9 @@ def creature(world, chunk, kind, rank):
     last = -1
     chosen = 0
     for _ in range(rank + 1):
-        first = world.var.entries
-        for index in range(world.var.num_objects):
-            me = world.objects[index]
+        first = world.entries
+        for index in range(world.num_objects):
+            me = entity(world, index)
             if (
                 me.kind == kind
                 and not me.removed

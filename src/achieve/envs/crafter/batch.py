@@ -15,21 +15,22 @@ from .data import ITEMS
 from .daylight import daylight_table
 from .game import RENDER, RESET, STEP
 from .program import Program, original
-from .render import View
-from .state import FINISHED, Outputs, Settings, Worlds, allocate
-from .textures import make_view
-from .worldgen import NUM_NOISES, Terrain
+from .render import EASEL
+from .simplex import MAX_CORNERS
+from .state import RESULT, SETTINGS, Worlds, allocate
+from .textures import View, make_view
+from .worldgen import NUM_NOISES, TERRAIN, WORKSHOP
 
 TABLE_CELLS = 128 * 128
-"""Largest world for which noise tables are kept (they take about 2.5 KB a cell)."""
+"""Largest world for which noise tables are kept (they take about 2.7 KB a cell)."""
 
 _NO_ACTIONS = np.zeros(0, np.int64)
 
 
 def pair(name: str, value: Any) -> tuple[int, int]:
     """A (width, height) setting; a single number stands for both, as in Crafter."""
-    values = tuple(value) if hasattr(value, "__len__") else (value, value)
     try:
+        values = tuple(value) if hasattr(value, "__len__") else (value, value)
         first, second = (operator.index(v) for v in values)
     except (TypeError, ValueError):
         raise ValueError(f"{name} must be one or two whole numbers, got {value!r}") from None
@@ -57,7 +58,9 @@ class Config:
             )
         if area[0] < view[0] or area[1] < view[1]:
             raise ValueError(f"area={area} must be at least as large as view={view}")
-        _check_size(size, view)
+        if area[0] * area[1] > MAX_CELLS:
+            raise ValueError(f"area={area} has more than the {MAX_CELLS} cells a world may have")
+        check_size(size, view)
         if length is None or (isinstance(length, float) and length == math.inf):
             length = 0
         try:
@@ -66,144 +69,217 @@ class Config:
             raise ValueError(
                 f"length must be a number of steps or None for no limit, got {length!r}"
             ) from None
-        return cls(area, view, size, bool(reward), int(np.clip(limit, -(2**62), 2**62)))
+        return cls(area, view, size, bool(reward), max(-1, min(limit, 2**62)))
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
         return (self.size[1], self.size[0], 3)
 
 
-def _check_size(size: tuple[int, int], view: tuple[int, int]) -> None:
+MAX_CELLS = 2**24
+MAX_PIXELS = 2**26
+
+
+def check_size(size: tuple[int, int], view: tuple[int, int]) -> None:
     if size[0] < 2 * view[0] or size[1] < 2 * view[1]:
         raise ValueError(f"size={size} gives view={view} less than two pixels a cell")
-    if size[0] * size[1] > 2**26:
-        raise ValueError(f"size={size} is more than the {2**26} pixels an image may have")
+    if size[0] * size[1] > MAX_PIXELS:
+        raise ValueError(f"size={size} is more than the {MAX_PIXELS} pixels an image may have")
+
+
+@dataclass(frozen=True, eq=False)
+class Terrain:
+    """A `TERRAIN` record and the arrays its addresses point into."""
+
+    record: np.ndarray
+    parts: tuple[np.ndarray, ...]
 
 
 @lru_cache(maxsize=4)
 def make_terrain(program: Program, area: tuple[int, int]) -> Terrain:
     """Noise tables for a world size, shared by all environments of that size."""
     width, height = area
-    # NumPy's scalars and the compiled square root agree; this is the original's expression.
     xs, ys = np.meshgrid(np.arange(width), np.arange(height), indexing="ij")
-    distance = np.sqrt(((xs - width // 2) ** 2 + (ys - height // 2) ** 2).astype(np.float64))
-    first = np.zeros((NUM_NOISES, width * height + 1), np.int32)
+    parts = {
+        "first": np.zeros((NUM_NOISES, width * height + 1), np.int32),
+        "weights": np.empty((0, 4), np.float64),
+        "vertex": np.empty(0, np.int32),
+        "vertices": np.empty((0, 3), np.uint8),
+        "distance": np.sqrt((xs - width // 2) ** 2 + (ys - height // 2) ** 2),
+    }
+    if width * height <= TABLE_CELLS:
+        parts |= _tables(program, width, height, parts["first"])
+    record = np.zeros(1, TERRAIN)
+    for name, part in parts.items():
+        record[name] = part.ctypes.data
+    record["num_rows"] = len(parts["weights"])
+    record["num_vertices"] = len(parts["vertices"])
+    return Terrain(record, tuple(parts.values()))
+
+
+def _tables(program: Program, width: int, height: int, first: np.ndarray) -> dict[str, np.ndarray]:
     weights = np.empty((0, 4), np.float64)
     vertices = np.empty((0, 3), np.int64)
-    if width * height > TABLE_CELLS:
-        return Terrain(
-            first, weights, np.empty(0, np.int32), np.empty((0, 3), np.uint8), distance
-        )
-    rows = program.build_terrain(width, height, first, weights, vertices)
-    weights = np.empty((rows, 4), np.float64)
-    vertices = np.empty((rows, 3), np.int64)
-    program.build_terrain(width, height, first, weights, vertices)
-    keys = ((vertices[:, 0] & 255) << 16) | ((vertices[:, 1] & 255) << 8) | (vertices[:, 2] & 255)
-    distinct, vertex = np.unique(keys, return_inverse=True)
+    room = np.empty((MAX_CORNERS, 3), np.int64), np.empty((MAX_CORNERS, 4), np.float64)
+    for _ in range(2):  # once to count the rows, once to fill them
+        rows = program.build_terrain(width, height, first, weights, vertices, *room)
+        if len(weights) == 0:
+            weights = np.empty((rows, 4), np.float64)
+            vertices = np.empty((rows, 3), np.int64)
+    x, y, z = (vertices & 255).T
+    distinct, vertex = np.unique((x << 16) | (y << 8) | z, return_inverse=True)
     points = np.stack([distinct >> 16, (distinct >> 8) & 255, distinct & 255], 1)
-    return Terrain(first, weights, vertex.astype(np.int32), points.astype(np.uint8), distance)
+    return {
+        "weights": weights,
+        "vertex": vertex.astype(np.int32),
+        "vertices": points.astype(np.uint8),
+    }
+
+
+class Workspace:
+    """Memory for one thread: a workshop for making worlds, an easel for drawing them."""
+
+    def __init__(self, terrain: Terrain, view: View, area: tuple[int, int]) -> None:
+        shape = view.record[0]
+        pixels = int(shape["map_width"] * shape["map_height"])
+        tiles = int(shape["num_tiles"])
+        self.shop = np.zeros(1, WORKSHOP)
+        self.easel = np.zeros(1, EASEL)
+        self._parts: list[np.ndarray] = []
+        self._give(self.shop, "gradients", int(terrain.record["num_vertices"][0]), np.uint8)
+        self._give(self.shop, "tunnels", area[0] * area[1], np.uint8)
+        self._give(self.easel, "lit", tiles * int(shape["tile_bytes"]), np.uint8)
+        self._give(self.easel, "is_lit", tiles, np.uint8)
+        self._give(self.easel, "words", 2 * pixels, np.uint32)
+        for name in ("drawn", "keep", "added"):
+            self._give(self.easel, name, pixels, np.float64)
+        for name in ("planes", "noisy"):
+            self._give(self.easel, name, 3 * pixels, np.uint8)
+        self._give(self.easel, "grey", pixels, np.uint8)
+
+    def _give(self, record: np.ndarray, name: str, count: int, dtype: Any) -> None:
+        part = np.empty(count, dtype)
+        self._parts.append(part)
+        record[name] = part.ctypes.data
 
 
 class Batch:
     """``num_envs`` worlds of one configuration and one set of rules."""
 
     def __init__(
-        self, config: Config, num_envs: int, *, rules: Program | None, autoreset: bool
+        self,
+        config: Config,
+        num_envs: int,
+        *,
+        rules: Program | None,
+        autoreset: bool,
+        semantic: bool = False,
+        final_obs: bool = False,
     ) -> None:
         self.config = config
         self.num_envs = num_envs
         self.program = original() if rules is None else rules
         self.worlds: Worlds = allocate(num_envs, config.area)
-        self.settings = Settings(config.length, 2 * max(config.view), int(autoreset))
         self.terrain = make_terrain(self.program, config.area)
-        self.view: View = make_view(config.view, config.size)
-        self.daylight = daylight_table(max(config.length, 0) if config.length < 20_000 else 0)
+        self.view = make_view(config.view, config.size)
+        self.results = np.zeros(num_envs, RESULT)
+        maps, images = (num_envs, *config.area), (num_envs, *config.image_shape)
+        self.semantic = np.zeros(maps if semantic else 0, np.uint8)
+        self.first_semantic = np.zeros(maps if semantic else 0, np.uint8)
+        self.final_obs = np.zeros(images if final_obs else 0, np.uint8)
+        self.settings = np.zeros(1, SETTINGS)
+        self.settings["length"] = config.length
+        self.settings["reach"] = 2 * max(config.view)
+        self.settings["autoreset"] = autoreset
+        for name in ("semantic", "first_semantic", "final_obs"):
+            part = getattr(self, name)
+            self.settings[name] = part.ctypes.data if part.size else 0
+        self._know_daylight(config.length if 0 < config.length <= 20_000 else 0)
         self.longest = 0
-        empty = np.zeros((0, 0, 0), np.uint8)
-        self._nothing = Outputs(
-            np.zeros((0, 0, 0, 3), np.uint8),
-            np.zeros(0, np.float64),
-            np.zeros(0, np.bool_),
-            np.zeros(0, np.bool_),
-            np.zeros(0, FINISHED),
-            empty,
-            np.zeros((0, 0, 0, 3), np.uint8),
-            empty,
-        )
+        self.workspace = self.make_workspace()
 
-    def outputs(self, *, final_obs: bool = False, semantic: bool = False) -> Outputs:
-        n, shape, area = self.num_envs, self.config.image_shape, self.config.area
-        return Outputs(
-            obs=np.zeros((n, *shape), np.uint8),
-            reward=np.zeros(n, np.float64),
-            terminated=np.zeros(n, np.bool_),
-            truncated=np.zeros(n, np.bool_),
-            finished=np.zeros(n, FINISHED),
-            semantic=np.zeros((n if semantic else 0, *area), np.uint8),
-            final_obs=np.zeros((n if final_obs else 0, *shape), np.uint8),
-            first_semantic=np.zeros((n if semantic else 0, *area), np.uint8),
-        )
+    def __reduce__(self) -> Any:
+        # Records hold addresses: a byte-for-byte copy would share memory with the original.
+        raise TypeError("environments are copied through save_state() and load_state()")
+
+    def make_workspace(self) -> Workspace:
+        return Workspace(self.terrain, self.view, self.config.area)
 
     def seed(self, seeds: Sequence[int]) -> None:
         """Starts each environment's sequence of worlds again."""
         self.worlds.var["seed_hash"] = [hash(seed) for seed in seeds]
         self.worlds.var["episode"] = 0
 
-    def reset(self, out: Outputs, first: int = 0, last: int | None = None) -> None:
-        last = self.num_envs if last is None else last
-        self._advance(RESET, self.view, _NO_ACTIONS, out, first, last)
-
-    def ready_daylight(self) -> None:
+    def prepare_step(self) -> None:
         """Makes sure the next step's time of day is known."""
-        if self.longest + 1 >= len(self.daylight):
-            self.daylight = daylight_table(self.longest + 1)
+        if self.longest + 1 >= self._known_steps:
+            self._know_daylight(self.longest + 1)
 
-    def step(self, actions: np.ndarray, out: Outputs, first: int, last: int) -> tuple[int, int]:
-        return self._advance(STEP, self.view, actions, out, first, last)
+    def _know_daylight(self, steps: int) -> None:
+        self._daylight = daylight_table(steps)
+        self._known_steps = len(self._daylight)
+        self.settings["daylight"] = self._daylight.ctypes.data
+
+    def reset(self, obs: np.ndarray, span: tuple[int, int], workspace: Workspace) -> None:
+        self._advance(RESET, _NO_ACTIONS, obs, span, workspace)
+
+    def step(
+        self, actions: np.ndarray, obs: np.ndarray, span: tuple[int, int], workspace: Workspace
+    ) -> tuple[int, int]:
+        """Steps a span of the environments; how many ended, and the largest step number.
+
+        ``actions`` must be checked, ``obs`` be a C-contiguous uint8 array for all environments.
+        """
+        return self._advance(STEP, actions, obs, span, workspace)
 
     def _advance(
-        self, operation: int, view: View, actions: np.ndarray, out: Outputs, first: int, last: int
+        self,
+        operation: int,
+        actions: np.ndarray,
+        obs: np.ndarray,
+        span: tuple[int, int],
+        workspace: Workspace,
     ) -> tuple[int, int]:
         ended, longest = self.program.advance(
             operation,
-            self.worlds,
+            self.worlds.var,
             self.settings,
-            self.terrain,
-            view,
-            self.daylight,
+            self.terrain.record,
+            self.view.record,
+            workspace.shop,
+            workspace.easel,
             actions,
-            out,
-            first,
-            last,
+            self.results,
+            obs.ctypes.data,
+            span,
         )
         return ended, longest
 
-    def check_image_size(self, size: Any) -> tuple[int, int]:
-        checked = pair("size", size)
-        _check_size(checked, self.config.view)
-        return checked
-
     def draw(self, index: int, size: Any = None) -> np.ndarray:
         """An image of one environment that leaves it as it was."""
-        config, view = self.config, self.view
+        view, shape, workspace = self.view, self.config.image_shape, self.workspace
         if size is not None:
             size = self.check_image_size(size)
-            view = make_view(config.view, size)
-            config = Config(config.area, config.view, size, config.reward, config.length)
-        image = np.zeros((1, *config.image_shape), np.uint8)
-        one = Worlds(*(field[index : index + 1] for field in self.worlds))
-        nothing = self._nothing
-        out = Outputs(image, *nothing[1:])
+            shape = (size[1], size[0], 3)
+            view = make_view(self.config.view, size)
+            workspace = Workspace(self.terrain, view, self.config.area)
+        image = np.zeros(shape, np.uint8)
         self.program.advance(
             RENDER,
-            one,
+            self.worlds.var[index : index + 1],
             self.settings,
-            self.terrain,
-            view,
-            self.daylight,
+            self.terrain.record,
+            view.record,
+            workspace.shop,
+            workspace.easel,
             _NO_ACTIONS,
-            out,
-            0,
-            1,
+            self.results,
+            image.ctypes.data,
+            (0, 1),
         )
-        return image[0]
+        return image
+
+    def check_image_size(self, size: Any) -> tuple[int, int]:
+        checked = pair("size", size)
+        check_size(checked, self.config.view)
+        return checked

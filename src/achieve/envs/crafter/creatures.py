@@ -16,6 +16,7 @@ from .data import (
 from .random import uniform
 from .world import (
     add,
+    entity,
     hurt,
     is_free,
     material_at,
@@ -36,29 +37,29 @@ RIPE_AFTER = 300
 
 
 def add_cow(world, x, y):
-    world.objects[add(world, COW, x, y)].health = COW_HEALTH
+    entity(world, add(world, COW, x, y)).health = COW_HEALTH
 
 
 def add_zombie(world, x, y):
-    world.objects[add(world, ZOMBIE, x, y)].health = ZOMBIE_HEALTH
+    entity(world, add(world, ZOMBIE, x, y)).health = ZOMBIE_HEALTH
 
 
 def add_skeleton(world, x, y):
-    world.objects[add(world, SKELETON, x, y)].health = SKELETON_HEALTH
+    entity(world, add(world, SKELETON, x, y)).health = SKELETON_HEALTH
 
 
 def add_plant(world, x, y):
-    world.objects[add(world, PLANT, x, y)].health = PLANT_HEALTH
+    entity(world, add(world, PLANT, x, y)).health = PLANT_HEALTH
 
 
 def add_arrow(world, x, y, facing_x, facing_y):
-    me = world.objects[add(world, ARROW, x, y)]
+    me = entity(world, add(world, ARROW, x, y))
     me.facing_x = facing_x
     me.facing_y = facing_y
 
 
 def cow(world, index):
-    if world.objects[index].health <= 0:
+    if entity(world, index).health <= 0:
         remove(world, index)
     if uniform(world) < 0.5:
         dx, dy = random_direction(world)
@@ -66,7 +67,7 @@ def cow(world, index):
 
 
 def zombie(world, index):
-    me = world.objects[index]
+    me = entity(world, index)
     if me.health <= 0:
         remove(world, index)
     if player_distance(world, me.x, me.y) <= 8 and uniform(world) < 0.9:
@@ -83,11 +84,11 @@ def zombie(world, index):
 
 
 def zombie_damage(world):
-    return 7 if world.var.sleeping else 2
+    return 7 if world.sleeping else 2
 
 
 def skeleton(world, index):
-    me = world.objects[index]
+    me = entity(world, index)
     if me.health <= 0:
         remove(world, index)
     me.reload = max(0, me.reload - 1)
@@ -108,7 +109,7 @@ def skeleton(world, index):
 
 
 def shoot(world, index, dx, dy):
-    me = world.objects[index]
+    me = entity(world, index)
     if me.reload > 0 or (dx == 0 and dy == 0):
         return
     if is_free(world, ARROW, me.x + dx, me.y + dy):
@@ -117,7 +118,7 @@ def shoot(world, index, dx, dy):
 
 
 def arrow(world, index):
-    me = world.objects[index]
+    me = entity(world, index)
     x, y = me.x + me.facing_x, me.y + me.facing_y
     material = material_at(world, x, y)
     target = occupant(world, x, y)
@@ -133,7 +134,7 @@ def arrow(world, index):
 
 
 def plant(world, index):
-    me = world.objects[index]
+    me = entity(world, index)
     me.grown += 1
     if (
         eats_plants(world, me.x - 1, me.y)
@@ -150,9 +151,9 @@ def eats_plants(world, x, y):
     index = occupant(world, x, y)
     if index < 0:
         return False
-    kind = world.objects[index].kind
+    kind = entity(world, index).kind
     return kind == ZOMBIE or kind == SKELETON or kind == COW
 
 
 def ripe(world, index):
-    return world.objects[index].grown > RIPE_AFTER
+    return entity(world, index).grown > RIPE_AFTER

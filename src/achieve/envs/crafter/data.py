@@ -140,8 +140,8 @@ NUM_MATERIALS = len(MATERIALS) + 1
 WOOD_SWORD = ITEMS.index("wood_sword")
 STONE_SWORD = ITEMS.index("stone_sword")
 IRON_SWORD = ITEMS.index("iron_sword")
-ITEM_MAX = np.full(len(ITEMS), 9, np.int32)
-ITEM_INITIAL = np.array([9, 9, 9, 9] + [0] * 12, np.int32)
+ITEM_MAX = np.full(len(ITEMS), 9, np.int64)
+ITEM_INITIAL = np.array([9, 9, 9, 9] + [0] * 12, np.int64)
 
 # Achievements that no recipe table names.
 DEFEAT_SKELETON = ACHIEVEMENTS.index("defeat_skeleton")
@@ -208,10 +208,10 @@ WALKABLE_BY[ARROW] = _materials((*WALKABLE, "water", "lava"))
 
 # One row per material.
 COLLECTABLE = np.zeros(NUM_MATERIALS, np.bool_)
-COLLECT_REQUIRES = np.zeros((NUM_MATERIALS, len(ITEMS)), np.int32)
+COLLECT_REQUIRES = np.zeros((NUM_MATERIALS, len(ITEMS)), np.int64)
 COLLECT_ITEM = np.zeros(NUM_MATERIALS, np.int64)
-COLLECT_AMOUNT = np.zeros(NUM_MATERIALS, np.int32)
-COLLECT_LEAVES = np.zeros(NUM_MATERIALS, np.uint8)
+COLLECT_AMOUNT = np.zeros(NUM_MATERIALS, np.int64)
+COLLECT_LEAVES = np.zeros(NUM_MATERIALS, np.int64)
 COLLECT_PROBABILITY = np.ones(NUM_MATERIALS, np.float64)
 COLLECT_ACHIEVEMENT = np.zeros(NUM_MATERIALS, np.int64)
 for _name, _info in COLLECT.items():
@@ -226,16 +226,16 @@ for _name, _info in COLLECT.items():
     COLLECT_ACHIEVEMENT[_row] = ACHIEVEMENTS.index(f"collect_{_item}")
 
 # One row per placing action, in the order of the actions.
-PLACE_USES = np.array([_amounts(info["uses"]) for info in PLACE.values()], np.int32)
+PLACE_USES = np.array([_amounts(info["uses"]) for info in PLACE.values()], np.int64)
 PLACE_WHERE = np.stack([_materials(info["where"]) for info in PLACE.values()])
 PLACE_MATERIAL = np.array(
-    [_material(n) if info["type"] == "material" else 0 for n, info in PLACE.items()], np.uint8
+    [_material(n) if info["type"] == "material" else 0 for n, info in PLACE.items()], np.int64
 )
 PLACE_ACHIEVEMENT = np.array([ACHIEVEMENTS.index(f"place_{name}") for name in PLACE], np.int64)
 
 # One row per making action, in the order of the actions.
-MAKE_USES = np.array([_amounts(info["uses"]) for info in MAKE.values()], np.int32)
+MAKE_USES = np.array([_amounts(info["uses"]) for info in MAKE.values()], np.int64)
 MAKE_NEARBY = np.stack([_materials(info["nearby"]) for info in MAKE.values()])
 MAKE_ITEM = np.array([ITEMS.index(name) for name in MAKE], np.int64)
-MAKE_GIVES = np.array([info["gives"] for info in MAKE.values()], np.int32)
+MAKE_GIVES = np.array([info["gives"] for info in MAKE.values()], np.int64)
 MAKE_ACHIEVEMENT = np.array([ACHIEVEMENTS.index(f"make_{name}") for name in MAKE], np.int64)

@@ -73,17 +73,18 @@ class CrafterEnv(gymnasium.Env[np.ndarray, int]):
         if render_mode not in (None, "rgb_array"):
             raise ValueError(f"render_mode must be None or 'rgb_array', got {render_mode!r}")
         self._seed = draw_seed() if seed is None else check_seed(seed)
-        self._batch = Batch(
-            Config.make(area, view, size, reward, length), 1, rules=rules, autoreset=False
-        )
+        config = Config.make(area, view, size, reward, length)
+        self._batch = Batch(config, 1, rules=rules, autoreset=False, semantic=True)
         self._batch.seed([self._seed])
-        self._out = self._batch.outputs(semantic=True)
         self._actions = np.zeros(1, np.int64)
         self._status = NEW
-        var = self._batch.worlds.var
-        self._inventory = var["inventory"][0]
-        self._achievements = var["achievements"][0]
-        self._player = self._batch.worlds.objects[0, :1]
+        world = self._batch.worlds.var[0]
+        self._inventory = world["inventory"]
+        self._achievements = world["achievements"]
+        self._player_x, self._player_y = (
+            self._batch.worlds.objects[name][0, :1] for name in ("x", "y")
+        )
+        self._reward = self._batch.results["reward"]
         self.render_mode = render_mode
         self._render_size = render_size
         if render_size is not None:
@@ -111,7 +112,7 @@ class CrafterEnv(gymnasium.Env[np.ndarray, int]):
             self._seed = number
             self._batch.seed([number])
         obs = self._reset()
-        return obs, self._info(self._out.first_semantic, 0.0, False)
+        return obs, self._info(self._batch.first_semantic, 0.0, False)
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         number = check_action(action)
@@ -143,31 +144,33 @@ class CrafterEnv(gymnasium.Env[np.ndarray, int]):
         self._batch.longest = int(self._batch.worlds.var["step"][0])
 
     def _reset(self) -> np.ndarray:
-        self._batch.longest = 0
-        self._batch.reset(self._out)
+        batch = self._batch
+        batch.longest = 0
+        obs = np.empty((1, *batch.config.image_shape), np.uint8)
+        batch.reset(obs, (0, 1), batch.workspace)
         self._status = RUNNING
-        return self._out.obs[0].copy()
+        return obs[0]
 
     def _step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        batch, out = self._batch, self._out
+        batch = self._batch
+        obs = np.empty((1, *batch.config.image_shape), np.uint8)
         self._actions[0] = action
-        batch.ready_daylight()
-        ended, batch.longest = batch.step(self._actions, out, 0, 1)
-        reward = float(out.reward[0])
+        batch.prepare_step()
+        ended, batch.longest = batch.step(self._actions, obs, (0, 1), batch.workspace)
+        reward = float(self._reward[0])
         dead = over = False
         if ended:
             self._status = OVER
             dead = int(self._inventory[HEALTH]) <= 0
             over = bool(batch.config.length and batch.longest >= batch.config.length)
-        return out.obs[0].copy(), reward, dead, over, self._info(out.semantic, reward, dead)
+        return obs[0], reward, dead, over, self._info(batch.semantic, reward, dead)
 
     def _info(self, semantic: np.ndarray, reward: float, dead: bool) -> dict[str, Any]:
-        player = self._player[0]
         return {
             "inventory": dict(zip(ITEMS, self._inventory.tolist(), strict=True)),
             "achievements": dict(zip(ACHIEVEMENTS, self._achievements.tolist(), strict=True)),
             "discount": 1 - float(dead),
             "semantic": semantic[0].copy(),
-            "player_pos": np.array((player["x"], player["y"]), np.int64),
+            "player_pos": np.array((self._player_x[0], self._player_y[0])),
             "reward": reward,
         }

@@ -17,66 +17,68 @@ from .data import (
     SKELETON,
     ZOMBIE,
 )
+from .memory import array_at, copy_bytes
 from .player import player
-from .random import seed_generator, world_seed
-from .render import NIGHT_BELOW, Canvas, render
-from .state import OVER, RUNNING, World
-from .world import add, clear_removed, player_distance
-from .worldgen import Scratch, clear_world, worldgen
+from .random import copy, seed_generator, world_seed
+from .render import NIGHT_BELOW, render
+from .state import OVER, RUNNING
+from .world import add, clear_removed, entity, player_distance
+from .worldgen import clear_world, worldgen
 
 RESET, STEP, RENDER = 0, 1, 2
 BALANCE_EVERY = 10
 
 
-def reset(world, terrain, scratch, daylight):
-    var = world.var
-    var.episode += 1
-    var.step = 0
-    var.daylight = daylight[0]
-    var.episode_return = 0.0
-    var.status = RUNNING
-    seed_generator(var, world_seed(var.seed_hash, var.episode))
+def reset(world, terrain, shop, settings):
+    world.episode += 1
+    world.step = 0
+    set_daylight(world, settings)
+    world.episode_return = 0.0
+    world.status = RUNNING
+    seed_generator(world, world_seed(world.seed_hash, world.episode))
     clear_world(world)
-    add(world, PLAYER, world.material.shape[0] // 2, world.material.shape[1] // 2)
-    world.objects[0].facing_y = 1
+    add(world, PLAYER, world.width // 2, world.height // 2)
+    entity(world, 0).facing_y = 1
     reset_player(world)
-    worldgen(world, terrain, scratch)
+    worldgen(world, terrain, shop)
+
+
+def set_daylight(world, settings):
+    world.daylight = array_at(settings.daylight, np.float64, world.step + 1)[world.step]
 
 
 def reset_player(world):
-    var = world.var
-    for item in range(len(var.inventory)):
-        var.inventory[item] = ITEM_INITIAL[item]
-    for i in range(len(var.achievements)):
-        var.achievements[i] = 0
-        var.unlocked[i] = 0
-    var.sleeping = 0
-    var.hunger = 0.0
-    var.thirst = 0.0
-    var.fatigue = 0.0
-    var.recover = 0.0
-    var.hurt_health = var.inventory[HEALTH]
-    var.reward_health = var.inventory[HEALTH]
+    for item in range(len(world.inventory)):
+        world.inventory[item] = ITEM_INITIAL[item]
+    for i in range(len(world.achievements)):
+        world.achievements[i] = 0
+        world.unlocked[i] = 0
+    world.sleeping = 0
+    world.hunger = 0.0
+    world.thirst = 0.0
+    world.fatigue = 0.0
+    world.recover = 0.0
+    world.hurt_health = world.inventory[HEALTH]
+    world.reward_health = world.inventory[HEALTH]
 
 
-def step(world, action, reach, daylight):
+def step(world, action, settings):
     """One step of the game, up to the observation; returns the reward."""
-    var = world.var
-    var.step += 1
-    var.daylight = daylight[var.step]
-    for index in range(var.num_objects):
-        me = world.objects[index]
-        if player_distance(world, me.x, me.y) < reach:
+    world.step += 1
+    set_daylight(world, settings)
+    for index in range(world.num_objects):
+        me = entity(world, index)
+        if player_distance(world, me.x, me.y) < settings.reach:
             update(world, index, action)
     clear_removed(world)
-    if var.step % BALANCE_EVERY == 0:
+    if world.step % BALANCE_EVERY == 0:
         balance(world)
         clear_removed(world)
     return reward(world)
 
 
 def update(world, index, action):
-    kind = world.objects[index].kind
+    kind = entity(world, index).kind
     if kind == COW:
         cow(world, index)
     elif kind == ZOMBIE:
@@ -93,114 +95,113 @@ def update(world, index, action):
 
 def reward(world):
     """A tenth per health gained or lost, and 1 if anything was achieved for the first time."""
-    var = world.var
-    value = (var.inventory[HEALTH] - var.reward_health) / 10
-    var.reward_health = var.inventory[HEALTH]
+    value = (world.inventory[HEALTH] - world.reward_health) / 10
+    world.reward_health = world.inventory[HEALTH]
     new = False
-    for i in range(len(var.achievements)):
-        if var.achievements[i] > 0 and not var.unlocked[i]:
-            var.unlocked[i] = 1
+    for i in range(len(world.achievements)):
+        if world.achievements[i] > 0 and not world.unlocked[i]:
+            world.unlocked[i] = 1
             new = True
     if new:
         value += 1.0
-    var.episode_return += value
+    world.episode_return += value
     return value
 
 
-def observe(world, view, canvas, image):
+def observe(world, view, easel, image):
     """Draws the observation, remembering the generator so that it can be drawn again."""
-    var = world.var
-    if var.daylight < NIGHT_BELOW:
-        var.frame_key[:] = var.key
-        var.frame_pos = var.pos
-    render(world, view, canvas, image)
+    if world.daylight < NIGHT_BELOW:
+        copy(world.key, world.frame_key)
+        world.frame_pos = world.pos
+    render(world, view, easel, image)
 
 
-def redraw(world, view, canvas, image):
+def redraw(world, view, easel, image):
     """Draws the last observation again, at any size, and leaves the game as it was."""
-    var = world.var
-    if not var.daylight < NIGHT_BELOW:
-        render(world, view, canvas, image)
+    if not world.daylight < NIGHT_BELOW:
+        render(world, view, easel, image)
         return
-    key = var.key.copy()
-    pos = var.pos
-    var.key[:] = var.frame_key
-    var.pos = var.frame_pos
-    render(world, view, canvas, image)
-    var.key[:] = key
-    var.pos = pos
+    copy(world.key, easel.key)
+    pos = world.pos
+    copy(world.frame_key, world.key)
+    world.pos = world.frame_pos
+    render(world, view, easel, image)
+    copy(easel.key, world.key)
+    world.pos = pos
 
 
 def semantic_view(world, image):
-    """The whole map as numbers: materials, then kinds of objects after them."""
-    image[:] = world.material
-    for index in range(world.var.num_objects):
-        me = world.objects[index]
-        image[me.x, me.y] = NUM_MATERIALS - 1 + me.kind
+    """The whole map as numbers, at an address: materials, then kinds of objects after them."""
+    copy_bytes(image, world.material, world.width * world.height)
+    cells = array_at(image, np.uint8, world.width * world.height)
+    for index in range(world.num_objects):
+        me = entity(world, index)
+        cells[me.x * world.height + me.y] = NUM_MATERIALS - 1 + me.kind
 
 
-def finish(world, record):
-    record.length = world.var.step
-    record.episode_return = world.var.episode_return
-    for i in range(len(world.var.achievements)):
-        record.achievements[i] = world.var.achievements[i]
-    for item in range(len(world.var.inventory)):
-        record.inventory[item] = world.var.inventory[item]
-    record.player_pos[0] = world.objects[0].x
-    record.player_pos[1] = world.objects[0].y
+def finish(world, result):
+    result.length = world.step
+    result.episode_return = world.episode_return
+    copy(world.achievements, result.achievements)
+    copy(world.inventory, result.inventory)
+    result.player_pos[0] = entity(world, 0).x
+    result.player_pos[1] = entity(world, 0).y
 
 
-def advance(operation, worlds, settings, terrain, view, daylight, actions, out, first, last):
-    """Resets, steps or draws the environments ``first`` to ``last``.
+def advance(operation, worlds, settings, terrain, view, shop, easel, actions, results, obs, span):
+    """Resets, steps or draws a span (first, last) of the environments.
 
-    Returns how many finished an episode, and the largest step number among them.
+    All but the numbers ``operation`` and ``obs`` (an address) are arrays; those of length one carry
+    a record. Returns how many environments finished an episode, and their largest step number.
     """
-    canvas = Canvas(
-        np.empty(view.tiles.shape, np.uint8),
-        np.empty(view.tiles.shape[0], np.uint8),
-        np.empty(2 * view.vignette.size, np.uint32),
-    )
-    scratch = Scratch(
-        np.empty(256, np.uint8),
-        np.empty(256, np.uint8),
-        np.empty(terrain.vertices.shape[0], np.uint8),
-        np.empty(worlds.material.shape[1:], np.bool_),
-    )
     ended = 0
     longest = 0
-    for i in range(first, last):
-        world = World(
-            worlds.var[i],
-            worlds.objects[i],
-            worlds.material[i],
-            worlds.object_at[i],
-            worlds.chunks[i],
+    for i in range(span[0], span[1]):
+        count, step_number = advance_one(
+            operation,
+            worlds[i],
+            settings[0],
+            terrain[0],
+            view[0],
+            shop[0],
+            easel[0],
+            actions,
+            results[i],
+            obs,
+            i,
         )
-        var = world.var
-        if operation == RENDER:
-            redraw(world, view, canvas, out.obs[i])
-            continue
-        ended_now = False
-        if operation == STEP:
-            value = step(world, actions[i], settings.reach, daylight)
-            dead = var.inventory[HEALTH] <= 0
-            over = settings.length != 0 and var.step >= settings.length
-            out.reward[i] = value
-            out.terminated[i] = dead
-            out.truncated[i] = over and not dead
-            ended_now = dead or over
-        if operation == STEP and out.semantic.shape[0] > 0:
-            semantic_view(world, out.semantic[i])
-        if ended_now:
-            ended += 1
-            var.status = OVER
-            finish(world, out.finished[i])
-            if settings.autoreset and out.final_obs.shape[0] > 0:
-                observe(world, view, canvas, out.final_obs[i])
-        if operation == RESET or (ended_now and settings.autoreset):
-            reset(world, terrain, scratch, daylight)
-            if out.first_semantic.shape[0] > 0:
-                semantic_view(world, out.first_semantic[i])
-        observe(world, view, canvas, out.obs[i])
-        longest = max(longest, var.step)
+        ended += count
+        longest = max(longest, step_number)
     return ended, longest
+
+
+def advance_one(
+    operation, world, settings, terrain, view, shop, easel, actions, result, obs, i
+):
+    image_bytes = view.height * view.width * 3
+    map_bytes = world.width * world.height
+    image = obs + i * image_bytes
+    if operation == RENDER:
+        redraw(world, view, easel, image)
+        return 0, 0
+    ended = False
+    if operation == STEP:
+        result.reward = step(world, actions[i], settings)
+        dead = world.inventory[HEALTH] <= 0
+        over = settings.length != 0 and world.step >= settings.length
+        result.terminated = dead
+        result.truncated = over and not dead
+        ended = dead or over
+        if settings.semantic != 0:
+            semantic_view(world, settings.semantic + i * map_bytes)
+        if ended:
+            world.status = OVER
+            finish(world, result)
+            if settings.autoreset and settings.final_obs != 0:
+                observe(world, view, easel, settings.final_obs + i * image_bytes)
+    if operation == RESET or (ended and settings.autoreset):
+        reset(world, terrain, shop, settings)
+        if settings.first_semantic != 0:
+            semantic_view(world, settings.first_semantic + i * map_bytes)
+    observe(world, view, easel, image)
+    return (1 if ended else 0), world.step

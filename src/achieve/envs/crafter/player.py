@@ -49,21 +49,20 @@ from .data import (
     ZOMBIE,
 )
 from .random import uniform
-from .world import hurt, material_at, move, nearby, occupant, set_material
+from .world import entity, ground, hurt, material_at, move, nearby, occupant, set_material
 
 
 def player(world, action):
-    var = world.var
-    me = world.objects[0]
+    me = entity(world, 0)
     x, y = me.x + me.facing_x, me.y + me.facing_y
     material = material_at(world, x, y)
     target = occupant(world, x, y)
-    if var.sleeping:
-        if var.inventory[ENERGY] < ITEM_MAX[ENERGY]:
+    if world.sleeping:
+        if world.inventory[ENERGY] < ITEM_MAX[ENERGY]:
             action = SLEEP
         else:
-            var.sleeping = 0
-            var.achievements[WAKE_UP] += 1
+            world.sleeping = 0
+            world.achievements[WAKE_UP] += 1
     if action == MOVE_LEFT:
         walk(world, -1, 0)
     elif action == MOVE_RIGHT:
@@ -78,8 +77,8 @@ def player(world, action):
         else:
             collect(world, x, y, material)
     elif action == SLEEP:
-        if var.inventory[ENERGY] < ITEM_MAX[ENERGY]:
-            var.sleeping = 1
+        if world.inventory[ENERGY] < ITEM_MAX[ENERGY]:
+            world.sleeping = 1
     elif PLACE_STONE <= action < MAKE_FIRST:
         place(world, action - PLACE_STONE, x, y, material)
     elif action >= MAKE_FIRST:
@@ -87,21 +86,21 @@ def player(world, action):
     update_life_stats(world)
     degenerate_or_recover(world)
     for item in range(len(ITEM_MAX)):
-        var.inventory[item] = max(0, min(var.inventory[item], ITEM_MAX[item]))
+        world.inventory[item] = max(0, min(world.inventory[item], ITEM_MAX[item]))
     wake_up_when_hurt(world)
 
 
 def walk(world, dx, dy):
-    me = world.objects[0]
+    me = entity(world, 0)
     me.facing_x = dx
     me.facing_y = dy
     move(world, 0, dx, dy)
-    if world.material[me.x, me.y] == LAVA:
-        world.var.inventory[HEALTH] = 0
+    if ground(world, me.x, me.y) == LAVA:
+        world.inventory[HEALTH] = 0
 
 
 def attack_damage(world):
-    inventory = world.var.inventory
+    inventory = world.inventory
     damage = 1
     if inventory[WOOD_SWORD]:
         damage = max(damage, 2)
@@ -114,47 +113,45 @@ def attack_damage(world):
 
 def interact(world, index):
     """Uses whatever the player faces: eats a ripe plant, attacks a creature."""
-    var = world.var
-    kind = world.objects[index].kind
+    kind = entity(world, index).kind
     if kind == PLANT:
         if ripe(world, index):
-            world.objects[index].grown = 0
-            var.inventory[FOOD] += 4
-            var.achievements[EAT_PLANT] += 1
+            entity(world, index).grown = 0
+            world.inventory[FOOD] += 4
+            world.achievements[EAT_PLANT] += 1
         return
     if kind != ZOMBIE and kind != SKELETON and kind != COW:
         return
     hurt(world, index, attack_damage(world))
-    if world.objects[index].health > 0:
+    if entity(world, index).health > 0:
         return
     if kind == ZOMBIE:
-        var.achievements[DEFEAT_ZOMBIE] += 1
+        world.achievements[DEFEAT_ZOMBIE] += 1
     elif kind == SKELETON:
-        var.achievements[DEFEAT_SKELETON] += 1
+        world.achievements[DEFEAT_SKELETON] += 1
     else:
-        var.inventory[FOOD] += 6
-        var.achievements[EAT_COW] += 1
-        var.hunger = 0.0
+        world.inventory[FOOD] += 6
+        world.achievements[EAT_COW] += 1
+        world.hunger = 0.0
 
 
 def collect(world, x, y, material):
-    var = world.var
     if material == WATER:
-        var.thirst = 0.0
+        world.thirst = 0.0
     if not COLLECTABLE[material]:
         return
-    for item in range(len(var.inventory)):
-        if var.inventory[item] < COLLECT_REQUIRES[material, item]:
+    for item in range(len(world.inventory)):
+        if world.inventory[item] < COLLECT_REQUIRES[material, item]:
             return
     set_material(world, x, y, COLLECT_LEAVES[material])
     if uniform(world) <= COLLECT_PROBABILITY[material]:
-        var.inventory[COLLECT_ITEM[material]] += COLLECT_AMOUNT[material]
-        var.achievements[COLLECT_ACHIEVEMENT[material]] += 1
+        world.inventory[COLLECT_ITEM[material]] += COLLECT_AMOUNT[material]
+        world.achievements[COLLECT_ACHIEVEMENT[material]] += 1
 
 
 def pay(world, uses):
     """Takes what a recipe uses, if everything is there; says whether it was."""
-    inventory = world.var.inventory
+    inventory = world.inventory
     for item in range(len(inventory)):
         if inventory[item] < uses[item]:
             return False
@@ -172,58 +169,55 @@ def place(world, recipe, x, y, material):
         set_material(world, x, y, PLACE_MATERIAL[recipe])
     else:
         add_plant(world, x, y)
-    world.var.achievements[PLACE_ACHIEVEMENT[recipe]] += 1
+    world.achievements[PLACE_ACHIEVEMENT[recipe]] += 1
 
 
 def make(world, recipe):
-    me = world.objects[0]
+    me = entity(world, 0)
     if not nearby(world, me.x, me.y, 1, MAKE_NEARBY[recipe]):
         return
     if not pay(world, MAKE_USES[recipe]):
         return
-    world.var.inventory[MAKE_ITEM[recipe]] += MAKE_GIVES[recipe]
-    world.var.achievements[MAKE_ACHIEVEMENT[recipe]] += 1
+    world.inventory[MAKE_ITEM[recipe]] += MAKE_GIVES[recipe]
+    world.achievements[MAKE_ACHIEVEMENT[recipe]] += 1
 
 
 def update_life_stats(world):
-    var = world.var
-    var.hunger += 0.5 if var.sleeping else 1.0
-    if var.hunger > 25:
-        var.hunger = 0.0
-        var.inventory[FOOD] -= 1
-    var.thirst += 0.5 if var.sleeping else 1.0
-    if var.thirst > 20:
-        var.thirst = 0.0
-        var.inventory[DRINK] -= 1
-    if var.sleeping:
-        var.fatigue = min(var.fatigue - 1.0, 0.0)
+    world.hunger += 0.5 if world.sleeping else 1.0
+    if world.hunger > 25:
+        world.hunger = 0.0
+        world.inventory[FOOD] -= 1
+    world.thirst += 0.5 if world.sleeping else 1.0
+    if world.thirst > 20:
+        world.thirst = 0.0
+        world.inventory[DRINK] -= 1
+    if world.sleeping:
+        world.fatigue = min(world.fatigue - 1.0, 0.0)
     else:
-        var.fatigue += 1.0
-    if var.fatigue < -10:
-        var.fatigue = 0.0
-        var.inventory[ENERGY] += 1
-    if var.fatigue > 30:
-        var.fatigue = 0.0
-        var.inventory[ENERGY] -= 1
+        world.fatigue += 1.0
+    if world.fatigue < -10:
+        world.fatigue = 0.0
+        world.inventory[ENERGY] += 1
+    if world.fatigue > 30:
+        world.fatigue = 0.0
+        world.inventory[ENERGY] -= 1
 
 
 def degenerate_or_recover(world):
-    var = world.var
-    inventory = var.inventory
-    if inventory[FOOD] > 0 and inventory[DRINK] > 0 and (inventory[ENERGY] > 0 or var.sleeping):
-        var.recover += 2.0 if var.sleeping else 1.0
+    inventory = world.inventory
+    if inventory[FOOD] > 0 and inventory[DRINK] > 0 and (inventory[ENERGY] > 0 or world.sleeping):
+        world.recover += 2.0 if world.sleeping else 1.0
     else:
-        var.recover -= 0.5 if var.sleeping else 1.0
-    if var.recover > 25:
-        var.recover = 0.0
+        world.recover -= 0.5 if world.sleeping else 1.0
+    if world.recover > 25:
+        world.recover = 0.0
         inventory[HEALTH] = max(0, inventory[HEALTH] + 1)
-    if var.recover < -15:
-        var.recover = 0.0
+    if world.recover < -15:
+        world.recover = 0.0
         inventory[HEALTH] = max(0, inventory[HEALTH] - 1)
 
 
 def wake_up_when_hurt(world):
-    var = world.var
-    if var.inventory[HEALTH] < var.hurt_health:
-        var.sleeping = 0
-    var.hurt_health = var.inventory[HEALTH]
+    if world.inventory[HEALTH] < world.hurt_health:
+        world.sleeping = 0
+    world.hurt_health = world.inventory[HEALTH]

@@ -31,6 +31,9 @@ MODULES = (
     "render",
     "game",
 )
+# Without reference counting (`_nrt`) compiled code cannot allocate; all memory comes from Python.
+# The "numpy" error model only concerns division by zero, which no rule does.
+OPTIONS = {"nogil": True, "error_model": "numpy", "_nrt": False}
 ENTRY_POINTS = ("advance", "build_terrain")
 
 
@@ -93,7 +96,7 @@ class Program:
             twin.__module__ = module
             twin.__qualname__ = name
             namespaces[name] = namespace
-            dispatcher = numba.njit(nogil=True)(twin)
+            dispatcher = numba.njit(**OPTIONS)(twin)
             if name in ENTRY_POINTS:
                 cache.attach(dispatcher, twin, self.fingerprint)
             return dispatcher

@@ -28,6 +28,12 @@ def seed_generator(var, seed):
     var.pos = WORDS
 
 
+def copy(source, target):
+    """Element by element: a slice assignment would want memory for a temporary."""
+    for i in range(len(source)):
+        target[i] = source[i]
+
+
 def mix(upper, lower, other):
     word = (upper & _UPPER) | (lower & _LOWER)
     return other ^ (word >> np.uint32(1)) ^ (_MATRIX * (word & np.uint32(1)))
@@ -43,20 +49,15 @@ def temper(word):
 def next_words(key):
     """Replaces all 624 words by the next 624.
 
-    Three loops, because a word depends on the new value of the one 227 before it: within each loop
-    everything read is settled, and the compiler may use vector instructions.
+    Two loops and a last word, because a word depends on the new value of the one 227 before it: so
+    the compiler sees distances it can use vector instructions for.
     """
-    new = np.empty(WORDS, np.uint32)
     split = WORDS - _M
     for i in range(split):
-        new[i] = mix(key[i], key[i + 1], key[i + _M])
-    for i in range(split, 2 * split):
-        new[i] = mix(key[i], key[i + 1], new[i - split])
-    for i in range(2 * split, WORDS - 1):
-        new[i] = mix(key[i], key[i + 1], new[i - split])
-    new[WORDS - 1] = mix(key[WORDS - 1], new[0], new[_M - 1])
-    for i in range(WORDS):
-        key[i] = new[i]
+        key[i] = mix(key[i], key[i + 1], key[i + _M])
+    for i in range(split, WORDS - 1):
+        key[i] = mix(key[i], key[i + 1], key[i - split])
+    key[WORDS - 1] = mix(key[WORDS - 1], key[0], key[_M - 1])
 
 
 def next_word(var):
@@ -70,8 +71,8 @@ def next_word(var):
 
 def uniform(world):
     """``RandomState.uniform()``: 53 random bits in [0, 1)."""
-    high = next_word(world.var) >> np.uint32(5)
-    low = next_word(world.var) >> np.uint32(6)
+    high = next_word(world) >> np.uint32(5)
+    low = next_word(world) >> np.uint32(6)
     return (np.float64(high) * 67108864.0 + np.float64(low)) / 9007199254740992.0
 
 
@@ -86,9 +87,9 @@ def randint(world, high):
     mask |= mask >> np.uint32(4)
     mask |= mask >> np.uint32(8)
     mask |= mask >> np.uint32(16)
-    value = next_word(world.var) & mask
+    value = next_word(world) & mask
     while value > top:
-        value = next_word(world.var) & mask
+        value = next_word(world) & mask
     return np.int64(value)
 
 

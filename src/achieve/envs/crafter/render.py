@@ -7,8 +7,6 @@ precision and in its order; rounding is by truncation.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import numpy as np
 
 from .creatures import ripe
@@ -29,46 +27,68 @@ from .data import (
     TEXTURE_ZOMBIE,
     ZOMBIE,
 )
-from .random import fill_words
-from .world import inside, occupant
+from .memory import array_at, copy_bytes
+from .random import WORDS, fill_words
+from .world import entity, ground, inside, occupant
 
 NIGHT_BELOW = 0.5
 """Daylight under which noise appears."""
 
 
-class View(NamedTuple):
-    """Pictures and layout for one image size (made by `textures.make_view`).
+NIGHT_TINT = np.array([0, 16, 64], np.int64)
+ITEM_PICTURES = 11
+"""Pictures of an inventory cell: for 0 to 9 of an item, and for more."""
 
-    A tile is a material with or without an object on it; the last one stands for the world's
-    outside. Pixels are ordered as in the image: row, column, channel.
-    """
+VIEW = np.dtype(
+    [
+        ("tiles", np.int64),  # uint8[num_tiles, unit_y, unit_x, 3]
+        ("planes", np.int64),  # uint8[num_tiles, 3, unit_y, unit_x]: the same, by colour
+        ("dark", np.int64),  # uint16[...]: twice the tiles in their night colours, without noise
+        ("items", np.int64),  # uint8[items, ITEM_PICTURES, unit_y, unit_x, 3]
+        ("vignette", np.int64),  # float64[map_height, map_width]
+        ("num_tiles", np.int64),
+        ("tile_bytes", np.int64),
+        ("grid_x", np.int64),  # cells of the map
+        ("grid_y", np.int64),
+        ("unit_x", np.int64),  # pixels of a cell
+        ("unit_y", np.int64),
+        ("map_width", np.int64),  # pixels of the map
+        ("map_height", np.int64),
+        ("width", np.int64),  # pixels of the image
+        ("height", np.int64),
+        ("left", np.int64),  # of the map in the image
+        ("top", np.int64),
+    ],
+    align=True,
+)
+"""Pictures and layout for one image size, made by `textures.make_view`.
 
-    tiles: Any  # uint8[tiles, unit_y * unit_x * 3]
-    dark: Any  # uint16[tiles, ...]: twice the same tile in its night colours, without noise
-    items: Any  # uint8[items, amounts, ...]
-    vignette: Any  # float64[local height, local width]
-    grid_x: int
-    grid_y: int
-    item_rows: int
-    unit_x: int
-    unit_y: int
-    left: int
-    top: int
+A tile is a material with or without an object on it; the last one stands for the world's outside.
+"""
 
-
-class Canvas(NamedTuple):
-    """Memory for drawing one frame."""
-
-    lit: Any  # uint8, like View.tiles
-    is_lit: Any  # uint8[tiles]
-    words: Any  # uint32[2 * pixels]
+EASEL = np.dtype(
+    [
+        ("lit", np.int64),  # uint8, like the tiles
+        ("is_lit", np.int64),  # uint8[num_tiles]
+        ("words", np.int64),  # uint32[2 * pixels of the map]
+        ("drawn", np.int64),  # float64[pixels]
+        ("keep", np.int64),  # float64[pixels]
+        ("added", np.int64),  # float64[pixels]
+        ("planes", np.int64),  # uint8[3, pixels]
+        ("noisy", np.int64),  # uint8[3, pixels]
+        ("grey", np.int64),  # uint8[pixels]
+        ("key", np.uint32, (WORDS,)),  # keeps the generator aside
+    ],
+    align=True,
+)
+"""Memory for drawing one frame."""
 
 
 def texture(world, index):
     """What an object looks like, as a row of `OBJECT_TEXTURES`."""
-    me = world.objects[index]
+    me = entity(world, index)
     if me.kind == PLAYER:
-        if world.var.sleeping:
+        if world.sleeping:
             return TEXTURE_SLEEP
         return TEXTURE_PLAYER + direction(me.facing_x, me.facing_y)
     if me.kind == ARROW:
@@ -93,11 +113,11 @@ def direction(x, y):
 
 def tile_at(world, view, gx, gy):
     """The tile in a cell of the local view."""
-    x = world.objects[0].x + gx - view.grid_x // 2
-    y = world.objects[0].y + gy - view.grid_y // 2
+    x = entity(world, 0).x + gx - view.grid_x // 2
+    y = entity(world, 0).y + gy - view.grid_y // 2
     if not inside(world, x, y):
-        return view.tiles.shape[0] - 1
-    tile = int(world.material[x, y]) * NUM_TEXTURES
+        return view.num_tiles - 1
+    tile = ground(world, x, y) * NUM_TEXTURES
     index = occupant(world, x, y)
     if index >= 0:
         tile += texture(world, index)
@@ -109,95 +129,183 @@ def luma(red, green, blue):
     return (red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16
 
 
-def render(world, view, canvas, image):
-    """Draws the world into ``image`` (uint8[height, width, 3])."""
-    image[:] = 0
-    if world.var.daylight < NIGHT_BELOW:
-        draw_night(world, view, canvas, image)
+def render(world, view, easel, image):
+    """Draws the world into the image (uint8[height, width, 3]) at an address."""
+    clear(view, image)
+    if world.daylight < NIGHT_BELOW:
+        draw_night(world, view, easel, image)
     else:
-        draw_day(world, view, canvas, image)
+        draw_day(world, view, easel, image)
     draw_items(world, view, image)
 
 
-def draw_day(world, view, canvas, image):
-    canvas.is_lit[:] = 0
+def clear(view, image):
+    pixels = array_at(image, np.uint8, view.height * view.width * 3)
+    for i in range(len(pixels)):
+        pixels[i] = 0
+
+
+def copy_tile(view, tile, gx, gy, image):
+    """Copies a tile's pixels, at an address, into a cell of the image."""
+    row = view.unit_x * 3
+    stride = view.width * 3
+    target = image + (view.top + gy * view.unit_y) * stride + view.left * 3 + gx * row
+    if row == 21:  # Crafter's usual size: a constant count makes each copy two instructions
+        for _ in range(view.unit_y):
+            copy_bytes(target, tile, 21)
+            target += stride
+            tile += row
+    else:
+        for _ in range(view.unit_y):
+            copy_bytes(target, tile, row)
+            target += stride
+            tile += row
+
+
+def draw_day(world, view, easel, image):
+    is_lit = array_at(easel.is_lit, np.uint8, view.num_tiles)
+    for tile in range(view.num_tiles):
+        is_lit[tile] = 0
     for gy in range(view.grid_y):
         for gx in range(view.grid_x):
             tile = tile_at(world, view, gx, gy)
-            if not canvas.is_lit[tile]:
-                light_tile(world, view, canvas, tile)
-                canvas.is_lit[tile] = 1
-            copy_tile(view, canvas.lit[tile], gx, gy, image)
+            if not is_lit[tile]:
+                light_tile(world, view, easel, tile)
+                is_lit[tile] = 1
+            copy_tile(view, easel.lit + tile * view.tile_bytes, gx, gy, image)
 
 
-def light_tile(world, view, canvas, tile):
-    daylight = world.var.daylight
+def light_tile(world, view, easel, tile):
+    daylight = world.daylight
     night = 1 - daylight
-    source, dark, target = view.tiles[tile], view.dark[tile], canvas.lit[tile]
+    source = array_at(view.tiles + tile * view.tile_bytes, np.uint8, view.tile_bytes)
+    dark = array_at(view.dark + 2 * tile * view.tile_bytes, np.uint16, view.tile_bytes)
+    target = array_at(easel.lit + tile * view.tile_bytes, np.uint8, view.tile_bytes)
     for i in range(len(target)):
-        target[i] = np.uint8(daylight * source[i] + night * (0.5 * dark[i]))
-    if world.var.sleeping:
+        target[i] = np.uint8(np.int32(daylight * source[i] + night * (0.5 * dark[i])))
+    if world.sleeping:
         for i in range(0, len(target), 3):
             grey = luma(np.int32(target[i]), np.int32(target[i + 1]), np.int32(target[i + 2]))
-            target[i] = np.uint8(grey >> 1)
-            target[i + 1] = np.uint8(grey >> 1)
-            target[i + 2] = np.uint8((grey + 16) >> 1)
+            target[i] = grey >> 1
+            target[i + 1] = grey >> 1
+            target[i + 2] = (grey + 16) >> 1
 
 
-def copy_tile(view, pixels, gx, gy, image):
-    width = view.unit_x * 3
-    for py in range(view.unit_y):
-        row = image[view.top + gy * view.unit_y + py]
-        for px in range(view.unit_x):
-            at = view.left + gx * view.unit_x + px
-            row[at, 0] = pixels[py * width + 3 * px]
-            row[at, 1] = pixels[py * width + 3 * px + 1]
-            row[at, 2] = pixels[py * width + 3 * px + 2]
-
-
-def draw_night(world, view, canvas, image):
-    daylight = world.var.daylight
-    height, width = view.vignette.shape
+def draw_night(world, view, easel, image):
+    """Plane by plane, in loops simple enough for vector instructions."""
+    pixels = view.map_height * view.map_width
+    red = array_at(easel.planes, np.uint8, pixels)
+    green = array_at(easel.planes + pixels, np.uint8, pixels)
+    blue = array_at(easel.planes + 2 * pixels, np.uint8, pixels)
+    grey = array_at(easel.grey, np.uint8, pixels)
     for gy in range(view.grid_y):
         for gx in range(view.grid_x):
-            copy_tile(view, view.tiles[tile_at(world, view, gx, gy)], gx, gy, image)
-    fill_words(world.var, canvas.words)
-    amount = 2 * (0.5 - daylight)
-    for y in range(height):
-        for x in range(width):
-            # The original draws its noise column by column.
-            at = 2 * (x * height + y)
-            high = np.float64(canvas.words[at] >> np.uint32(5))
-            low = np.float64(canvas.words[at + 1] >> np.uint32(6))
-            noise = 32 + 95.0 * ((high * 67108864.0 + low) / 9007199254740992.0)
-            mask = amount * view.vignette[y, x]
-            pixel = image[view.top + y, view.left + x]
-            shade_pixel(pixel, noise, mask, daylight)
-            if world.var.sleeping:
-                grey = luma(np.int32(pixel[0]), np.int32(pixel[1]), np.int32(pixel[2]))
-                pixel[0] = np.uint8(grey >> 1)
-                pixel[1] = np.uint8(grey >> 1)
-                pixel[2] = np.uint8((grey + 16) >> 1)
+            copy_planes(view, easel, tile_at(world, view, gx, gy), gx, gy)
+    draw_noise(world, view, easel)
+    for plane in range(3):
+        add_noise(view, easel, plane, pixels)
+    noisy = easel.noisy
+    to_grey(
+        array_at(noisy, np.uint8, pixels),
+        array_at(noisy + pixels, np.uint8, pixels),
+        array_at(noisy + 2 * pixels, np.uint8, pixels),
+        grey,
+    )
+    for plane in range(3):
+        shade(world.daylight, easel, plane, pixels)
+    if world.sleeping:
+        to_grey(red, green, blue, grey)
+        for i in range(pixels):
+            red[i] = grey[i] >> 1
+        for i in range(pixels):
+            green[i] = grey[i] >> 1
+        for i in range(pixels):
+            blue[i] = (np.int32(grey[i]) + 16) >> 1
+    interleave(view, red, green, blue, image)
 
 
-def shade_pixel(pixel, noise, mask, daylight):
-    red = np.int32((1 - mask) * pixel[0] + mask * noise)
-    green = np.int32((1 - mask) * pixel[1] + mask * noise)
-    blue = np.int32((1 - mask) * pixel[2] + mask * noise)
-    grey = luma(red, green, blue)
-    # Colour saturation of 0.4, as Pillow's blend rounds it, then half a tint of (0, 16, 64).
-    red = (3 * grey + 2 * red) // 5
-    green = (3 * grey + 2 * green) // 5 + 16
-    blue = (3 * grey + 2 * blue) // 5 + 64
+def copy_planes(view, easel, tile, gx, gy):
+    """Copies a tile, colour by colour, into the planes."""
+    cell = view.unit_x * view.unit_y
+    for plane in range(3):
+        source = view.planes + tile * view.tile_bytes + plane * cell
+        target = easel.planes + plane * view.map_height * view.map_width
+        target += gy * view.unit_y * view.map_width + gx * view.unit_x
+        if view.unit_x == 7:
+            for _ in range(view.unit_y):
+                copy_bytes(target, source, 7)
+                target += view.map_width
+                source += view.unit_x
+        else:
+            for _ in range(view.unit_y):
+                copy_bytes(target, source, view.unit_x)
+                target += view.map_width
+                source += view.unit_x
+
+
+def draw_noise(world, view, easel):
+    """Noise and its weight for every pixel, drawn column by column as the original does."""
+    width, height = view.map_width, view.map_height
+    words = array_at(easel.words, np.uint32, 2 * width * height)
+    drawn = array_at(easel.drawn, np.float64, width * height)
+    keep = array_at(easel.keep, np.float64, width * height)
+    added = array_at(easel.added, np.float64, width * height)
+    vignette = array_at(view.vignette, np.float64, width * height)
+    fill_words(world, words)
+    for i in range(width * height):
+        high = np.float64(np.int32(words[2 * i] >> np.uint32(5)))
+        low = np.float64(np.int32(words[2 * i + 1] >> np.uint32(6)))
+        drawn[i] = 32 + 95.0 * ((high * 67108864.0 + low) / 9007199254740992.0)
+    for x in range(width):
+        for y in range(height):
+            added[y * width + x] = drawn[x * height + y]
+    amount = 2 * (0.5 - world.daylight)
+    for i in range(width * height):
+        mask = amount * vignette[i]
+        keep[i] = 1 - mask
+        added[i] = mask * added[i]
+
+
+def add_noise(view, easel, plane, pixels):
+    source = array_at(easel.planes + plane * pixels, np.uint8, pixels)
+    target = array_at(easel.noisy + plane * pixels, np.uint8, pixels)
+    keep = array_at(easel.keep, np.float64, pixels)
+    added = array_at(easel.added, np.float64, pixels)
+    for i in range(pixels):
+        target[i] = np.uint8(np.int32(keep[i] * source[i] + added[i]))
+
+
+def to_grey(red, green, blue, grey):
+    for i in range(len(grey)):
+        grey[i] = luma(np.uint32(red[i]), np.uint32(green[i]), np.uint32(blue[i]))
+
+
+def shade(daylight, easel, plane, pixels):
+    """Mixes a plane with its night colours: saturation 0.4 as Pillow rounds it, half tinted."""
+    colour = array_at(easel.planes + plane * pixels, np.uint8, pixels)
+    noisy = array_at(easel.noisy + plane * pixels, np.uint8, pixels)
+    grey = array_at(easel.grey, np.uint8, pixels)
+    tint = NIGHT_TINT[plane]
     night = 1 - daylight
-    pixel[0] = np.uint8(daylight * pixel[0] + night * (0.5 * red))
-    pixel[1] = np.uint8(daylight * pixel[1] + night * (0.5 * green))
-    pixel[2] = np.uint8(daylight * pixel[2] + night * (0.5 * blue))
+    for i in range(pixels):
+        dark = (3 * np.int32(grey[i]) + 2 * np.int32(noisy[i])) // np.int32(5) + np.int32(tint)
+        colour[i] = np.uint8(np.int32(daylight * colour[i] + night * (0.5 * dark)))
+
+
+def interleave(view, red, green, blue, image):
+    width = view.map_width
+    for y in range(view.map_height):
+        row = array_at(image + ((view.top + y) * view.width + view.left) * 3, np.uint8, 3 * width)
+        for x in range(width):
+            row[3 * x] = red[y * width + x]
+            row[3 * x + 1] = green[y * width + x]
+            row[3 * x + 2] = blue[y * width + x]
 
 
 def draw_items(world, view, image):
-    for item in range(view.items.shape[0]):
-        amount = min(world.var.inventory[item], view.items.shape[1] - 1)
+    for item in range(len(world.inventory)):
+        amount = min(world.inventory[item], ITEM_PICTURES - 1)
         if amount > 0:
+            picture = view.items + (item * ITEM_PICTURES + amount) * view.tile_bytes
             gx, gy = item % view.grid_x, view.grid_y + item // view.grid_x
-            copy_tile(view, view.items[item, amount], gx, gy, image)
+            copy_tile(view, picture, gx, gy, image)

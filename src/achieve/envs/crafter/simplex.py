@@ -180,12 +180,14 @@ def corners(x, y, z, vertices, weights):
     return corner(n, cell, offset, extra1, late1, vertices, weights)
 
 
-def noise3(perm, x, y, z):
-    """The noise at one point, the plain way."""
-    vertices = np.empty((MAX_CORNERS, 3), np.int64)
-    weights = np.empty((MAX_CORNERS, 4), np.float64)
+def noise3(perm, x, y, z, vertices, weights):
+    """The noise at one point, the plain way; the last two are room for `corners`."""
     value = 0.0
     for i in range(corners(x, y, z, vertices, weights)):
-        g = GRADIENTS[gradient(perm, vertices[i, 0], vertices[i, 1], vertices[i, 2])]
-        value += weights[i, 0] * (g[0] * weights[i, 1] + g[1] * weights[i, 2] + g[2] * weights[i, 3])
+        g = gradient(perm, vertices[i, 0], vertices[i, 1], vertices[i, 2])
+        value += weights[i, 0] * (
+            GRADIENTS[g, 0] * weights[i, 1]
+            + GRADIENTS[g, 1] * weights[i, 2]
+            + GRADIENTS[g, 2] * weights[i, 3]
+        )
     return value / NORM

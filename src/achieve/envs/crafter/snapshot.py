@@ -18,7 +18,7 @@ import numpy as np
 from .batch import Batch
 from .data import ARROW, CHUNK, NUM_KINDS, NUM_MATERIALS, PLAYER
 from .daylight import daylight_table
-from .state import NEW, OBJECT, OVER, VARIABLES, Worlds, allocate
+from .state import BOUND, NEW, OBJECT, OVER, WORLD, Worlds, allocate, bind
 
 MAGIC = b"achieve-crafter\0"
 VERSION = 1
@@ -52,12 +52,20 @@ def save(batch: Batch, extra: dict[str, Any]) -> bytes:
     for i in range(batch.num_envs):
         objects, chunks = int(worlds.var["num_objects"][i]), int(worlds.var["num_chunks"][i])
         parts.append(_BLOCK.pack(objects, chunks))
-        parts.append(worlds.var[i].tobytes())
+        parts.append(_without_addresses(worlds.var[i : i + 1]).tobytes())
         parts.append(worlds.objects[i, :objects].tobytes())
         parts.append(worlds.material[i].tobytes())
         parts.append(worlds.chunks["sequence"][i, :chunks].tobytes())
     body = b"".join(parts)
     return body + hashlib.blake2b(body, digest_size=_DIGEST).digest()
+
+
+def _without_addresses(var: np.ndarray) -> np.ndarray:
+    """A copy without what only means something where it was made; `bind` fills it in again."""
+    clean = var.copy()
+    for name in BOUND:
+        clean[name] = 0
+    return clean
 
 
 def load(
@@ -84,6 +92,7 @@ def load(
             raise StateError(f"the saved state's header cannot be read: {error}") from None
     for old, fresh in zip(batch.worlds, new, strict=True):
         old[:] = fresh
+    bind(batch.worlds)
     return header["extra"]
 
 
@@ -129,10 +138,10 @@ def _read_block(worlds: Worlds, i: int, body: memoryview, position: int) -> int:
     cells = worlds.material[i].size
     if objects > cells or chunks > worlds.chunks.shape[1]:
         raise StateError(f"the saved state has {objects} objects in {chunks} chunks: too many")
-    worlds.var[i] = take(VARIABLES, 1)[0]
+    worlds.var[i] = _without_addresses(take(WORLD, 1))[0]
     worlds.objects[i, :objects] = take(OBJECT, objects)
     worlds.material[i] = take(np.uint8, cells).reshape(worlds.material.shape[1:])
-    worlds.chunks["sequence"][i, :chunks] = take(np.int32, chunks)
+    worlds.chunks["sequence"][i, :chunks] = take(np.int64, chunks)
     worlds.var["num_objects"][i] = objects
     worlds.var["num_chunks"][i] = chunks
     return position

@@ -1,12 +1,13 @@
 """What an environment consists of: the arrays behind a world, and how many of each there are.
 
-Every environment owns one row of each array in `Worlds`; a `World` is those rows. All fields have
-fixed sizes, so a saved state is a copy of the used parts (see `snapshot`).
+Every environment owns one row of each array in `Worlds`. Rules get the row's `WORLD` record, in which
+the other parts' addresses stand; the functions of `world` reach them. All sizes are fixed, so a saved
+state is a copy of the used parts (see `snapshot`).
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,8 +16,18 @@ from .data import ACHIEVEMENTS, CHUNK, ITEMS, NUM_KINDS, NUM_MATERIALS
 # Where an environment stands in its life.
 NEW, RUNNING, OVER = 0, 1, 2
 
-VARIABLES = np.dtype(
+WORLD = np.dtype(
     [
+        # Where the larger parts are; see `bind`.
+        ("objects", np.int64),  # OBJECT[capacity]
+        ("material", np.int64),  # uint8[width, height]
+        ("object_at", np.int64),  # int32[width, height]: index + 1, or 0
+        ("chunks", np.int64),  # CHUNK_RECORD[...]
+        ("width", np.int64),
+        ("height", np.int64),
+        ("capacity", np.int64),
+        ("chunk_rows", np.int64),  # chunks along the height
+        ("chunk_count", np.int64),
         ("seed_hash", np.int64),  # Python's hash of the environment's seed
         ("episode", np.int64),
         ("step", np.int64),
@@ -27,36 +38,39 @@ VARIABLES = np.dtype(
         ("thirst", np.float64),
         ("fatigue", np.float64),
         ("recover", np.float64),
-        ("status", np.int32),
-        ("num_objects", np.int32),
-        ("num_removed", np.int32),
-        ("num_chunks", np.int32),
-        ("sleeping", np.int32),
-        ("hurt_health", np.int32),  # health after the player's last update: less of it wakes
-        ("reward_health", np.int32),  # health at the last reward
-        ("pos", np.int32),
-        ("frame_pos", np.int32),
-        ("inventory", np.int32, (len(ITEMS),)),
-        ("achievements", np.int32, (len(ACHIEVEMENTS),)),
-        ("unlocked", np.uint8, (len(ACHIEVEMENTS),)),
+        ("status", np.int64),
+        ("num_objects", np.int64),
+        ("num_removed", np.int64),
+        ("num_chunks", np.int64),
+        ("sleeping", np.int64),
+        ("hurt_health", np.int64),  # health after the player's last update: less of it wakes
+        ("reward_health", np.int64),  # health at the last reward
+        ("pos", np.int64),
+        ("frame_pos", np.int64),
+        ("inventory", np.int64, (len(ITEMS),)),
+        ("achievements", np.int64, (len(ACHIEVEMENTS),)),
+        ("unlocked", np.int64, (len(ACHIEVEMENTS),)),
         ("key", np.uint32, (624,)),  # the generator
         ("frame_key", np.uint32, (624,)),  # the generator as it was before the last observation
     ],
     align=True,
 )
 
+BOUND = WORLD.names[: WORLD.names.index("chunk_count") + 1]
+"""The fields that `bind` fills in."""
+
 OBJECT = np.dtype(
     [
-        ("kind", np.uint8),
-        ("removed", np.uint8),
-        ("facing_x", np.int8),
-        ("facing_y", np.int8),
-        ("x", np.int32),
-        ("y", np.int32),
-        ("health", np.int32),  # the player's own is in the inventory
-        ("cooldown", np.int32),  # zombies
-        ("reload", np.int32),  # skeletons
-        ("grown", np.int32),  # plants
+        ("kind", np.int64),
+        ("removed", np.int64),
+        ("facing_x", np.int64),
+        ("facing_y", np.int64),
+        ("x", np.int64),
+        ("y", np.int64),
+        ("health", np.int64),  # the player's own is in the inventory
+        ("cooldown", np.int64),  # zombies
+        ("reload", np.int64),  # skeletons
+        ("grown", np.int64),  # plants
         ("entered", np.int64),  # value of `entries` when it entered its chunk
     ],
     align=True,
@@ -64,16 +78,20 @@ OBJECT = np.dtype(
 
 CHUNK_RECORD = np.dtype(
     [
-        ("materials", np.int32, (NUM_MATERIALS,)),  # cells of each material
-        ("creatures", np.int32, (NUM_KINDS,)),  # objects of each kind
-        ("touched", np.int32),
-        ("sequence", np.int32),  # row k: the chunk that was the k-th to hold an object
+        ("materials", np.int64, (NUM_MATERIALS,)),  # cells of each material
+        ("creatures", np.int64, (NUM_KINDS,)),  # objects of each kind
+        ("touched", np.int64),
+        ("sequence", np.int64),  # row k: the chunk that was the k-th to hold an object
     ],
     align=True,
 )
 
-FINISHED = np.dtype(
+RESULT = np.dtype(
     [
+        ("reward", np.float64),
+        ("terminated", np.bool_),
+        ("truncated", np.bool_),
+        # Of the episode that ended in this step, if one did:
         ("length", np.int64),
         ("episode_return", np.float64),
         ("achievements", np.int64, (len(ACHIEVEMENTS),)),
@@ -83,46 +101,29 @@ FINISHED = np.dtype(
     align=True,
 )
 
-
-class World(NamedTuple):
-    """One environment."""
-
-    var: Any
-    objects: Any
-    material: Any
-    object_at: Any
-    chunks: Any
+SETTINGS = np.dtype(
+    [
+        ("length", np.int64),  # 0: no limit
+        ("reach", np.int64),  # objects closer than this to the player are updated
+        ("autoreset", np.int64),
+        ("daylight", np.int64),  # float64[steps]
+        # Arrays over all environments, or 0 if nobody wants them:
+        ("semantic", np.int64),  # after the step (before a reset, for those that ended)
+        ("first_semantic", np.int64),  # after the reset that followed an end
+        ("final_obs", np.int64),  # the last observation of those that ended
+    ],
+    align=True,
+)
 
 
 class Worlds(NamedTuple):
-    """All environments of a batch: an additional first axis everywhere."""
+    """All environments of a batch, one row each."""
 
-    var: np.ndarray
-    objects: np.ndarray
-    material: np.ndarray
-    object_at: np.ndarray
-    chunks: np.ndarray
-
-
-class Outputs(NamedTuple):
-    """Where results go. The last three may have zero rows when nobody wants them."""
-
-    obs: np.ndarray
-    reward: np.ndarray
-    terminated: np.ndarray
-    truncated: np.ndarray
-    finished: np.ndarray
-    semantic: np.ndarray  # after the step (before a reset, for those that ended)
-    final_obs: np.ndarray
-    first_semantic: np.ndarray  # after the reset that followed an end
-
-
-class Settings(NamedTuple):
-    """What a batch was made for, as plain numbers."""
-
-    length: int  # 0: no limit
-    reach: int  # objects closer than this to the player are updated
-    autoreset: int
+    var: np.ndarray  # WORLD[n]
+    objects: np.ndarray  # OBJECT[n, capacity]
+    material: np.ndarray  # uint8[n, width, height]
+    object_at: np.ndarray  # int32[n, width, height]
+    chunks: np.ndarray  # CHUNK_RECORD[n, chunks]
 
 
 def chunk_grid(area: tuple[int, int]) -> tuple[int, int]:
@@ -141,10 +142,24 @@ def object_capacity(area: tuple[int, int]) -> int:
 
 def allocate(num_envs: int, area: tuple[int, int]) -> Worlds:
     chunks = chunk_grid(area)
-    return Worlds(
-        var=np.zeros(num_envs, VARIABLES),
+    worlds = Worlds(
+        var=np.zeros(num_envs, WORLD),
         objects=np.zeros((num_envs, object_capacity(area)), OBJECT),
         material=np.zeros((num_envs, *area), np.uint8),
         object_at=np.zeros((num_envs, *area), np.int32),
         chunks=np.zeros((num_envs, chunks[0] * chunks[1]), CHUNK_RECORD),
     )
+    bind(worlds)
+    return worlds
+
+
+def bind(worlds: Worlds) -> None:
+    """Writes into each world's record where its other parts are."""
+    var = worlds.var
+    for name in ("objects", "material", "object_at", "chunks"):
+        part = getattr(worlds, name)
+        var[name] = part.ctypes.data + part.strides[0] * np.arange(len(var))
+    var["width"], var["height"] = worlds.material.shape[1:]
+    var["capacity"] = worlds.objects.shape[1]
+    var["chunk_rows"] = -(-worlds.material.shape[2] // CHUNK)
+    var["chunk_count"] = worlds.chunks.shape[1]

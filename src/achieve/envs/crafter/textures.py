@@ -6,6 +6,7 @@ The files are read once per process; nothing of the package's code is run.
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -13,10 +14,9 @@ import numpy as np
 from PIL import Image, ImageEnhance
 
 from .data import ITEMS, MATERIALS, NUM_MATERIALS, NUM_TEXTURES, OBJECT_TEXTURES
-from .render import View
+from .render import ITEM_PICTURES, NIGHT_TINT, VIEW
 
 OUTSIDE_GREY = 127
-NIGHT_TINT = (0, 16, 64)
 VIGNETTE_WIDTH = 0.5
 
 
@@ -66,15 +66,15 @@ def _tiles(unit: tuple[int, int]) -> np.ndarray:
 
 
 def _items(unit: tuple[int, int]) -> np.ndarray:
-    """uint8[items, 11, x, y, 3]: an inventory cell for 0 to 9 of each item, and for more."""
-    cells = np.zeros((len(ITEMS), 11, *unit, 3), np.uint8)
+    """uint8[items, amounts, x, y, 3]: an inventory cell for each item and amount."""
+    cells = np.zeros((len(ITEMS), ITEM_PICTURES, *unit, 3), np.uint8)
     shape = np.array(unit)
     at_item = (0.1 * shape).astype(np.int32)
     at_amount = (0.4 * shape).astype(np.int32)
     item_size = tuple(int(n) for n in 0.8 * shape)
     amount_size = tuple(int(n) for n in 0.6 * shape)
     for i, item in enumerate(ITEMS):
-        for amount in range(1, 11):
+        for amount in range(1, ITEM_PICTURES):
             cell = cells[i, amount]
             _blend(cell, *at_item, _scaled(item, item_size))
             text = str(amount) if amount < 10 else "unknown"
@@ -86,7 +86,7 @@ def _dark(tiles: np.ndarray) -> np.ndarray:
     """Twice the tiles' night colours: grey-shifted by Pillow, half tinted."""
     flat = np.ascontiguousarray(tiles.reshape(-1, tiles.shape[2], 3))
     grey = np.array(ImageEnhance.Color(Image.fromarray(flat)).enhance(0.4))
-    return (grey.astype(np.uint16) + np.array(NIGHT_TINT, np.uint16)).reshape(tiles.shape)
+    return (grey.astype(np.uint16) + NIGHT_TINT.astype(np.uint16)).reshape(tiles.shape)
 
 
 def vignette(width: int, height: int) -> np.ndarray:
@@ -100,23 +100,35 @@ def _image_order(tiles: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(tiles.swapaxes(-3, -2)).reshape(*tiles.shape[:-3], -1)
 
 
+@dataclass(frozen=True, eq=False)
+class View:
+    """A `VIEW` record and the arrays its addresses point into."""
+
+    record: np.ndarray
+    parts: tuple[np.ndarray, ...]
+
+
 @lru_cache(maxsize=8)
 def make_view(view: tuple[int, int], size: tuple[int, int]) -> View:
     """Everything `render` needs to draw ``view`` cells into an image of ``size`` (width, height)."""
     unit = (size[0] // view[0], size[1] // view[1])
-    item_rows = -(-len(ITEMS) // view[0])
-    grid = (view[0], view[1] - item_rows)
+    grid = (view[0], view[1] - -(-len(ITEMS) // view[0]))
     tiles = _tiles(unit)
-    return View(
-        tiles=_image_order(tiles),
-        dark=_image_order(_dark(tiles)),
-        items=_image_order(_items(unit)),
-        vignette=np.ascontiguousarray(vignette(grid[0] * unit[0], grid[1] * unit[1]).T),
-        grid_x=grid[0],
-        grid_y=grid[1],
-        item_rows=item_rows,
-        unit_x=unit[0],
-        unit_y=unit[1],
-        left=(size[0] - unit[0] * view[0]) // 2,
-        top=(size[1] - unit[1] * view[1]) // 2,
-    )
+    parts = {
+        "tiles": _image_order(tiles),
+        "planes": np.ascontiguousarray(tiles.transpose(0, 3, 2, 1)),
+        "dark": _image_order(_dark(tiles)),
+        "items": _image_order(_items(unit)),
+        "vignette": np.ascontiguousarray(vignette(grid[0] * unit[0], grid[1] * unit[1]).T),
+    }
+    record = np.zeros(1, VIEW)
+    for name, part in parts.items():
+        record[name] = part.ctypes.data
+    record["num_tiles"], record["tile_bytes"] = parts["tiles"].shape
+    record["grid_x"], record["grid_y"] = grid
+    record["unit_x"], record["unit_y"] = unit
+    record["map_width"], record["map_height"] = grid[0] * unit[0], grid[1] * unit[1]
+    record["width"], record["height"] = size
+    record["left"] = (size[0] - unit[0] * view[0]) // 2
+    record["top"] = (size[1] - unit[1] * view[1]) // 2
+    return View(record, tuple(parts.values()))

@@ -7,12 +7,9 @@ not used: some abort when two Python threads enter them, or after a fork.
 from __future__ import annotations
 
 import os
-from typing import Any
-
 import numpy as np
 
 from .batch import Batch
-from .state import Outputs
 
 
 def choose_threads(threads: int | None, num_envs: int) -> int:
@@ -35,14 +32,15 @@ class Pool:
         self._batch = batch
         self._threads = threads
 
-    def reset(self, out: Outputs) -> None:
-        self._batch.reset(out)
-
-    def step(self, actions: np.ndarray, out: Outputs) -> int:
+    def reset(self, obs: np.ndarray) -> None:
         batch = self._batch
-        batch.ready_daylight()
-        ended, batch.longest = batch.step(actions, out, 0, batch.num_envs)
+        batch.reset(obs, (0, batch.num_envs), batch.workspace)
+
+    def step(self, actions: np.ndarray, obs: np.ndarray) -> int:
+        batch = self._batch
+        batch.prepare_step()
+        ended, batch.longest = batch.step(actions, obs, (0, batch.num_envs), batch.workspace)
         return ended
 
-    def close(self) -> Any:
-        return None
+    def close(self) -> None:
+        pass

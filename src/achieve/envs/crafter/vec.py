@@ -16,7 +16,6 @@ from .batch import Batch, Config
 from .data import ACHIEVEMENTS, ACTIONS, ITEMS
 from .env import check_seed
 from .program import Program
-from .state import Outputs
 from .threads import Pool, choose_threads
 
 INFOS = ("none", "final", "all")
@@ -83,10 +82,17 @@ class CrafterVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         config = Config.make(area, view, size, reward, length)
         self._threads = choose_threads(threads, self.num_envs)
         self._seeds = sub_seeds(seed, self.num_envs)
-        self._batch = Batch(config, self.num_envs, rules=rules, autoreset=True)
+        wanted = infos != "none"
+        self._batch = Batch(
+            config,
+            self.num_envs,
+            rules=rules,
+            autoreset=True,
+            semantic=wanted,
+            final_obs=wanted,
+        )
         self._batch.seed(self._seeds)
         self._infos = infos
-        self._out = self._batch.outputs(final_obs=infos != "none", semantic=infos != "none")
         self._pool = Pool(self._batch, self._threads)
         self._begun = False
         self._tick = 0
@@ -123,11 +129,11 @@ class CrafterVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
             self._seeds = sub_seeds(seed, self.num_envs)
             self._batch.seed(self._seeds)
         self._batch.longest = 0
-        self._pool.reset(self._out._replace(obs=obs))
+        self._pool.reset(obs)
         self._begun = True
         self._tick = 0
         self._episodes.clear()
-        infos = self._all_infos(None) if self._infos == "all" else {}
+        infos = self._all_infos(None, None) if self._infos == "all" else {}
         return obs, infos
 
     def step(
@@ -138,28 +144,24 @@ class CrafterVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         obs = self._obs_array(out)
         if not self._begun:
             raise RuntimeError("the episodes have not begun: call reset() before step()")
-        n = self.num_envs
-        results = Outputs(
-            obs,
-            np.empty(n, np.float64),
-            np.empty(n, np.bool_),
-            np.empty(n, np.bool_),
-            *self._out[4:],
-        )
-        ended = self._pool.step(chosen, results)
+        ended = self._pool.step(chosen, obs)
         self._tick += 1
+        results = self._batch.results
+        terminated, truncated = results["terminated"].copy(), results["truncated"].copy()
+        reward = results["reward"].copy()
+        infos: dict[str, Any] = {}
         done = None
         if ended:
-            done = results.terminated | results.truncated
+            done = terminated | truncated
             which = np.flatnonzero(done)
-            self._episodes.append((which, self._tick, results.finished[which]))
-        infos: dict[str, Any] = {}
+            self._episodes.append((which, self._tick, results[which]))
+            if self._infos == "final":
+                infos = self._final_infos(done)
         if self._infos == "all":
-            infos = self._all_infos(results, done)
-        elif ended and self._infos == "final":
-            infos = self._final_infos(results, done)
-        reward = results.reward if self._batch.config.reward else np.zeros(n, np.float64)
-        return obs, reward, results.terminated, results.truncated, infos
+            infos = self._all_infos(reward, done)
+        if not self._batch.config.reward:
+            reward = np.zeros_like(reward)
+        return obs, reward, terminated, truncated, infos
 
     def pop_episodes(self) -> FinishedEpisodes:
         """The episodes that ended since the last call (or reset), in order of completion."""
@@ -167,7 +169,7 @@ class CrafterVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         which = [env for env, _, _ in episodes] or [np.zeros(0, np.int64)]
         ticks = [np.full(len(env), tick, np.int64) for env, tick, _ in episodes]
         records = np.concatenate(
-            [record for _, _, record in episodes] or [self._out.finished[:0]]
+            [record for _, _, record in episodes] or [self._batch.results[:0]]
         )
         return FinishedEpisodes(
             env=np.concatenate(which).astype(np.int64),
@@ -217,7 +219,7 @@ class CrafterVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self._pool.close()
 
     def _read_extra(self, extra: dict[str, Any]) -> tuple[list[int], int, bool, list[Any]]:
-        dtype = self._out.finished.dtype
+        dtype = self._batch.results.dtype
         episodes = []
         for which, tick, records in extra["pending"]:
             array = np.concatenate([np.frombuffer(bytes.fromhex(r), dtype) for r in records])
@@ -268,19 +270,19 @@ class CrafterVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
             )
         return chosen
 
-    def _final_infos(self, results: Outputs, done: np.ndarray) -> dict[str, Any]:
+    def _final_infos(self, done: np.ndarray) -> dict[str, Any]:
+        batch, results = self._batch, self._batch.results
         final_obs = np.full(self.num_envs, None, dtype=object)
         for i in np.flatnonzero(done):
-            final_obs[i] = results.final_obs[i].copy()
-        records = results.finished
+            final_obs[i] = batch.final_obs[i].copy()
         info = _vector_info(
             done,
-            records["inventory"],
-            records["achievements"],
-            1 - results.terminated.astype(np.float64),
-            results.semantic,
-            records["player_pos"],
-            results.reward,
+            results["inventory"],
+            results["achievements"],
+            1 - results["terminated"].astype(np.float64),
+            batch.semantic,
+            results["player_pos"],
+            results["reward"],
         )
         return {
             "final_obs": final_obs,
@@ -289,26 +291,21 @@ class CrafterVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
             "_final_info": done.copy(),
         }
 
-    def _all_infos(self, results: Outputs | None, done: np.ndarray | None = None) -> dict[str, Any]:
-        worlds, n = self._batch.worlds, self.num_envs
-        everyone = np.ones(n, np.bool_)
-        restarted = everyone if results is None else np.zeros(n, np.bool_)
-        restarted = done if done is not None else restarted
-        reward = np.zeros(n) if results is None else np.where(restarted, 0.0, results.reward)
-        semantic = np.where(restarted[:, None, None], self._out.first_semantic, self._out.semantic)
-        players = worlds.objects[:, 0]
+    def _all_infos(self, reward: np.ndarray | None, done: np.ndarray | None) -> dict[str, Any]:
+        """Infos after a step, or with ``reward`` None after a reset."""
+        batch, n = self._batch, self.num_envs
+        fresh = np.full(n, reward is None) if done is None else done
+        players = batch.worlds.objects[:, 0]
         info = _vector_info(
-            everyone,
-            worlds.var["inventory"],
-            worlds.var["achievements"],
+            np.ones(n, np.bool_),
+            batch.worlds.var["inventory"],
+            batch.worlds.var["achievements"],
             np.ones(n),
-            semantic,
+            np.where(fresh[:, None, None], batch.first_semantic, batch.semantic),
             np.stack([players["x"], players["y"]], 1),
-            reward,
+            np.zeros(n) if reward is None else np.where(fresh, 0.0, reward),
         )
-        if results is not None and done is not None:
-            info |= self._final_infos(results, done)
-        return info
+        return info if done is None else info | self._final_infos(done)
 
 
 def _vector_info(

@@ -2,59 +2,92 @@
 
 from __future__ import annotations
 
-from .data import CHUNK, NO_MATERIAL, PLAYER, WALKABLE_BY, HEALTH
+import numpy as np
+
+from .data import CHUNK, HEALTH, NO_MATERIAL, PLAYER, WALKABLE_BY
+from .memory import array_at, copy_bytes, record_at
 from .random import randint
+from .state import CHUNK_RECORD, OBJECT
+
+OBJECT_BYTES = OBJECT.itemsize
+CHUNK_BYTES = CHUNK_RECORD.itemsize
+
+
+def entity(world, index):
+    """The object with an index; the player's is 0."""
+    return record_at(world.objects + index * OBJECT_BYTES, OBJECT)
+
+
+def chunk_at(world, chunk):
+    return record_at(world.chunks + chunk * CHUNK_BYTES, CHUNK_RECORD)
 
 
 def inside(world, x, y):
-    return 0 <= x < world.material.shape[0] and 0 <= y < world.material.shape[1]
+    return 0 <= x < world.width and 0 <= y < world.height
+
+
+def ground(world, x, y):
+    """The material of a cell that is known to be inside the world."""
+    cells = array_at(world.material, np.uint8, world.width * world.height)
+    return np.int64(cells[x * world.height + y])
+
+
+def set_ground(world, x, y, material):
+    cells = array_at(world.material, np.uint8, world.width * world.height)
+    cells[x * world.height + y] = material
+
+
+def set_occupant(world, x, y, index):
+    """Notes who is in a cell; -1 for nobody."""
+    cells = array_at(world.object_at, np.int32, world.width * world.height)
+    cells[x * world.height + y] = index + 1
 
 
 def material_at(world, x, y):
     """The material of a cell, `NO_MATERIAL` outside the world."""
     if not inside(world, x, y):
         return NO_MATERIAL
-    return int(world.material[x, y])
+    return ground(world, x, y)
 
 
 def occupant(world, x, y):
     """Index of the object in a cell, -1 if there is none."""
     if not inside(world, x, y):
         return -1
-    return int(world.object_at[x, y]) - 1
+    cells = array_at(world.object_at, np.int32, world.width * world.height)
+    return np.int64(cells[x * world.height + y]) - 1
 
 
 def chunk_of(world, x, y):
-    return (x // CHUNK) * ((world.material.shape[1] + CHUNK - 1) // CHUNK) + y // CHUNK
+    return (x // CHUNK) * world.chunk_rows + y // CHUNK
 
 
 def set_material(world, x, y, material):
-    counts = world.chunks[chunk_of(world, x, y)].materials
-    counts[world.material[x, y]] -= 1
+    counts = chunk_at(world, chunk_of(world, x, y)).materials
+    counts[ground(world, x, y)] -= 1
     counts[material] += 1
-    world.material[x, y] = material
+    set_ground(world, x, y, material)
 
 
 def enter_chunk(world, index, chunk):
     """Last in its chunk's order; chunks are ordered by when they first held an object."""
-    var = world.var
-    world.objects[index].entered = var.entries
-    var.entries += 1
-    world.chunks[chunk].creatures[world.objects[index].kind] += 1
-    if world.chunks[chunk].touched == 0:
-        world.chunks[chunk].touched = 1
-        world.chunks[var.num_chunks].sequence = chunk
-        var.num_chunks += 1
+    entity(world, index).entered = world.entries
+    world.entries += 1
+    chunk_at(world, chunk).creatures[entity(world, index).kind] += 1
+    if chunk_at(world, chunk).touched == 0:
+        chunk_at(world, chunk).touched = 1
+        chunk_at(world, world.num_chunks).sequence = chunk
+        world.num_chunks += 1
 
 
 def add(world, kind, x, y):
     """Puts a new object into a free cell and returns its index."""
-    index = int(world.var.num_objects)
-    if index >= world.objects.shape[0]:
+    index = world.num_objects
+    if index >= world.capacity:
         return index - 1  # unreachable by construction, see object_capacity
-    world.var.num_objects = index + 1
-    world.object_at[x, y] = index + 1
-    me = world.objects[index]
+    world.num_objects = index + 1
+    set_occupant(world, x, y, index)
+    me = entity(world, index)
     me.kind = kind
     me.removed = 0
     me.facing_x = 0
@@ -71,30 +104,34 @@ def add(world, kind, x, y):
 
 def remove(world, index):
     """Takes an object off the map. In its current update it still acts, as in the original."""
-    me = world.objects[index]
+    me = entity(world, index)
     if me.removed:
         return
     me.removed = 1
-    world.var.num_removed += 1
-    world.object_at[me.x, me.y] = 0
-    world.chunks[chunk_of(world, me.x, me.y)].creatures[me.kind] -= 1
+    world.num_removed += 1
+    set_occupant(world, me.x, me.y, -1)
+    chunk_at(world, chunk_of(world, me.x, me.y)).creatures[me.kind] -= 1
 
 
 def clear_removed(world):
     """Closes the gaps that removed objects left, keeping the order of the others."""
-    var = world.var
-    if var.num_removed == 0:
+    if world.num_removed == 0:
         return
     kept = 0
-    for index in range(var.num_objects):
-        if world.objects[index].removed:
+    for index in range(world.num_objects):
+        if entity(world, index).removed:
             continue
         if kept != index:
-            world.objects[kept] = world.objects[index]
-            world.object_at[world.objects[kept].x, world.objects[kept].y] = kept + 1
+            me = entity(world, index)
+            set_occupant(world, me.x, me.y, kept)
+            copy_bytes(
+                world.objects + kept * OBJECT_BYTES,
+                world.objects + index * OBJECT_BYTES,
+                OBJECT_BYTES,
+            )
         kept += 1
-    var.num_objects = kept
-    var.num_removed = 0
+    world.num_objects = kept
+    world.num_removed = 0
 
 
 def is_free(world, kind, x, y):
@@ -104,41 +141,41 @@ def is_free(world, kind, x, y):
 
 def move(world, index, dx, dy):
     """Moves an object if the cell is free; says whether it was."""
-    me = world.objects[index]
+    me = entity(world, index)
     x, y = me.x + dx, me.y + dy
     if not is_free(world, me.kind, x, y):
         return False
     if me.removed:
         return True
     old, new = chunk_of(world, me.x, me.y), chunk_of(world, x, y)
-    world.object_at[me.x, me.y] = 0
-    world.object_at[x, y] = index + 1
+    set_occupant(world, me.x, me.y, -1)
+    set_occupant(world, x, y, index)
     me.x = x
     me.y = y
     if old != new:
-        world.chunks[old].creatures[me.kind] -= 1
+        chunk_at(world, old).creatures[me.kind] -= 1
         enter_chunk(world, index, new)
     return True
 
 
 def hurt(world, index, damage):
     """Takes health from any object; the player's is in the inventory."""
-    me = world.objects[index]
+    me = entity(world, index)
     if me.kind == PLAYER:
-        world.var.inventory[HEALTH] = max(0, world.var.inventory[HEALTH] - damage)
+        world.inventory[HEALTH] = max(0, world.inventory[HEALTH] - damage)
     else:
         me.health = max(0, me.health - damage)
 
 
 def player_distance(world, x, y):
     """Steps from the player to a cell."""
-    return abs(world.objects[0].x - x) + abs(world.objects[0].y - y)
+    return abs(entity(world, 0).x - x) + abs(entity(world, 0).y - y)
 
 
 def toward_player(world, index, long_axis):
     """One step towards the player, along the longer or the shorter way."""
-    dx = world.objects[0].x - world.objects[index].x
-    dy = world.objects[0].y - world.objects[index].y
+    dx = entity(world, 0).x - entity(world, index).x
+    dy = entity(world, 0).y - entity(world, index).y
     along_x = abs(dx) > abs(dy) if long_axis else abs(dx) <= abs(dy)
     if along_x:
         return (1 if dx > 0 else -1 if dx < 0 else 0), 0
@@ -162,7 +199,7 @@ def nearby(world, x, y, distance, wanted):
     The square is a Python slice, as in the original: at the left and upper edge its start is
     negative and counts from the other end, which usually leaves nothing.
     """
-    width, height = world.material.shape
+    width, height = world.width, world.height
     x0, y0 = x - distance, y - distance
     if x0 < 0:
         x0 = max(0, x0 + width)
@@ -174,7 +211,7 @@ def nearby(world, x, y, distance, wanted):
         found = False
         for i in range(x0, min(x + distance + 1, width)):
             for j in range(y0, min(y + distance + 1, height)):
-                found = found or world.material[i, j] == material
+                found = found or ground(world, i, j) == material
         if not found:
             return False
     return True

@@ -8,8 +8,6 @@ tables evaluate the noise directly; the results are the same.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
-
 import numpy as np
 
 from .creatures import add_cow, add_skeleton, add_zombie
@@ -29,9 +27,10 @@ from .data import (
     WATER,
     ZOMBIE,
 )
-from .random import randint, uniform
+from .memory import array_at
+from .random import copy, randint, uniform
 from .simplex import GRADIENTS, MAX_CORNERS, NORM, corners, gradient, noise3, permutation
-from .world import chunk_of
+from .world import chunk_at, chunk_of, ground, set_ground
 
 # Kinds of noise, and the depth (z) and scale each is read at.
 (
@@ -54,23 +53,32 @@ NOISE_DEPTH = np.array([8, 3, 3, 0, 0, 6, 7, 7, 1, 2, 6, 4, 5], np.int64)
 NOISE_SCALE = np.array([3, 15, 5, 15, 5, 7, 3, 3, 8, 6, 5, 9, 7], np.int64)
 
 
-class Terrain(NamedTuple):
-    """Tables for one world size; see `build_terrain`."""
+TERRAIN = np.dtype(
+    [
+        ("first", np.int64),  # int32[NUM_NOISES, cells + 1]: rows of `weights` of a cell
+        ("weights", np.int64),  # float64[rows, 4]: fade, dx, dy, dz
+        ("vertex", np.int64),  # int32[rows]: row of `vertices`
+        ("vertices", np.int64),  # uint8[num_vertices, 3]: distinct lattice vertices, modulo 256
+        ("distance", np.int64),  # float64[width, height]: from the world's centre
+        ("num_rows", np.int64),  # 0: no tables
+        ("num_vertices", np.int64),
+    ],
+    align=True,
+)
+"""Tables for one world size; see `build_terrain`."""
 
-    first: Any  # int32[NUM_NOISES, cells + 1]: rows of `weights` of a cell
-    weights: Any  # float64[rows, 4]: fade, dx, dy, dz
-    vertex: Any  # int32[rows]: row of `vertices`
-    vertices: Any  # uint8[n, 3]: distinct lattice vertices, modulo 256
-    distance: Any  # float64[width, height]: from the world's centre
-
-
-class Scratch(NamedTuple):
-    """Memory for one world's making."""
-
-    perm: Any  # uint8[256]
-    source: Any  # uint8[256]
-    gradients: Any  # uint8[n]: row of GRADIENTS at each distinct vertex
-    tunnels: Any  # bool[width, height]
+WORKSHOP = np.dtype(
+    [
+        ("gradients", np.int64),  # uint8[num_vertices]: row of GRADIENTS at each distinct vertex
+        ("tunnels", np.int64),  # uint8[width, height]
+        ("perm", np.uint8, (256,)),
+        ("source", np.uint8, (256,)),
+        ("corner_vertices", np.int64, (MAX_CORNERS, 3)),
+        ("corner_weights", np.float64, (MAX_CORNERS, 4)),
+    ],
+    align=True,
+)
+"""Memory for making one world."""
 
 
 def noise_point(kind, x, y):
@@ -83,11 +91,9 @@ def noise_point(kind, x, y):
     return x / scale, y / scale
 
 
-def build_terrain(width, height, first, weights, vertices):
+def build_terrain(width, height, first, weights, vertices, corner_vertices, corner_weights):
     """Fills the tables' rows (or only counts them, if there is no room) and returns their number."""
     row = 0
-    corner_vertices = np.empty((MAX_CORNERS, 3), np.int64)
-    corner_weights = np.empty((MAX_CORNERS, 4), np.float64)
     for kind in range(NUM_NOISES):
         for x in range(width):
             for y in range(height):
@@ -96,121 +102,147 @@ def build_terrain(width, height, first, weights, vertices):
                 depth = np.float64(NOISE_DEPTH[kind])
                 count = corners(px, py, depth, corner_vertices, corner_weights)
                 if row + count <= weights.shape[0]:
-                    weights[row : row + count] = corner_weights[:count]
-                    vertices[row : row + count] = corner_vertices[:count]
+                    for i in range(count):
+                        copy(corner_weights[i], weights[row + i])
+                        copy(corner_vertices[i], vertices[row + i])
                 row += count
         first[kind, width * height] = row
     return row
 
 
-def noise(terrain, scratch, kind, x, y):
+def noise(world, terrain, shop, kind, x, y):
     """One kind of noise at a cell."""
-    if terrain.weights.shape[0] == 0:
+    if terrain.num_rows == 0:
         px, py = noise_point(kind, x, y)
-        return noise3(scratch.perm, px, py, np.float64(NOISE_DEPTH[kind]))
-    cell = x * scratch.tunnels.shape[1] + y
+        depth = np.float64(NOISE_DEPTH[kind])
+        return noise3(shop.perm, px, py, depth, shop.corner_vertices, shop.corner_weights)
+    cells = world.width * world.height
+    at = kind * (cells + 1) + x * world.height + y
+    first = array_at(terrain.first, np.int32, NUM_NOISES * (cells + 1))
+    vertex = array_at(terrain.vertex, np.int32, terrain.num_rows)
+    weights = array_at(terrain.weights, np.float64, 4 * terrain.num_rows)
+    gradients = array_at(shop.gradients, np.uint8, terrain.num_vertices)
     value = 0.0
-    for row in range(terrain.first[kind, cell], terrain.first[kind, cell + 1]):
-        g = scratch.gradients[terrain.vertex[row]]
-        value += terrain.weights[row, 0] * (
-            GRADIENTS[g, 0] * terrain.weights[row, 1]
-            + GRADIENTS[g, 1] * terrain.weights[row, 2]
-            + GRADIENTS[g, 2] * terrain.weights[row, 3]
+    for row in range(first[at], first[at + 1]):
+        g = gradients[vertex[row]]
+        value += weights[4 * row] * (
+            GRADIENTS[g, 0] * weights[4 * row + 1]
+            + GRADIENTS[g, 1] * weights[4 * row + 2]
+            + GRADIENTS[g, 2] * weights[4 * row + 3]
         )
     return value / NORM
 
 
-def worldgen(world, terrain, scratch):
-    width, height = world.material.shape
-    permutation(randint(world, 2**31 - 1), scratch.perm, scratch.source)
-    for i in range(terrain.vertices.shape[0]):
-        at = terrain.vertices[i]
-        scratch.gradients[i] = gradient(scratch.perm, at[0], at[1], at[2])
-    for x in range(width):
-        for y in range(height):
-            scratch.tunnels[x, y] = False
-            world.material[x, y] = generate_material(world, terrain, scratch, x, y)
+def distance_to_centre(world, terrain, x, y):
+    return array_at(terrain.distance, np.float64, world.width * world.height)[x * world.height + y]
+
+
+def is_tunnel(world, shop, x, y):
+    return array_at(shop.tunnels, np.uint8, world.width * world.height)[x * world.height + y] != 0
+
+
+def set_tunnel(world, shop, x, y, value):
+    tunnels = array_at(shop.tunnels, np.uint8, world.width * world.height)
+    tunnels[x * world.height + y] = value
+
+
+def worldgen(world, terrain, shop):
+    permutation(randint(world, 2**31 - 1), shop.perm, shop.source)
+    look_up_gradients(terrain, shop)
+    for x in range(world.width):
+        for y in range(world.height):
+            set_tunnel(world, shop, x, y, 0)
+            set_ground(world, x, y, generate_material(world, terrain, shop, x, y))
     count_materials(world)
-    for x in range(width):
-        for y in range(height):
-            generate_object(world, terrain, scratch, x, y)
+    for x in range(world.width):
+        for y in range(world.height):
+            generate_object(world, terrain, shop, x, y)
 
 
-def generate_material(world, terrain, scratch, x, y):
-    start = 4 - terrain.distance[x, y]
-    start += 2 * noise(terrain, scratch, START, x, y)
+def look_up_gradients(terrain, shop):
+    vertices = array_at(terrain.vertices, np.uint8, 3 * terrain.num_vertices)
+    gradients = array_at(shop.gradients, np.uint8, terrain.num_vertices)
+    for i in range(terrain.num_vertices):
+        x, y, z = vertices[3 * i], vertices[3 * i + 1], vertices[3 * i + 2]
+        gradients[i] = gradient(shop.perm, np.int64(x), np.int64(y), np.int64(z))
+
+
+def generate_material(world, terrain, shop, x, y):
+    start = 4 - distance_to_centre(world, terrain, x, y)
+    start += 2 * noise(world, terrain, shop, START, x, y)
     start = 1 / (1 + math.exp(-start))
     if start > 0.5:
         return GRASS
-    water = noise(terrain, scratch, WATER_COARSE, x, y)
-    water += 0.15 * noise(terrain, scratch, WATER_FINE, x, y)
+    water = noise(world, terrain, shop, WATER_COARSE, x, y)
+    water += 0.15 * noise(world, terrain, shop, WATER_FINE, x, y)
     water = water + 0.1 - 2 * start
-    mountain = noise(terrain, scratch, MOUNTAIN_COARSE, x, y)
-    mountain += 0.3 * noise(terrain, scratch, MOUNTAIN_FINE, x, y)
+    mountain = noise(world, terrain, shop, MOUNTAIN_COARSE, x, y)
+    mountain += 0.3 * noise(world, terrain, shop, MOUNTAIN_FINE, x, y)
     mountain = mountain / 1.3 - (4 * start + 0.3 * water)
     if mountain > 0.15:
-        return generate_mountain(world, terrain, scratch, x, y, mountain)
-    if 0.25 < water <= 0.35 and noise(terrain, scratch, SANDS, x, y) > -0.2:
+        return generate_mountain(world, terrain, shop, x, y, mountain)
+    if 0.25 < water <= 0.35 and noise(world, terrain, shop, SANDS, x, y) > -0.2:
         return SAND
     if 0.3 < water:
         return WATER
-    if noise(terrain, scratch, TREES, x, y) > 0 and uniform(world) > 0.8:
+    if noise(world, terrain, shop, TREES, x, y) > 0 and uniform(world) > 0.8:
         return TREE
     return GRASS
 
 
-def generate_mountain(world, terrain, scratch, x, y, mountain):
-    if mountain > 0.3 and noise(terrain, scratch, CAVES, x, y) > 0.15:
+def generate_mountain(world, terrain, shop, x, y, mountain):
+    if mountain > 0.3 and noise(world, terrain, shop, CAVES, x, y) > 0.15:
         return PATH
-    if noise(terrain, scratch, TUNNELS_ACROSS, x, y) > 0.4:
-        scratch.tunnels[x, y] = True
+    if noise(world, terrain, shop, TUNNELS_ACROSS, x, y) > 0.4:
+        set_tunnel(world, shop, x, y, 1)
         return PATH
-    if noise(terrain, scratch, TUNNELS_DOWN, x, y) > 0.4:
-        scratch.tunnels[x, y] = True
+    if noise(world, terrain, shop, TUNNELS_DOWN, x, y) > 0.4:
+        set_tunnel(world, shop, x, y, 1)
         return PATH
-    if noise(terrain, scratch, COALS, x, y) > 0 and uniform(world) > 0.85:
+    if noise(world, terrain, shop, COALS, x, y) > 0 and uniform(world) > 0.85:
         return COAL
-    if noise(terrain, scratch, IRONS, x, y) > 0.4 and uniform(world) > 0.75:
+    if noise(world, terrain, shop, IRONS, x, y) > 0.4 and uniform(world) > 0.75:
         return IRON
     if mountain > 0.18 and uniform(world) > 0.994:
         return DIAMOND
-    if mountain > 0.3 and noise(terrain, scratch, LAVAS, x, y) > 0.35:
+    if mountain > 0.3 and noise(world, terrain, shop, LAVAS, x, y) > 0.35:
         return LAVA
     return STONE
 
 
-def generate_object(world, terrain, scratch, x, y):
-    material = world.material[x, y]
-    distance = terrain.distance[x, y]
+def generate_object(world, terrain, shop, x, y):
+    material = ground(world, x, y)
+    distance = distance_to_centre(world, terrain, x, y)
     if not WALKABLE_BY[ZOMBIE, material]:
         return
     if distance > 3 and material == GRASS and uniform(world) > 0.985:
         add_cow(world, x, y)
     elif distance > 10 and uniform(world) > 0.993:
         add_zombie(world, x, y)
-    elif material == PATH and scratch.tunnels[x, y] and uniform(world) > 0.95:
+    elif material == PATH and is_tunnel(world, shop, x, y) and uniform(world) > 0.95:
         add_skeleton(world, x, y)
 
 
 def count_materials(world):
-    """Chunk statistics of a freshly generated map; the player is already in it."""
-    width, height = world.material.shape
-    for x in range(width):
-        for y in range(height):
-            world.chunks[chunk_of(world, x, y)].materials[world.material[x, y]] += 1
+    """Chunk statistics of a freshly generated map."""
+    for x in range(world.width):
+        for y in range(world.height):
+            chunk_at(world, chunk_of(world, x, y)).materials[ground(world, x, y)] += 1
 
 
 def clear_world(world):
-    var = world.var
-    var.num_objects = 0
-    var.num_removed = 0
-    var.num_chunks = 0
-    var.entries = 0
-    world.object_at[:] = 0
-    for chunk in range(world.chunks.shape[0]):
-        world.chunks[chunk].touched = 0
-        world.chunks[chunk].sequence = 0
+    world.num_objects = 0
+    world.num_removed = 0
+    world.num_chunks = 0
+    world.entries = 0
+    occupants = array_at(world.object_at, np.int32, world.width * world.height)
+    for i in range(len(occupants)):
+        occupants[i] = 0
+    for chunk in range(world.chunk_count):
+        record = chunk_at(world, chunk)
+        record.touched = 0
+        record.sequence = 0
         for material in range(NUM_MATERIALS):
-            world.chunks[chunk].materials[material] = 0
+            record.materials[material] = 0
         for kind in range(NUM_KINDS):
-            world.chunks[chunk].creatures[kind] = 0
+            record.creatures[kind] = 0
