@@ -138,7 +138,9 @@ def test_diagnostics(batch: tuple[torch.Tensor, ...]) -> None:
     ratio = np.exp(new.numpy() - old.numpy())
     expected = np.mean(ratio - 1 - np.log(ratio))
     assert float(ppo.approximate_kl(new, old)) == pytest.approx(expected)
-    assert float(ppo.clip_fraction(new, old, 0.2)) == pytest.approx(np.mean(np.abs(ratio - 1) > 0.2))
+    assert float(ppo.clip_fraction(new, old, 0.2)) == pytest.approx(
+        np.mean(np.abs(ratio - 1) > 0.2)
+    )
 
 
 def test_the_kl_estimate_is_unbiased() -> None:

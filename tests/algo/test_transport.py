@@ -26,7 +26,10 @@ def episodes_cost(rng: np.random.Generator, m: int, n: int) -> np.ndarray:
     noise = rng.choice([0.05, 0.3, 1.0])
 
     def some(count: int) -> np.ndarray:
-        x = repertoire[rng.permutation(LARGEST)[:count]] + noise * rng.normal(size=(count, 8)) / 8**0.5
+        x = (
+            repertoire[rng.permutation(LARGEST)[:count]]
+            + noise * rng.normal(size=(count, 8)) / 8**0.5
+        )
         return x / np.linalg.norm(x, axis=1, keepdims=True)
 
     return 1 - some(m) @ some(n).T
@@ -37,7 +40,9 @@ def problems() -> list[np.ndarray]:
     """1,000 problems: every shape from 1x1 to 22x22 at least twice, half of them with structure."""
     rng = np.random.default_rng(0)
     shapes = [(m, n) for m in range(1, LARGEST + 1) for n in range(1, LARGEST + 1)]
-    shapes = shapes * 2 + [tuple(rng.integers(1, LARGEST + 1, 2)) for _ in range(1000 - 2 * len(shapes))]
+    shapes = shapes * 2 + [
+        tuple(rng.integers(1, LARGEST + 1, 2)) for _ in range(1000 - 2 * len(shapes))
+    ]
     costs = []
     for index, (m, n) in enumerate(shapes):
         if index % 2:
@@ -48,12 +53,12 @@ def problems() -> list[np.ndarray]:
     return costs
 
 
-def pot_plan(ot: Any, cost: np.ndarray) -> np.ndarray:
+def pot_plan(ot: Any, cost: np.ndarray, reg: float = REG) -> np.ndarray:
     """POT with its own stopping rule out of reach: exactly 100 iterations."""
     m, n = cost.shape
     return np.asarray(
         ot.partial.entropic_partial_wasserstein(
-            np.ones(m), np.ones(n), cost, REG, m=min(m, n), numItermax=ITERATIONS, stopThr=0
+            np.ones(m), np.ones(n), cost, reg, m=min(m, n), numItermax=ITERATIONS, stopThr=0
         )
     )
 
@@ -84,9 +89,7 @@ def solve(
     return plans
 
 
-def test_plans_equal_those_of_pot(
-    problems: list[np.ndarray], expected: list[np.ndarray]
-) -> None:
+def test_plans_equal_those_of_pot(problems: list[np.ndarray], expected: list[np.ndarray]) -> None:
     for plan, reference in zip(solve(problems, torch.float64), expected, strict=True):
         np.testing.assert_allclose(plan, reference, atol=1e-9, rtol=0)
 

@@ -20,7 +20,11 @@ MODEL = ModelConfig(channels=(4, 6, 6), dense_size=12, hidden_size=10)
 
 
 def make_network(
-    config: ModelConfig = MODEL, *, seed: int = 0, num_actions: int = ACTIONS, auxiliary: bool = True
+    config: ModelConfig = MODEL,
+    *,
+    seed: int = 0,
+    num_actions: int = ACTIONS,
+    auxiliary: bool = True,
 ) -> ActorCritic:
     """A network with every parameter moved off its initial value, so that gains, biases and heads matter."""
     torch.manual_seed(seed)
@@ -67,9 +71,7 @@ def literal_agent(network: ActorCritic) -> Agent:
     """The same agent for the slow functions, in float64 and independent of the network from here on."""
     n = network.normalizer
     if n.enabled:
-        normalizer = Normalizer(
-            True, n.mean_ewma.item(), n.square_ewma.item(), n.weight.item()
-        )
+        normalizer = Normalizer(True, n.mean_ewma.item(), n.square_ewma.item(), n.weight.item())
     else:
         normalizer = Normalizer(False)
     return Agent(literal.parameters(network), normalizer, network.num_actions)

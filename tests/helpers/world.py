@@ -42,7 +42,9 @@ class TinyWorld:
             0, 256, (len(NAMES) + 1, SIZE, SIZE, 3), dtype=np.uint8
         )
 
-    def reset(self, *, out: NDArray[np.uint8] | None = None, **_: Any) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, out: NDArray[np.uint8] | None = None, **_: Any
+    ) -> tuple[Any, dict[str, Any]]:
         out = self._room(out)
         self._unlocked[:] = self._length[:] = 0
         self._return[:] = 0
@@ -126,7 +128,9 @@ class TinyWorld:
 class ScriptedWorld:
     """Random images with rewards and episode ends given in advance, row by row; remembers the actions it was given."""
 
-    def __init__(self, rewards: NDArray[np.float64], dones: NDArray[np.bool_], seed: int = 0) -> None:
+    def __init__(
+        self, rewards: NDArray[np.float64], dones: NDArray[np.bool_], seed: int = 0
+    ) -> None:
         self.rewards, self.dones = rewards, dones
         self.num_envs = rewards.shape[1]
         self._rng = np.random.default_rng(seed)

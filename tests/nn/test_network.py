@@ -38,7 +38,7 @@ def test_published_parameter_counts(preset: str, expected: int) -> None:
 
 
 def test_double_film_adds_a_hidden_layer_of_its_own() -> None:
-    """The second MLP repeats norm (2 x 17) and hidden layer (17 x 1024); its outputs were there before, in one layer."""
+    """The second MLP repeats the norm (2 x 17) and the hidden layer (17 x 1024); the outputs are as many as before."""
     single = count_parameters(crafter_network(ModelConfig()))
     double = count_parameters(crafter_network(ModelConfig(film="double")))
     assert single == 9_234_231

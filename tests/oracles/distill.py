@@ -148,7 +148,7 @@ def prediction(
     )
     loss = contrastive + how.policy_coef * policy + how.value_coef * value
     accuracy = _closer(anchors, *sides)
-    return Terms(loss, float(contrastive), accuracy, float(policy), float(value))
+    return Terms(loss, contrastive.item(), accuracy, policy.item(), value.item())
 
 
 def representations(
@@ -208,4 +208,4 @@ def matching(
     policy, value = regularizers(agent, old, data, steps, latents, how)
     loss = contrastive + how.policy_coef * policy + how.value_coef * value
     accuracy = _closer(anchors, positives, others)
-    return Terms(loss, float(contrastive), accuracy, float(policy), float(value))
+    return Terms(loss, contrastive.item(), accuracy, policy.item(), value.item())

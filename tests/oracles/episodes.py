@@ -57,12 +57,16 @@ def anchor(latents: Tensor, unlocks: Sequence[int], t: int) -> Tensor:
 
 
 def memories(
-    latents: Tensor, following: Tensor, rewards: Sequence[float], dones: Sequence[bool], first: Tensor
+    latents: Tensor,
+    following: Tensor,
+    rewards: Sequence[float],
+    dones: Sequence[bool],
+    first: Tensor,
 ) -> list[Tensor]:
     """One environment's memory at every step, and after the last.
 
-    ``latents[t]`` is of the observation step t was taken at, ``following[t]`` of the one it led to, both with the weights
-    in force at step t.
+    ``latents[t]`` is of the observation step t was taken at, ``following[t]`` of the one it led to,
+    both with the weights in force at step t.
     """
     memory, result = first, [first]
     for t, (reward, done) in enumerate(zip(rewards, dones, strict=True)):

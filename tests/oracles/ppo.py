@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
@@ -47,7 +46,9 @@ def log_softmax(logits: Tensor) -> Tensor:
 def objective(new: ArrayLike, old: ArrayLike, advantages: ArrayLike, clip: float) -> float:
     """The clipped surrogate, a mean over steps."""
     terms = []
-    for a, b, advantage in zip(np.asarray(new), np.asarray(old), np.asarray(advantages), strict=True):
+    for a, b, advantage in zip(
+        np.asarray(new), np.asarray(old), np.asarray(advantages), strict=True
+    ):
         ratio = math.exp(float(a) - float(b))
         low, high = 1 - clip, 1 + clip
         terms.append(min(ratio * advantage, min(max(ratio, low), high) * advantage))

@@ -1,0 +1,150 @@
+"""A distiller on a scripted buffer, and the literal agent beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from achieve.algo.distill import Distiller
+from achieve.config import DistillConfig, ModelConfig
+from achieve.data import batches
+from achieve.data.batches import PredictionBatch, SourceBatch
+from achieve.data.buffer import RolloutBuffer
+from achieve.data.trajectories import Trajectory, cut_trajectories
+from achieve.nn.model import ActorCritic
+from tests.helpers.setup import (
+    MODEL,
+    literal_agent,
+    literal_experience,
+    make_buffer,
+    make_network,
+    perturb,
+)
+from tests.oracles.distill import Agent, Experience, Objective
+
+# Episodes as (length, steps with an achievement), environment after environment.
+EPISODES = [
+    [(9, [0, 3, 7]), (14, [2, 5, 6, 11]), (12, [])],
+    [(5, [3]), (11, [1, 8, 9]), (19, [0, 4, 9, 12, 17])],
+]
+
+
+def script(episodes: list[list[tuple[int, list[int]]]]) -> tuple[np.ndarray, np.ndarray]:
+    """Rewards and ends [S, N] of such episodes, one after another; the rest of the buffer is an unfinished one."""
+    steps = max(sum(length for length, _ in env) for env in episodes) + 3
+    rewards = np.zeros((steps, len(episodes)), dtype=np.float32)
+    dones = np.zeros(rewards.shape, dtype=bool)
+    for env, column in enumerate(episodes):
+        start = 0
+        for length, unlocks in column:
+            rewards[[start + u for u in unlocks], env] = 1.0
+            dones[start + length - 1, env] = True
+            start += length
+        rewards[start:, env] = 1.0  # what lies outside whole episodes must not count
+    return rewards, dones
+
+
+@dataclass
+class Setting:
+    """Everything an auxiliary update needs, fast and slow side by side."""
+
+    network: ActorCritic
+    buffer: RolloutBuffer
+    distiller: Distiller
+    trajectories: list[Trajectory]
+    agent: Agent
+    old: Agent
+    data: Experience
+    how: Objective
+
+    @property
+    def usable(self) -> list[Trajectory]:
+        return [t for t in self.trajectories if len(t.unlocks)]
+
+    def episode(self, trajectory: Trajectory) -> tuple[list[int], list[int]]:
+        return trajectory.steps.tolist(), trajectory.unlocks.tolist()
+
+    def assert_same_statistics(self) -> None:
+        """The value normalisers have seen the same."""
+        if not self.agent.normalizer.enabled:
+            return
+        mean, std = self.network.normalizer.statistics()
+        expected = self.agent.normalizer.statistics()
+        np.testing.assert_allclose([float(mean), float(std)], expected, rtol=1e-5)
+
+
+def make_setting(
+    config: DistillConfig | None = None,
+    model: ModelConfig = MODEL,
+    episodes: list[list[tuple[int, list[int]]]] = EPISODES,
+    *,
+    clip: bool = False,
+    moved: float = 0.05,
+    seed: int = 0,
+    solver: Any = None,
+) -> Setting:
+    """A buffer of these episodes; the network has moved on since the phase began, so that old and new differ.
+
+    Without `clip` gradients keep their size, to be compared.
+    """
+    config = config or DistillConfig()
+    if not clip:
+        config = replace(config, max_grad_norm=1e9)
+    network = make_network(model, seed=seed)
+    rewards, dones = script(episodes)
+    buffer = make_buffer(rewards, dones, memory=model.hidden_size if model.memory else 0, seed=seed)
+    distiller = Distiller(network, buffer, config, 0.15, graphs=False, solver=solver)
+    trajectories = cut_trajectories(buffer.rewards, buffer.dones, buffer.fresh, 0.15)
+    distiller._freeze([t for t in trajectories if len(t.unlocks)])
+    old = literal_agent(network).frozen()
+    if moved:
+        torch.manual_seed(seed + 50)
+        perturb(network, moved)
+        if network.normalizer.enabled:
+            network.normalizer.update(torch.randn(20) * 3 - 1)
+    how = Objective(
+        config.temperature,
+        config.policy_reg,
+        config.value_reg,
+        config.policy_reg_coef,
+        config.value_reg_coef,
+    )
+    return Setting(
+        network,
+        buffer,
+        distiller,
+        trajectories,
+        literal_agent(network),
+        old,
+        literal_experience(buffer),
+        how,
+    )
+
+
+def row_of(batch: batches.Batch) -> tuple[torch.Tensor, tuple[int, ...]]:
+    """A batch as an update takes it."""
+    return torch.from_numpy(batches.pack(batch)), batches.layout(batch)
+
+
+def prediction_pairs(batch: PredictionBatch, trajectory: Trajectory) -> list[tuple[int, int]]:
+    """Steps and negatives of a prediction update, as steps of the trajectory."""
+    step_of = {int(place): t for t, place in enumerate(trajectory.steps)}
+    count = int(batch.count[0])
+    return [
+        (step_of[int(batch.images[p])], step_of[int(batch.images[n])])
+        for p, n in zip(batch.positive[:count], batch.negative[:count], strict=True)
+    ]
+
+
+def state_steps(batch: SourceBatch, trajectory: Trajectory) -> list[int]:
+    """The regularisers' states of a matching update, as steps of the source, in the order they are taken."""
+    step_of = {int(place): t for t, place in enumerate(trajectory.steps)}
+    return [step_of[int(batch.images[i])] for i in batch.states]
+
+
+def statistics(totals: Any) -> dict[str, float]:
+    """What an update reported."""
+    return dict(totals.means())

@@ -1,0 +1,261 @@
+"""The matching update against a loop over matches, each achievement encoded apart and POT for the plans."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from achieve.config import DistillConfig
+from achieve.data import batches
+from achieve.data.batches import SourceBatch, TargetBatch
+from tests.algo.distilling import Setting, make_setting, row_of, state_steps, statistics
+from tests.algo.test_transport import pot_plan
+from tests.conftest import Optional
+from tests.helpers.setup import MODEL, assert_same_gradients
+from tests.oracles import distill
+from tests.oracles.distill import Match
+
+WIDTH, TARGETS = 6, 5
+CONFIG = DistillConfig(num_targets=TARGETS)
+
+
+class Update:
+    """One matching update of a source, its random draws fixed."""
+
+    def __init__(self, setting: Setting, source: int, targets: list[int], seed: int = 0) -> None:
+        self.setting = setting
+        self.source = setting.usable[source]
+        self.targets = [setting.usable[t] for t in targets]
+        self.batch, self.target_batch = batches.matching_batch(
+            self.source, self.targets, TARGETS, WIDTH, np.random.default_rng(seed)
+        )
+        self.noise = torch.rand(
+            TARGETS, WIDTH, WIDTH, generator=torch.Generator().manual_seed(seed)
+        )
+
+    def run(
+        self, batch: SourceBatch | None = None, target_batch: TargetBatch | None = None
+    ) -> dict[str, float]:
+        """With the given batches in place of the plain ones."""
+        distiller = self.setting.distiller
+        distiller._make_room(WIDTH)
+        row, lengths = row_of(target_batch or self.target_batch)
+        distiller._encode_targets(row, lengths=lengths)
+        distiller._noise.copy_(self.noise)
+        row, lengths = row_of(batch or self.batch)
+        distiller._matching_update(row, lengths=lengths)
+        return statistics(distiller._matching_totals)
+
+    def find_matches(self, ot: Any) -> list[Match]:
+        s = self.setting
+        return distill.find_matches(
+            s.agent,
+            s.data,
+            s.episode(self.source),
+            [s.episode(t) for t in self.targets],
+            lambda cost: pot_plan(ot, cost, s.distiller._config.transport_reg),
+        )
+
+    def literal(self, matches: list[Match], states: list[int]) -> distill.Terms:
+        s = self.setting
+        negatives = [
+            int(float(self.noise[k, i, j]) * len(self.targets[k].unlocks)) for k, i, j in matches
+        ]
+        return distill.matching(
+            s.agent,
+            s.old,
+            s.data,
+            s.episode(self.source),
+            [s.episode(t) for t in self.targets],
+            matches,
+            negatives,
+            states,
+            s.how,
+        )
+
+    def check(self, ot: Any) -> list[Match]:
+        """Loss, parts, gradients and value statistics; returns the matches."""
+        matches = self.find_matches(ot)
+        states = state_steps(self.batch, self.source)[: len(matches)]
+        assert len(states) == len(matches) > 0
+        terms = self.literal(matches, states)
+        expected = self.setting.agent.gradients(terms.loss)
+        reported = self.run()
+        assert reported["matches"] == len(matches)
+        possible = sum(min(len(self.source.unlocks), len(t.unlocks)) for t in self.targets)
+        assert reported["match_rate"] == pytest.approx(len(matches) / possible)
+        assert reported["loss"] == pytest.approx(terms.contrastive, rel=1e-3)
+        assert reported["accuracy"] == pytest.approx(terms.accuracy)
+        assert reported["policy_reg"] == pytest.approx(terms.policy, rel=1e-3)
+        assert reported["value_reg"] == pytest.approx(terms.value, rel=1e-3)
+        assert_same_gradients(self.setting.network, expected, 2e-4)
+        self.setting.assert_same_statistics()
+        return matches
+
+
+@pytest.fixture(scope="module")
+def ot(optional: Optional) -> Any:
+    return optional.module("ot")
+
+
+@pytest.mark.parametrize(
+    ("source", "targets"),
+    [(0, [1]), (0, [1, 2, 3, 4]), (1, [4, 0, 3]), (2, [1, 3]), (4, [0, 1, 2, 3])],
+)
+def test_updates(ot: Any, source: int, targets: list[int]) -> None:
+    Update(make_setting(CONFIG), source, targets).check(ot)
+
+
+READINGS = {
+    "the paper's policy regulariser": replace(CONFIG, policy_reg="old-new"),
+    "the paper's value regulariser": replace(CONFIG, value_reg="frozen"),
+    "other coefficients": replace(CONFIG, policy_reg_coef=0.3, value_reg_coef=2.5, temperature=0.5),
+}
+
+
+@pytest.mark.parametrize("name", READINGS)
+def test_readings(ot: Any, name: str) -> None:
+    Update(make_setting(READINGS[name]), 1, [0, 4]).check(ot)
+
+
+@pytest.mark.parametrize("model", [replace(MODEL, memory=False), replace(MODEL, norm=False)])
+def test_variants(ot: Any, model: Any) -> None:
+    Update(make_setting(CONFIG, model), 4, [0, 1]).check(ot)
+
+
+def test_soft_plans_leave_some_unmatched(ot: Any) -> None:
+    matches = Update(make_setting(replace(CONFIG, transport_reg=0.4)), 4, [0, 1, 2, 3]).check(ot)
+    possible = 3 + 4 + 1 + 3
+    assert 0 < len(matches) < possible
+
+
+@pytest.mark.parametrize("targets", [[1], [1, 2, 3, 4]])
+def test_padding_changes_nothing(targets: list[int]) -> None:
+    plain, padded = (Update(make_setting(CONFIG), 0, targets) for _ in range(2))
+    first = plain.run()
+    distiller = padded.setting.distiller
+    second = padded.run(
+        distiller._pad_source(padded.batch), distiller._pad_target(padded.target_batch)
+    )
+    assert first == pytest.approx(second, rel=1e-5)
+    expected = {
+        n: p.grad.double()
+        for n, p in plain.setting.network.named_parameters()
+        if p.grad is not None
+    }
+    for name, p in plain.setting.network.named_parameters():
+        expected.setdefault(name, torch.zeros_like(p, dtype=torch.float64))
+    assert_same_gradients(padded.setting.network, expected)
+    for a, b in zip(plain.setting.network.buffers(), padded.setting.network.buffers(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def everything(cost: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    """A plan that matches all with all: more matches than a real one could have."""
+    i = torch.arange(cost.shape[1])[None, :, None] < rows[:, None, None]
+    j = torch.arange(cost.shape[2])[None, None, :] < columns[:, None, None]
+    return (i & j).to(cost.dtype)
+
+
+def nothing(cost: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    return torch.full_like(cost, 0.5)
+
+
+def test_gradients_stop_at_the_targets() -> None:
+    """The whole gradient comes through the source: a finite difference on an image of a target alone sees none."""
+    setting = make_setting(
+        replace(CONFIG, policy_reg_coef=0.0, value_reg_coef=0.0), solver=everything
+    )
+    update = Update(setting, 0, [1])
+    matches = [(0, i, j) for i in range(3) for j in range(4)]
+    terms = update.literal(matches, [0])
+    expected = setting.agent.gradients(terms.loss)
+    update.run()
+    assert_same_gradients(setting.network, expected, 2e-4)
+    for name, p in setting.network.named_parameters():
+        reached = p.grad is not None and bool(p.grad.any())
+        assert reached is name.startswith("encoder"), name
+
+
+def test_a_source_without_a_match_makes_no_update() -> None:
+    setting = make_setting(CONFIG, solver=nothing)
+    update = Update(setting, 0, [1, 2])
+    network, optimizer = setting.network, setting.distiller.matching_optimizer
+    # A real update first, so that momentum could move weights even without a gradient.
+    optimizer.step(network.encode(setting.data.observations[:4]).square().sum())
+    before = [t.clone() for t in (*network.parameters(), *network.buffers())]
+    state = {name: t.clone() for name, t in optimizer.state_tensors().items()}
+    assert update.run() == {}
+    after = [*network.parameters(), *network.buffers()]
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    assert all(torch.equal(state[name], t) for name, t in optimizer.state_tensors().items())
+
+
+@pytest.mark.parametrize("draw", [0.0, 1 - 2**-24])
+def test_the_ends_of_the_negatives_range(ot: Any, draw: float) -> None:
+    """The smallest and the largest uniform draw in float32 stand for a target's first and last achievement."""
+    update = Update(make_setting(CONFIG), 1, [0, 2, 4])
+    update.noise.fill_(draw)
+    for n in (1, 3, 5):
+        assert int(draw * n) == (n - 1 if draw else 0)
+    update.check(ot)
+
+
+class Parts:
+    """A source whose matches do not fit into a batch."""
+
+    def __init__(self, batch_size: int) -> None:
+        setting = make_setting(replace(CONFIG, batch_size=batch_size), solver=everything)
+        self.update = Update(setting, 0, [1, 4])
+        self.masks: list[torch.Tensor] = []
+        self.grads: list[dict[str, torch.Tensor]] = []
+        distiller = setting.distiller
+        inner = distiller._matching_update
+
+        def spy(row: torch.Tensor, *, lengths: Any, matches: torch.Tensor | None = None) -> None:
+            assert matches is not None
+            inner(row, lengths=lengths, matches=matches)
+            self.masks.append(matches)
+            named = setting.network.named_parameters()
+            self.grads.append(
+                {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in named}
+            )
+
+        distiller._matching_update = spy  # type: ignore[method-assign]
+        distiller._make_room(WIDTH)
+        target_row, target_lengths = row_of(self.update.target_batch)
+        self.encoded = 0
+
+        def encode() -> None:
+            self.encoded += 1
+            distiller._encode_targets(target_row, lengths=target_lengths)
+
+        encode()
+        distiller._noise.copy_(self.update.noise)
+        row, lengths = row_of(self.update.batch)
+        distiller._match_in_parts(row, lengths, encode, np.random.default_rng(0))
+
+
+def test_many_matches_are_split_into_shuffled_parts() -> None:
+    parts = Parts(batch_size=8)
+    sizes = [int(mask.sum()) for mask in parts.masks]
+    assert sizes == [8, 8, 8, 3]  # 3 achievements with 4 and 5 others
+    assert torch.stack(parts.masks).sum(0).max() == 1, "no match twice"
+    assert parts.encoded == 4, "every part sees the targets with the weights in force"
+    first = parts.masks[0].flatten().nonzero().flatten().tolist()
+    everything_in_order = torch.stack(parts.masks).sum(0).flatten().nonzero().flatten().tolist()
+    assert first != everything_in_order[:8]
+
+
+def test_a_part_is_an_update_on_its_matches() -> None:
+    parts = Parts(batch_size=8)
+    update = parts.update
+    matches = [(k, i, j) for k, i, j in parts.masks[0].nonzero().tolist()]
+    terms = update.literal(matches, state_steps(update.batch, update.source)[:8])
+    expected = update.setting.agent.gradients(terms.loss)
+    for name, grad in parts.grads[0].items():
+        torch.testing.assert_close(grad.double(), expected[name], atol=1e-4, rtol=1e-3, msg=name)

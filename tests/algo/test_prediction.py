@@ -1,0 +1,164 @@
+"""The prediction update against one that encodes anchors, positives, negatives and the frozen copy apart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from achieve.config import DistillConfig
+from achieve.data import batches
+from achieve.data.batches import PredictionBatch
+from tests.algo.distilling import (
+    Setting,
+    make_setting,
+    prediction_pairs,
+    row_of,
+    statistics,
+)
+from tests.helpers.setup import MODEL, assert_same_gradients
+from tests.oracles import distill
+from tests.oracles import network as literal
+
+
+def run(setting: Setting, batch: PredictionBatch) -> dict[str, float]:
+    row, lengths = row_of(batch)
+    setting.distiller._prediction_update(row, lengths=lengths)
+    return statistics(setting.distiller._prediction_totals)
+
+
+def check(setting: Setting, batch: PredictionBatch, index: int) -> None:
+    """One update on a trajectory: loss, parts, gradients and value statistics."""
+    trajectory = setting.usable[index]
+    terms = distill.prediction(
+        setting.agent,
+        setting.old,
+        setting.data,
+        *setting.episode(trajectory),
+        prediction_pairs(batch, trajectory),
+        setting.how,
+    )
+    expected = setting.agent.gradients(terms.loss)
+    reported = run(setting, batch)
+    assert reported["loss"] == pytest.approx(terms.contrastive, rel=1e-4)
+    assert reported["accuracy"] == pytest.approx(terms.accuracy)
+    assert reported["policy_reg"] == pytest.approx(terms.policy, rel=1e-3)
+    assert reported["value_reg"] == pytest.approx(terms.value, rel=1e-4)
+    norm = sum(float(g.square().sum()) for g in expected.values()) ** 0.5
+    assert reported["grad_norm"] == pytest.approx(norm, rel=1e-4)
+    assert_same_gradients(setting.network, expected, 2e-4)
+    setting.assert_same_statistics()
+
+
+def only(setting: Setting, index: int) -> PredictionBatch:
+    (batch,) = batches.prediction_batches(setting.usable[index], 512, np.random.default_rng(index))
+    return batch
+
+
+@pytest.mark.parametrize("index", range(5))
+def test_whole_trajectories(index: int) -> None:
+    setting = make_setting()
+    check(setting, only(setting, index), index)
+
+
+READINGS = {
+    "the paper's policy regulariser": DistillConfig(policy_reg="old-new"),
+    "the paper's value regulariser": DistillConfig(value_reg="frozen"),
+    "both of the paper's": DistillConfig(policy_reg="old-new", value_reg="frozen"),
+    "other coefficients": DistillConfig(policy_reg_coef=0.3, value_reg_coef=2.5, temperature=0.5),
+}
+
+
+@pytest.mark.parametrize("name", READINGS)
+def test_readings(name: str) -> None:
+    setting = make_setting(READINGS[name])
+    check(setting, only(setting, 1), 1)
+
+
+VARIANTS = {
+    "no memory": replace(MODEL, memory=False),
+    "no norms": replace(MODEL, norm=False),
+    "two FiLM nets": replace(MODEL, film="double"),
+    "no value normalisation": replace(MODEL, normalize_value=False),
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("value_reg", ["returns", "frozen"])
+def test_variants(name: str, value_reg: str) -> None:
+    setting = make_setting(DistillConfig(value_reg=value_reg), VARIANTS[name])  # type: ignore[arg-type]
+    check(setting, only(setting, 2), 2)
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 7])
+def test_trajectories_longer_than_a_batch(batch_size: int) -> None:
+    """Each part of it, from the same weights: negatives may lie outside the part, anchors too."""
+    count = len(
+        list(
+            batches.prediction_batches(
+                make_setting().usable[4], batch_size, np.random.default_rng(3)
+            )
+        )
+    )
+    assert count == -(-19 // batch_size)
+    for part in sorted({0, 1, count - 1}):
+        setting = make_setting()
+        made = list(
+            batches.prediction_batches(setting.usable[4], batch_size, np.random.default_rng(3))
+        )
+        check(setting, made[part], 4)
+
+
+@pytest.mark.parametrize("batch_size", [512, 7])
+def test_padding_changes_nothing(batch_size: int) -> None:
+    plain, padded = make_setting(), make_setting()
+    batch = next(batches.prediction_batches(plain.usable[4], batch_size, np.random.default_rng(0)))
+    longer = padded.distiller._pad_prediction(batch)
+    assert batches.layout(longer) != batches.layout(batch)
+    first, second = run(plain, batch), run(padded, longer)
+    assert first == pytest.approx(second, rel=1e-5)
+    expected = {
+        n: p.grad.double() for n, p in plain.network.named_parameters() if p.grad is not None
+    }
+    assert_same_gradients(padded.network, expected)
+    for a, b in zip(plain.network.buffers(), padded.network.buffers(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_no_gradient_reaches_the_anchors() -> None:
+    """With every step its own negative the loss is constant, so a gradient could only come from elsewhere."""
+    setting = make_setting(DistillConfig(policy_reg_coef=0.0, value_reg_coef=0.0))
+    batch = only(setting, 0)
+    same = replace(batch, negative=batch.positive)
+    reported = run(setting, same)
+    assert reported["loss"] == pytest.approx(np.log(2), rel=1e-5)
+    assert reported["grad_norm"] == pytest.approx(0, abs=1e-6)
+
+
+def test_gradients_flow_through_positives_and_negatives() -> None:
+    setting = make_setting(DistillConfig(policy_reg_coef=0.0, value_reg_coef=0.0))
+    run(setting, only(setting, 0))
+    for name, p in setting.network.named_parameters():
+        reached = p.grad is not None and bool(p.grad.any())
+        assert reached is not name.startswith(("policy", "value")), name
+
+
+def test_at_the_phase_s_start_the_policy_term_is_zero() -> None:
+    setting = make_setting(moved=0.0)
+    reported = run(setting, only(setting, 0))
+    assert reported["policy_reg"] == pytest.approx(0, abs=1e-6)
+
+
+def test_frozen_outputs_are_those_of_the_network_before_the_phase() -> None:
+    setting = make_setting()
+    places = torch.from_numpy(np.concatenate([t.steps for t in setting.usable]))
+    with torch.no_grad():
+        latent = literal.phi(setting.old.params, setting.data.observations[places])
+        logits, values = literal.heads(setting.old.params, latent, setting.data.remembered(places))
+    stored = setting.distiller._old_logits[places].double()
+    torch.testing.assert_close(stored, logits, atol=1e-5, rtol=1e-5)
+    expected = setting.old.normalizer.denormalize(values)
+    stored = setting.distiller._old_values[places].double()
+    torch.testing.assert_close(stored, expected, atol=1e-5, rtol=1e-5)

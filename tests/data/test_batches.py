@@ -1,0 +1,174 @@
+"""Index tables of the auxiliary updates against what they stand for."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from achieve.data import batches
+from achieve.data.batches import PredictionBatch, SourceBatch, TargetBatch
+from achieve.data.trajectories import Trajectory
+from tests.oracles import episodes as literal
+
+
+def episode(length: int, unlocks: list[int], start: int = 1000) -> Trajectory:
+    """Every third place of a buffer, so that places and steps cannot be confused."""
+    steps = start + 3 * np.arange(length, dtype=np.int64)
+    return Trajectory(steps, np.array(unlocks, dtype=np.int64))
+
+
+def decode(batch: PredictionBatch, trajectory: Trajectory) -> list[tuple[int, int, int, int]]:
+    """(step, negative, before, after) of each real term, as steps of the trajectory."""
+    step_of = {int(place): t for t, place in enumerate(trajectory.steps)}
+
+    def steps(index: np.ndarray) -> list[int]:
+        return [-1 if i < 0 else step_of[int(batch.images[i])] for i in index]
+
+    (count,) = batch.count.tolist()
+    columns = (batch.positive, batch.negative, batch.before, batch.after)
+    return list(zip(*(steps(c[:count]) for c in columns), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("length", "unlocks", "batch_size"),
+    [
+        (2, [0], 8),
+        (8, [0, 6], 8),
+        (9, [4], 8),
+        (16, [0, 1, 2], 8),
+        (30, [3, 4, 20, 28], 7),
+        (30, [28], 1),
+        (1100, [0, 5, 600, 1098], 512),
+    ],
+)
+def test_prediction_tables(length: int, unlocks: list[int], batch_size: int) -> None:
+    trajectory = episode(length, unlocks)
+    made = list(batches.prediction_batches(trajectory, batch_size, np.random.default_rng(0)))
+    assert len(made) == -(-length // batch_size)
+    sizes = [int(b.count[0]) for b in made]
+    assert sizes == [batch_size] * (length // batch_size) + (
+        [length % batch_size] if length % batch_size else []
+    )
+    terms = [term for batch in made for term in decode(batch, trajectory)]
+    assert sorted(t for t, *_ in terms) == list(range(length)), "every step once"
+    assert sorted(n for _, n, *_ in terms) == list(range(length)), "negatives are one permutation"
+    for t, _, before, after in terms:
+        following = literal.next_unlock(unlocks, t)
+        expected = (length - 1, -1) if following is None else (following, following + 1)
+        assert (before, after) == expected
+    for batch in made:
+        assert len(np.unique(batch.images)) == len(batch.images), "each image is encoded once"
+        used = np.concatenate([batch.positive, batch.negative, batch.before, batch.after])
+        assert set(used[used >= 0].tolist()) == set(range(len(batch.images))), "and none in vain"
+
+
+def test_long_trajectories_are_shuffled_before_they_are_split() -> None:
+    trajectory = episode(40, [10])
+    first = next(batches.prediction_batches(trajectory, 20, np.random.default_rng(0)))
+    steps = [t for t, *_ in decode(first, trajectory)]
+    assert sorted(steps) != list(range(20))
+
+
+def test_negatives_are_a_uniform_permutation() -> None:
+    """Fixed points stay: one per trajectory on average, and every step is as likely as any other."""
+    trajectory = episode(6, [2])
+    rng = np.random.default_rng(0)
+    counts: Counter[tuple[int, int]] = Counter()
+    rounds = 6000
+    for _ in range(rounds):
+        (batch,) = batches.prediction_batches(trajectory, 512, rng)
+        counts.update((t, n) for t, n, *_ in decode(batch, trajectory))
+    assert len(counts) == 36
+    # Each cell is binomial with p = 1/6; six deviations is far beyond chance for 36 cells.
+    deviation = (rounds / 6 * (5 / 6)) ** 0.5
+    assert all(abs(c - rounds / 6) < 6 * deviation for c in counts.values())
+
+
+def unpack_places(batch: SourceBatch | TargetBatch, index: np.ndarray) -> list[int]:
+    return [int(batch.images[i]) for i in index]
+
+
+@pytest.mark.parametrize("num_targets", [1, 3, 5])
+def test_matching_tables(num_targets: int) -> None:
+    source = episode(20, [0, 7, 18])
+    others = [episode(9, [2], 3000), episode(30, [1, 2, 3, 28], 5000), episode(2, [0], 7000)]
+    targets = others[:num_targets]
+    width = 6
+    first, second = batches.matching_batch(
+        source, targets, num_targets, width, np.random.default_rng(0)
+    )
+
+    assert first.rows.tolist() == [3]
+    sizes = [len(t.unlocks) for t in targets]
+    assert first.columns.tolist() == sizes + [0] * (num_targets - len(targets))
+    places = source.steps
+    assert unpack_places(first, first.before[:3]) == [places[0], places[7], places[18]]
+    assert unpack_places(first, first.after[:3]) == [places[1], places[8], places[19]]
+    assert len(first.before) == len(first.after) == width
+    assert set(unpack_places(first, first.states)) <= set(places.tolist())
+    assert len(first.states) >= sum(min(3, n) for n in sizes)
+
+    before, after = (a.reshape(num_targets, width) for a in (second.before, second.after))
+    for k, target in enumerate(targets):
+        for j, u in enumerate(target.unlocks.tolist()):
+            assert int(second.images[before[k, j]]) == target.steps[u]
+            assert int(second.images[after[k, j]]) == target.steps[u + 1]
+    assert len(second.images) == 2 * sum(sizes), "each of the targets' images once"
+    for a, b, real in zip(
+        before.ravel(),
+        after.ravel(),
+        [j < n for n in first.columns for j in range(width)],
+        strict=True,
+    ):
+        assert real or a == b, "an absent achievement is the zero vector"
+
+
+def test_states_of_the_regularisers_are_uniform_with_replacement() -> None:
+    source, target = episode(5, [1, 3]), episode(5, [0, 2])
+    rng = np.random.default_rng(0)
+    counts: Counter[int] = Counter()
+    repeated = False
+    for _ in range(3000):
+        batch, _ = batches.matching_batch(source, [target], 2, 4, rng)
+        states = unpack_places(batch, batch.states)
+        repeated |= len(set(states)) < len(states)
+        counts.update(states)
+    total = sum(counts.values())
+    deviation = (total * 0.2 * 0.8) ** 0.5
+    assert repeated
+    assert set(counts) == set(source.steps.tolist())
+    assert all(abs(c - total / 5) < 6 * deviation for c in counts.values())
+
+
+def test_padding_appends_and_packing_is_lossless() -> None:
+    trajectory = episode(9, [4])
+    (batch,) = batches.prediction_batches(trajectory, 16, np.random.default_rng(0))
+    padded = batches.pad(batch, images=12, positive=16, negative=16, before=16, after=16)
+    assert batches.layout(padded) == (12, 16, 16, 16, 16, 1)
+    row = torch.from_numpy(batches.pack(padded))
+    parts = batches.unpack(PredictionBatch, row, batches.layout(padded))
+    for name, values in parts.items():
+        original = getattr(batch, name)
+        assert values.dtype == torch.int64
+        assert values[: len(original)].tolist() == original.tolist()
+        assert not values[len(original) :].any()
+
+
+def test_packing_keeps_the_largest_place_of_a_large_buffer() -> None:
+    """int32 holds any place of a buffer of a billion steps."""
+    place = 2**30
+    batch = PredictionBatch(*(np.array([v]) for v in (place, 0, 0, 0, -1, 1)))
+    parts = batches.unpack(
+        PredictionBatch, torch.from_numpy(batches.pack(batch)), batches.layout(batch)
+    )
+    assert parts["images"].item() == place and parts["after"].item() == -1
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [(1, 4), (4, 4), (5, 10), (10, 10), (11, 20), (20, 20), (21, 30)]
+)
+def test_buckets(size: int, expected: int) -> None:
+    assert batches.bucket(size, (4, 10)) == expected
