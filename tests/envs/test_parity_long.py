@@ -18,6 +18,7 @@ def test_full_comparison() -> None:
     recorded = recordings.load()
     for play, seed, _ in (*recordings.SHORT, *recordings.LONG):
         LockStep(seed=seed, counter=counter).replay(recorded[play, seed].actions)
+    assert counter.events["time limit"], "no player lived to the default time limit"
     for seed in range(1000, 1005):
         game = LockStep(seed=seed, counter=counter)
         for episode in range(10):
@@ -32,3 +33,12 @@ def test_full_comparison() -> None:
     assert counter.steps >= 50_000
     assert counter.events["night"] >= 5_000
     assert counter.events["asleep"] >= 1_000
+
+
+def test_many_worlds() -> None:
+    """World generation alone, over many seeds: every cell and creature after one step."""
+    for seed in range(5000, 5020):
+        game = LockStep(seed=seed)
+        for _ in range(10):
+            game.reset()
+            game.step(0)

@@ -38,10 +38,13 @@ SHORT: tuple[tuple[str, int, int], ...] = (
     ("boxer", 8, 215),
     ("diver", 1, 40),
 )
-# The rest of the full comparison: every play in other worlds, and for longer.
-LONG: tuple[tuple[str, int, int], ...] = tuple(
-    (play, seed, 1200) for play in PLAYS for seed in range(20, 28) if play != "settler"
-) + tuple(("settler", seed, 10_000) for seed in (2, 6, 7))
+# The rest of the full comparison: every play in other worlds, worlds where the player completes all
+# achievements, and one in which it lives to the default time limit of 10,000 steps.
+LONG: tuple[tuple[str, int, int], ...] = (
+    *((play, seed, 1200) for play in PLAYS for seed in range(20, 26)),
+    *(("complete", seed, 1200) for seed in (14, 15, 32)),
+    ("settler", 36, 10_000),
+)
 
 
 @dataclasses.dataclass(frozen=True)

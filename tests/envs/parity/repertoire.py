@@ -71,7 +71,7 @@ PLAYS: dict[str, Play] = {
     "night_watch": Play((*_BASICS, "collect_stone", "sleep_at_night", "shut_in", "wait")),
     "settler": Play(
         (
-            *("fight", "drink", "eat", "stay_in_by_night", "rest", "heal"),
+            *("fight", "stay_in_by_night", "stock_up", "drink", "eat", "rest", "heal"),
             *_STONE_TOOLS,
             "place_furnace",
             "make_iron_sword",

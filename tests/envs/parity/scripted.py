@@ -303,14 +303,24 @@ class ScriptedPlayer(Craft):
         return self._sleep_sheltered() if self.situation.steps % 300 > 150 else None
 
     def stay_in_by_night(self) -> int | None:
-        """From dusk to dawn behind walls, asleep if possible."""
+        """From dusk to dawn behind walls, asleep if possible, unless starving."""
         now = self.situation
-        if not 130 < now.steps % 300 < 285:
+        starving = min(now.inventory["food"], now.inventory["drink"]) < 2
+        if starving or not 130 < now.steps % 300 < 290:
             return None
         action = self._shelter()
         if action is not None or not self._enclosed():
             return action
         return ACTION["sleep" if now.inventory["energy"] < 9 else "noop"]
+
+    def stock_up(self) -> int | None:
+        """Eats and drinks in the afternoon, for the night."""
+        now = self.situation
+        if not 60 < now.steps % 300 <= 130:
+            return None
+        if now.inventory["food"] < 6:
+            return now.act_on(now.objects == COW, "do")
+        return now.act_on(now.where("water"), "do") if now.inventory["drink"] < 8 else None
 
     def lie_down_outside(self) -> int | None:
         """Sleeps on open grass, wherever the player happens to be."""
