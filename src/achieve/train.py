@@ -9,7 +9,6 @@ The loop itself is :func:`_learn`: collect, update, every eighth time distil.
 from __future__ import annotations
 
 import contextlib
-import json
 import resource
 import sys
 import time
@@ -36,7 +35,7 @@ from achieve.envs import make_vec
 from achieve.nn.model import ActorCritic, count_parameters
 from achieve.run.checkpoint import Checkpoint, CheckpointWriter, load_checkpoint
 from achieve.run.errors import CheckpointError, ConfigError
-from achieve.run.folder import RunFolder
+from achieve.run.folder import RunFolder, differences, read_summary
 from achieve.run.hardware import describe
 from achieve.run.logs import JsonlWriter, episode_rows
 from achieve.run.progress import Progress
@@ -46,8 +45,8 @@ from achieve.run.trackers import TensorBoardTracker, Tracker, WandbTracker
 from achieve.run.weights import save_weights
 
 
-class Interrupted(Exception):
-    """Training was asked to stop; the same command continues it."""
+class Interrupted(KeyboardInterrupt):
+    """Training was asked to stop, by Ctrl-C or SIGTERM; the same command continues it."""
 
 
 class Trainer:
@@ -58,14 +57,19 @@ class Trainer:
         self.config = config
         self.device = resolve_device(config.device)
         if config.torch_threads is not None:
+            if config.torch_threads < 1:
+                raise ConfigError(f"torch_threads is {config.torch_threads}; it must be 1 or more")
             torch.set_num_threads(config.torch_threads)
         env = config.env
-        self.envs: Any = make_vec(
-            env.name,
-            num_envs=env.num_envs,
-            seed=world_seeds(config.seed, env.num_envs),
-            threads=env.threads,
-        )
+        try:
+            self.envs: Any = make_vec(
+                env.name,
+                num_envs=env.num_envs,
+                seed=world_seeds(config.seed, env.num_envs),
+                threads=env.threads,
+            )
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
         image_shape, num_actions = check_spaces(self.envs)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream_seed(config.seed, "weights"))
@@ -76,7 +80,8 @@ class Trainer:
         on_gpu = self.device.type == "cuda"
         if on_gpu:
             torch.cuda.set_device(self.device)
-            torch.backends.cudnn.benchmark = True
+            # Its search costs more time over the many sizes here than the found algorithms save (benchmarks/).
+            torch.backends.cudnn.benchmark = False
         precision = config.precision
         if precision == "auto":
             precision = "fp16" if on_gpu else "fp32"
@@ -110,6 +115,7 @@ class Trainer:
             )
         self.rollouts = 0
         self.seconds: dict[str, float] = {}
+        self.latest: dict[str, float] = {}
         self.tally = Tally(self.envs.achievement_names, config.score_steps)
 
     @property
@@ -126,10 +132,11 @@ class Trainer:
 
     @contextlib.contextmanager
     def timed(self, what: str) -> Iterator[None]:
-        """Adds the time of a block to ``seconds[what]``."""
+        """Adds the time of a block to ``seconds[what]``, and keeps it in ``latest``."""
         start = time.perf_counter()
         yield
-        self.seconds[what] = self.seconds.get(what, 0.0) + time.perf_counter() - start
+        self.latest[what] = time.perf_counter() - start
+        self.seconds[what] = self.seconds.get(what, 0.0) + self.latest[what]
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         """Every tensor of the run's state by name, as it lives: writing into them restores it."""
@@ -150,6 +157,7 @@ class Trainer:
         random_state, random_tensors = self.generators.save()
         tensors = {**self._tensors(), **{f"random/{k}": v for k, v in random_tensors.items()}}
         state = {
+            "config": self._decisive_config(),
             "rollouts": self.rollouts,
             "seconds": self.seconds,
             "random": random_state,
@@ -159,7 +167,11 @@ class Trainer:
         return tensors, state, {"envs": self.envs.save_state()}
 
     def load(self, saved: Checkpoint) -> None:
-        """Continue where :meth:`save` was called."""
+        """Continue where :meth:`save` was called, or say why that checkpoint is no use here."""
+        way_out = "move the checkpoint folder away to start the run again"
+        found = differences(saved.state.get("config", {}), self._decisive_config())
+        if found:
+            raise CheckpointError(f"the checkpoint is another run's: {found[0]}; {way_out}")
         mine = self._tensors()
         given = {k: v for k, v in saved.tensors.items() if not k.startswith("random/")}
         wrong = sorted(
@@ -169,8 +181,7 @@ class Trainer:
         )
         if wrong:
             raise CheckpointError(
-                f"the checkpoint does not fit this run: {wrong[0]} is missing or has another size; "
-                "move the checkpoint folder away to start the run again"
+                f"the checkpoint does not fit this run: {wrong[0]} is missing or has another size; {way_out}"
             )
         with torch.no_grad():
             for name, tensor in mine.items():
@@ -184,7 +195,17 @@ class Trainer:
         self.seconds = dict(state["seconds"])
         self.buffer.fresh = np.array(state["fresh"], dtype=bool)
         self.tally.load(state["tally"])
-        self.envs.load_state(saved.blobs["envs"])
+        try:
+            self.envs.load_state(saved.blobs["envs"])
+        except ValueError as error:
+            raise CheckpointError(
+                f"the checkpoint's environments do not fit this run ({error}); {way_out}"
+            ) from error
+
+    def _decisive_config(self) -> dict[str, Any]:
+        """The settings that decide what is computed, without those that say how and where."""
+        settings = to_dict(self.config)
+        return {name: value for name, value in settings.items() if name not in RUNTIME_FIELDS}
 
     def close(self) -> None:
         self.envs.close()
@@ -209,16 +230,17 @@ def train(
     began = time.perf_counter()
     with contextlib.ExitStack() as stack:
         run = stack.enter_context(RunFolder.open(path, to_dict(config), free=RUNTIME_FIELDS))
-        summary = json.loads(run.summary.read_text()) if run.summary.exists() else None
+        summary = read_summary(path)
         if summary is not None:
-            return dict(summary)
+            return summary
         stop = stack.enter_context(StopRequest())
 
         def check() -> None:
             if stop.requested:
                 raise Interrupted(f"stopped; the same command continues the run in {path}")
 
-        trainer = Trainer(config, check)
+        with _forgotten_on_failure(run):
+            trainer = Trainer(config, check)
         stack.callback(trainer.close)
         episodes = stack.enter_context(JsonlWriter(run.episodes))
         metrics = stack.enter_context(JsonlWriter(run.metrics))
@@ -293,13 +315,21 @@ def _learn(
             episode_rows(finished, trainer.envs.achievement_names, config.env.num_envs)
         )
         trainer.tally.add(finished)
-        log("ppo", {**statistics, **trainer.tally.figures(), **_resources(trainer)})
+        log(
+            "ppo",
+            {
+                **statistics,
+                **_normalizer(trainer.network),
+                **trainer.tally.figures(),
+                **_resources(trainer, "rollout", "ppo"),
+            },
+        )
 
         if trainer.distiller is not None and buffer.full:
             show("distilling")
             with trainer.timed("distill"):
                 report = trainer.distiller.run(generators.shuffles, generators.actions)
-            log("distill", {**report.as_dict(), **_resources(trainer)})
+            log("distill", {**report.as_dict(), **_resources(trainer, "distill")})
         if buffer.full:
             buffer.clear()
             last = trainer.rollouts == config.num_rollouts
@@ -328,7 +358,7 @@ def _finish(trainer: Trainer, run: RunFolder) -> dict[str, Any]:
         "steps_per_second": trainer.step / total,
         "arithmetic": trainer.arithmetic,
         "weights_sha256": digest,
-        **_resources(trainer),
+        **_memory(trainer),
         **describe(),
     }
     run.write_summary(summary)
@@ -381,12 +411,42 @@ def _trackers(config: TrainConfig, run: RunFolder, step: int) -> Iterator[Tracke
         yield WandbTracker(run.path.name, run.path, to_dict(config))
 
 
-def _resources(trainer: Trainer) -> dict[str, float]:
-    """Seconds so far in each phase, and memory in GiB."""
+@contextlib.contextmanager
+def _forgotten_on_failure(run: RunFolder) -> Iterator[None]:
+    """Without this, a new run that cannot be set up would leave a config that refuses the corrected command."""
+    try:
+        yield
+    except BaseException:
+        if not run.resumed:
+            run.config.unlink()
+        raise
+
+
+def _normalizer(network: ActorCritic) -> dict[str, float]:
+    """Mean and deviation of the value targets, as now in force."""
+    if not network.normalizer.enabled:
+        return {}
+    mean, std = network.normalizer.statistics()
+    return {"normalizer_mean": mean.item(), "normalizer_std": std.item()}
+
+
+def _resources(trainer: Trainer, *phases: str) -> dict[str, float]:
+    """Steps per second of the phases just done, seconds so far in each, and memory."""
+    config = trainer.config
+    steps = {"distill": config.rollouts_per_phase * config.rollout_steps}
+    rates = {
+        f"{name}_steps_per_second": steps.get(name, config.rollout_steps) / trainer.latest[name]
+        for name in phases
+    }
+    seconds = {f"seconds_{name}": value for name, value in trainer.seconds.items()}
+    return {**rates, **seconds, **_memory(trainer)}
+
+
+def _memory(trainer: Trainer) -> dict[str, float]:
+    """The most memory used so far, in GiB."""
     # Linux counts in KiB, macOS in bytes.
     unit = 2**30 if sys.platform == "darwin" else 2**20
-    figures = {f"seconds_{name}": value for name, value in trainer.seconds.items()}
-    figures["host_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+    figures = {"host_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit}
     if trainer.device.type == "cuda":
         figures["gpu_gib"] = torch.cuda.max_memory_reserved() / 2**30
     return figures

@@ -44,8 +44,8 @@ from achieve.nn.model import ActorCritic
 from achieve.nn.optim import ClippedAdam, all_state
 
 # Sizes updates are padded to where they are replayed as graphs: fine enough to waste little, few enough to capture.
-IMAGE_BUCKETS = (64, 128, 192, 256, 320, 384, 448, 512, 768, 1088)
-TARGET_BUCKETS = (64, 128, 192, 256, 320, 384, 512, 704)
+IMAGE_BUCKETS = (*range(32, 513, 32), 768, 1088)
+TARGET_BUCKETS = (*range(32, 513, 32), 608, 704)
 WIDTH_BUCKETS = (24, 32, 48, 64)
 FROZEN_BATCH = 512
 

@@ -88,6 +88,7 @@ class Collector:
     def collect(self, generator: torch.Generator) -> None:
         """Append one rollout to the buffer, with the values that bootstrap it."""
         buffer, first = self._buffer, self._buffer.filled
+        self._network.keep_weights()
         self._row.fill_(first)
         self._step_in_rollout.zero_()
         # Actions are sampled as argmax(logits + Gumbel noise).
@@ -118,7 +119,7 @@ class Collector:
     def _act_on_device(self) -> None:
         network, buffer = self._network, self._buffer
         reward, done = self._device_outcome[0], self._device_outcome[1] > 0
-        phi = network.encode(self._device_observation)
+        phi = network.encode(self._device_observation, kept=True)
         if network.config.memory:
             memory = next_memory(self.memory, self._latent, phi, reward, done, self._threshold)
             self.memory.copy_(memory)

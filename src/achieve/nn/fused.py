@@ -84,9 +84,7 @@ class _Pool(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         (winner,) = ctx.saved_tensors
         grad = grads[0].contiguous(memory_format=torch.channels_last)
-        grad_bias = None
-        if ctx.has_bias:
-            grad_bias = torch.where(winner < 9, grad.float(), 0.0).sum((0, 2, 3))
+        grad_bias = kernels.pool_bias_backward(grad, winner) if ctx.has_bias else None
         return kernels.pool_backward(grad, winner, *ctx.shape), grad_bias
 
 
@@ -122,12 +120,6 @@ def _add_norm(z: Tensor, skip: Tensor, norm: nn.GroupNorm) -> tuple[Tensor, Tens
     )
 
 
-def _conv(layer: nn.Conv2d, x: Tensor, weight: Tensor | None = None) -> Tensor:
-    weight = layer.weight if weight is None else weight
-    weight = weight.to(x.dtype, memory_format=torch.channels_last)
-    return F.conv2d(x, weight, None, padding=1)
-
-
 class FusedEncoder:
     """Computes the features of a :class:`ResidualEncoder` with norms, whose weights it shares."""
 
@@ -138,14 +130,24 @@ class FusedEncoder:
         self._dtype = dtype
         self._parameters = list(encoder.stacks.parameters())
         self._inverse_scale = torch.ones((), device=self._parameters[0].device)
+        self._kept: dict[nn.Conv2d, Tensor] = {}
+        self._use_kept = False
 
-    def features(self, images: Tensor) -> Tensor:
+    def keep_weights(self) -> None:
+        """Convert the weights now, for calls of :meth:`features` with ``kept``: right while they do not change."""
+        with torch.no_grad():
+            for layer in self._encoder.stacks.modules():
+                if isinstance(layer, nn.Conv2d):
+                    weight = self._half(layer)
+                    # Written in place: captured graphs read from there.
+                    self._kept.setdefault(layer, torch.empty_like(weight)).copy_(weight)
+
+    def features(self, images: Tensor, *, kept: bool = False) -> Tensor:
         """Bytes [B, H, W, C] -> [B, channels, H/8, W/8], float32."""
+        self._use_kept = kept
         x = kernels.prepare(images, self._dtype)
         stacks = [cast(Stack, module) for module in self._encoder.stacks]
-        entry = stacks[0].entry.conv
-        padding = x.shape[1] - images.shape[3]
-        z = _conv(entry, x, F.pad(entry.weight * (256 / 255), (0, 0, 0, 0, 0, padding)))
+        z = self._conv(stacks[0].entry.conv, x)
         for index, stack in enumerate(stacks):
             x = cast(Tensor, _Pool.apply(z, stack.entry.conv.bias))
             x = _norm(cast(nn.GroupNorm, stack.norm), x, relu=False)
@@ -156,15 +158,25 @@ class FusedEncoder:
             if index + 1 < len(stacks):
                 following = stacks[index + 1].entry
                 _, normed = _add_norm(z, x, _group_norm(following))
-                z = _conv(following.conv, normed)
+                z = self._conv(following.conv, normed)
         features = x + torch.relu(z)
         return cast(Tensor, _ScaleGradient.apply(features, self._inverse_scale))
 
-    @staticmethod
-    def _block(block: ResidualBlock, normed: Tensor) -> Tensor:
+    def _block(self, block: ResidualBlock, normed: Tensor) -> Tensor:
         """Both convolutions of a block, from its normed input to before its last ReLU."""
-        z = _conv(block.first.conv, normed)
-        return _conv(block.second.conv, _norm(_group_norm(block.second), z, relu=True))
+        z = self._conv(block.first.conv, normed)
+        return self._conv(block.second.conv, _norm(_group_norm(block.second), z, relu=True))
+
+    def _conv(self, layer: nn.Conv2d, x: Tensor) -> Tensor:
+        weight = self._kept[layer] if self._use_kept else self._half(layer)
+        return F.conv2d(x, weight, None, padding=1)
+
+    def _half(self, layer: nn.Conv2d) -> Tensor:
+        weight = layer.weight
+        if layer is cast(Stack, self._encoder.stacks[0]).entry.conv:
+            # `prepare` divides by 256 where the network divides by 255, and adds channels.
+            weight = F.pad(weight * (256 / 255), (0, 0, 0, 0, 0, -weight.shape[1] % 8))
+        return weight.to(self._dtype, memory_format=torch.channels_last)
 
     def finish_backward(self) -> None:
         """Take the gradients' scale back out of the convolutional part."""

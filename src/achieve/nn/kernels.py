@@ -13,7 +13,21 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-TILE = 8192  # elements of an image handled at once: 16 or 32 per thread
+# Elements of an image a program handles at once. An image that fits is read once.
+FORWARD_TILE = 65536
+BACKWARD_TILE = 32768
+
+
+@triton.jit
+def _input(z_ptr, skip_ptr, sum_ptr, at, inside, RELU: tl.constexpr, ADD: tl.constexpr):
+    """What a norm sees: ``z``, ``relu(z)`` or ``relu(z) + skip``; the sum is rounded as it is stored."""
+    x = tl.load(z_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    if RELU:
+        x = tl.maximum(x, 0.0)
+    if ADD:
+        x += tl.load(skip_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        x = x.to(sum_ptr.dtype.element_ty).to(tl.float32)
+    return x
 
 
 @triton.jit
@@ -25,40 +39,59 @@ def _norm_forward(
     base = image.to(tl.int64) * pixels * C
     rows = tl.arange(0, ROWS)
     offsets = rows[:, None] * C + tl.arange(0, C)[None, :]
-    total = tl.zeros([ROWS, C], tl.float32)
-    square = tl.zeros([ROWS, C], tl.float32)
-    for start in range(0, pixels, ROWS):
-        at = base + start * C + offsets
-        inside = (start + rows < pixels)[:, None]
-        x = tl.load(z_ptr + at, mask=inside, other=0.0).to(tl.float32)
-        if RELU:
-            x = tl.maximum(x, 0.0)
-        if ADD:
-            x += tl.load(skip_ptr + at, mask=inside, other=0.0).to(tl.float32)
-            stored = x.to(sum_ptr.dtype.element_ty)
-            tl.store(sum_ptr + at, stored, mask=inside)
-            x = stored.to(tl.float32)
-        total += x
-        square += x * x
     size = pixels * C
-    mean = tl.sum(tl.sum(total, 1), 0) / size
-    variance = tl.sum(tl.sum(square, 1), 0) / size - mean * mean
-    rstd = 1.0 / tl.sqrt(tl.maximum(variance, 0.0) + eps)
+    gain = tl.load(gain_ptr + tl.arange(0, C))[None, :]
+    bias = tl.load(bias_ptr + tl.arange(0, C))[None, :]
+    if ROWS >= pixels:
+        # The whole image fits into the program's registers: one read.
+        at = base + offsets
+        inside = (rows < pixels)[:, None]
+        x = _input(z_ptr, skip_ptr, sum_ptr, at, inside, RELU, ADD)
+        mean = tl.sum(tl.sum(x, 1), 0) / size
+        centred = tl.where(inside, x - mean, 0.0)
+        rstd = 1.0 / tl.sqrt(tl.sum(tl.sum(centred * centred, 1), 0) / size + eps)
+        if ADD:
+            tl.store(sum_ptr + at, x.to(sum_ptr.dtype.element_ty), mask=inside)
+        y = centred * (gain * rstd) + bias
+        tl.store(out_ptr + at, y.to(out_ptr.dtype.element_ty), mask=inside)
+    else:
+        total = tl.zeros([ROWS, C], tl.float32)
+        square = tl.zeros([ROWS, C], tl.float32)
+        for start in range(0, pixels, ROWS):
+            at = base + start * C + offsets
+            inside = (start + rows < pixels)[:, None]
+            x = _input(z_ptr, skip_ptr, sum_ptr, at, inside, RELU, ADD)
+            if ADD:
+                tl.store(sum_ptr + at, x.to(sum_ptr.dtype.element_ty), mask=inside)
+            total += x
+            square += x * x
+        mean = tl.sum(tl.sum(total, 1), 0) / size
+        variance = tl.sum(tl.sum(square, 1), 0) / size - mean * mean
+        rstd = 1.0 / tl.sqrt(tl.maximum(variance, 0.0) + eps)
+        for start in range(0, pixels, ROWS):
+            at = base + start * C + offsets
+            inside = (start + rows < pixels)[:, None]
+            x = _input(z_ptr, skip_ptr, sum_ptr, at, inside, RELU, ADD)
+            y = (x - mean) * (gain * rstd) + bias
+            tl.store(out_ptr + at, y.to(out_ptr.dtype.element_ty), mask=inside)
     tl.store(mean_ptr + image, mean)
     tl.store(rstd_ptr + image, rstd)
-    gain = tl.load(gain_ptr + tl.arange(0, C))[None, :] * rstd
-    bias = tl.load(bias_ptr + tl.arange(0, C))[None, :]
-    for start in range(0, pixels, ROWS):
-        at = base + start * C + offsets
-        inside = (start + rows < pixels)[:, None]
-        x = tl.load(z_ptr + at, mask=inside, other=0.0).to(tl.float32)
-        if RELU:
-            x = tl.maximum(x, 0.0)
-        if ADD:
-            x += tl.load(skip_ptr + at, mask=inside, other=0.0).to(tl.float32)
-            x = x.to(sum_ptr.dtype.element_ty).to(tl.float32)
-        y = (x - mean) * gain + bias
-        tl.store(out_ptr + at, y.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _store_gradients(
+    grad, normed, raw, grad_sum_ptr, z_ptr, grad_z_ptr, grad_skip_ptr, at, inside, gain, rstd, shift, slope,
+    RELU: tl.constexpr, ADD: tl.constexpr, HAS_GRAD_SUM: tl.constexpr,
+):  # fmt: skip
+    result = rstd * (grad * gain[None, :] - shift - normed * slope)
+    if ADD:
+        if HAS_GRAD_SUM:
+            result += tl.load(grad_sum_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        tl.store(grad_skip_ptr + at, result.to(grad_skip_ptr.dtype.element_ty), mask=inside)
+        raw = tl.load(z_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    if RELU:
+        result = tl.where(raw > 0, result, 0.0)
+    tl.store(grad_z_ptr + at, result.to(grad_z_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -76,41 +109,50 @@ def _norm_backward(
     mean = tl.load(mean_ptr + image)
     rstd = tl.load(rstd_ptr + image)
     gain = tl.load(gain_ptr + columns)
-    by_gain = tl.zeros([ROWS, C], tl.float32)
-    by_bias = tl.zeros([ROWS, C], tl.float32)
-    for start in range(0, pixels, ROWS):
-        at = base + start * C + offsets
-        inside = (start + rows < pixels)[:, None]
-        grad = tl.load(grad_ptr + at, mask=inside, other=0.0).to(tl.float32)
-        x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
-        if RELU and not ADD:
-            x = tl.maximum(x, 0.0)
-        by_gain += grad * ((x - mean) * rstd)
-        by_bias += grad
-    grad_gain = tl.sum(by_gain, 0)
-    grad_bias = tl.sum(by_bias, 0)
-    tl.atomic_add(grad_affine_ptr + columns, grad_gain, sem="relaxed")
-    tl.atomic_add(grad_affine_ptr + C + columns, grad_bias, sem="relaxed")
     size = pixels * C
-    shift = tl.sum(grad_bias * gain, 0) / size
-    slope = tl.sum(grad_gain * gain, 0) / size
-    for start in range(0, pixels, ROWS):
-        at = base + start * C + offsets
-        inside = (start + rows < pixels)[:, None]
+    if ROWS >= pixels:
+        at = base + offsets
+        inside = (rows < pixels)[:, None]
         grad = tl.load(grad_ptr + at, mask=inside, other=0.0).to(tl.float32)
         raw = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
-        x = raw
-        if RELU and not ADD:
-            x = tl.maximum(x, 0.0)
-        result = rstd * (grad * gain[None, :] - shift - (x - mean) * rstd * slope)
-        if ADD:
-            if HAS_GRAD_SUM:
-                result += tl.load(grad_sum_ptr + at, mask=inside, other=0.0).to(tl.float32)
-            tl.store(grad_skip_ptr + at, result.to(grad_skip_ptr.dtype.element_ty), mask=inside)
-            raw = tl.load(z_ptr + at, mask=inside, other=0.0).to(tl.float32)
-        if RELU:
-            result = tl.where(raw > 0, result, 0.0)
-        tl.store(grad_z_ptr + at, result.to(grad_z_ptr.dtype.element_ty), mask=inside)
+        x = tl.maximum(raw, 0.0) if RELU and not ADD else raw
+        normed = (x - mean) * rstd
+        grad_gain = tl.sum(grad * normed, 0)
+        grad_bias = tl.sum(grad, 0)
+        shift = tl.sum(grad_bias * gain, 0) / size
+        slope = tl.sum(grad_gain * gain, 0) / size
+        _store_gradients(
+            grad, normed, raw, grad_sum_ptr, z_ptr, grad_z_ptr, grad_skip_ptr, at, inside, gain, rstd, shift, slope,
+            RELU, ADD, HAS_GRAD_SUM,
+        )  # fmt: skip
+    else:
+        by_gain = tl.zeros([ROWS, C], tl.float32)
+        by_bias = tl.zeros([ROWS, C], tl.float32)
+        for start in range(0, pixels, ROWS):
+            at = base + start * C + offsets
+            inside = (start + rows < pixels)[:, None]
+            grad = tl.load(grad_ptr + at, mask=inside, other=0.0).to(tl.float32)
+            raw = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+            x = tl.maximum(raw, 0.0) if RELU and not ADD else raw
+            by_gain += grad * ((x - mean) * rstd)
+            by_bias += grad
+        grad_gain = tl.sum(by_gain, 0)
+        grad_bias = tl.sum(by_bias, 0)
+        shift = tl.sum(grad_bias * gain, 0) / size
+        slope = tl.sum(grad_gain * gain, 0) / size
+        for start in range(0, pixels, ROWS):
+            at = base + start * C + offsets
+            inside = (start + rows < pixels)[:, None]
+            grad = tl.load(grad_ptr + at, mask=inside, other=0.0).to(tl.float32)
+            raw = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+            x = tl.maximum(raw, 0.0) if RELU and not ADD else raw
+            normed = (x - mean) * rstd
+            _store_gradients(
+                grad, normed, raw, grad_sum_ptr, z_ptr, grad_z_ptr, grad_skip_ptr, at, inside, gain, rstd, shift,
+                slope, RELU, ADD, HAS_GRAD_SUM,
+            )  # fmt: skip
+    tl.atomic_add(grad_affine_ptr + columns, grad_gain, sem="relaxed")
+    tl.atomic_add(grad_affine_ptr + C + columns, grad_bias, sem="relaxed")
 
 
 @triton.jit
@@ -177,6 +219,23 @@ def _pool_backward(
 
 
 @triton.jit
+def _pool_bias_backward(
+    grad_ptr, winner_ptr, out_ptr, pixels, C: tl.constexpr, ROWS: tl.constexpr, STEPS: tl.constexpr
+):  # fmt: skip
+    columns = tl.arange(0, C)
+    total = tl.zeros([ROWS, C], tl.float32)
+    first = tl.program_id(0) * ROWS * STEPS
+    for step in range(STEPS):
+        pixel = first + step * ROWS + tl.arange(0, ROWS)
+        at = pixel.to(tl.int64)[:, None] * C + columns[None, :]
+        inside = (pixel < pixels)[:, None]
+        winner = tl.load(winner_ptr + at, mask=inside, other=9)
+        grad = tl.load(grad_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        total += tl.where(winner < 9, grad, 0.0)
+    tl.atomic_add(out_ptr + columns, tl.sum(total, 0), sem="relaxed")
+
+
+@triton.jit
 def _prepare(image_ptr, out_ptr, pixels, IN: tl.constexpr, OUT: tl.constexpr, BLOCK: tl.constexpr):
     pixel = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     channel = tl.arange(0, OUT)
@@ -232,12 +291,10 @@ def _transport(
     tl.store(out_ptr + at, plan, mask=(i < m) & (j < n))
 
 
-def _tile(channels: int, pixels: int) -> int:
-    return max(1, min(TILE // channels, triton.next_power_of_2(pixels)))
-
-
-def _warps(channels: int, rows: int) -> int:
-    return max(1, min(16, channels * rows // 512))
+def _tiling(channels: int, pixels: int, limit: int) -> dict[str, int]:
+    """Rows of an image a program handles at once, and its warps: 16 to 64 elements per thread."""
+    rows = max(1, min(limit // channels, triton.next_power_of_2(pixels)))
+    return {"ROWS": rows, "num_warps": max(1, min(32, channels * rows // 1024))}
 
 
 def norm_forward(
@@ -249,10 +306,9 @@ def norm_forward(
     x = torch.empty_like(z) if skip is not None else z
     mean = torch.empty(n, device=z.device)
     rstd = torch.empty(n, device=z.device)
-    rows = _tile(c, h * w)
     _norm_forward[(n,)](
         z, z if skip is None else skip, x, out, gain, bias, mean, rstd, eps,
-        pixels=h * w, C=c, ROWS=rows, RELU=relu, ADD=skip is not None, num_warps=_warps(c, rows),
+        pixels=h * w, C=c, RELU=relu, ADD=skip is not None, **_tiling(c, h * w, FORWARD_TILE),
     )  # fmt: skip
     return x, out, mean, rstd
 
@@ -274,12 +330,11 @@ def norm_backward(
     grad_z = torch.empty_like(x)
     grad_skip = torch.empty_like(x) if add else None
     grad_affine = torch.zeros(2, c, device=x.device)
-    rows = _tile(c, h * w)
     _norm_backward[(n,)](
         grad, grad if grad_sum is None else grad_sum, x, z, gain, mean, rstd,
         grad_z, grad_z if grad_skip is None else grad_skip, grad_affine,
-        pixels=h * w, C=c, ROWS=rows, RELU=relu, ADD=add, HAS_GRAD_SUM=grad_sum is not None,
-        num_warps=_warps(c, rows),
+        pixels=h * w, C=c, RELU=relu, ADD=add, HAS_GRAD_SUM=grad_sum is not None,
+        **_tiling(c, h * w, BACKWARD_TILE),
     )  # fmt: skip
     return grad_z, grad_skip, grad_affine[0], grad_affine[1]
 
@@ -309,6 +364,16 @@ def pool_backward(grad: Tensor, winner: Tensor, height: int, width: int) -> Tens
     return out
 
 
+def pool_bias_backward(grad: Tensor, winner: Tensor) -> Tensor:
+    """The gradient of :func:`pool_forward` for its bias: that of the output, summed where the ReLU is open."""
+    n, c, oh, ow = grad.shape
+    out = torch.zeros(c, device=grad.device)
+    rows, steps = max(1, 4096 // c), 16
+    programs = triton.cdiv(n * oh * ow, rows * steps)
+    _pool_bias_backward[(programs,)](grad, winner, out, n * oh * ow, C=c, ROWS=rows, STEPS=steps)
+    return out
+
+
 def prepare(images: Tensor, dtype: torch.dtype) -> Tensor:
     """Bytes [B, H, W, C] -> 1/256 of them [B, 8, H, W], channels last, the added channels zero.
 
@@ -333,7 +398,7 @@ def _channels_last(
 def transport(cost: Tensor, rows: Tensor, columns: Tensor, *, reg: float, iterations: int) -> Tensor:
     """The twin of :func:`achieve.algo.transport.partial_transport`: one program per problem, all in registers."""
     batch, m, n = cost.shape
-    out = torch.empty_like(cost)
+    out = torch.empty(batch, m, n, device=cost.device)  # not empty_like: a cost may be a transposed view
     size = max(16, triton.next_power_of_2(max(m, n)))
     _transport[(batch,)](
         cost.contiguous(), rows.contiguous(), columns.contiguous(), out, m, n, reg,

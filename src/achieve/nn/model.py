@@ -19,7 +19,9 @@ from achieve.nn.normalizer import ValueNormalizer
 class FastFeatures(Protocol):
     """Another way to compute an encoder's convolutional part."""
 
-    def features(self, images: Tensor) -> Tensor: ...
+    def keep_weights(self) -> None: ...
+
+    def features(self, images: Tensor, *, kept: bool) -> Tensor: ...
 
     def finish_backward(self) -> None: ...
 
@@ -105,10 +107,18 @@ class ActorCritic(nn.Module):
             return "bf16"
         return precision
 
-    def encode(self, images: Tensor) -> Tensor:
-        """``phi``: bytes [B, H, W, C] -> [B, D], float32."""
+    def keep_weights(self) -> None:
+        """Prepare for calls of :meth:`encode` with ``kept``, until the weights change."""
         if self._fast is not None:
-            features = self._fast.features(images)
+            self._fast.keep_weights()
+
+    def encode(self, images: Tensor, *, kept: bool = False) -> Tensor:
+        """``phi``: bytes [B, H, W, C] -> [B, D], float32.
+
+        ``kept`` may use weights converted at the last :meth:`keep_weights`.
+        """
+        if self._fast is not None:
+            features = self._fast.features(images, kept=kept)
         else:
             with torch.autocast(
                 images.device.type, dtype=self._autocast, enabled=self._autocast is not None
