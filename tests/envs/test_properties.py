@@ -52,15 +52,27 @@ def _plain(info: dict[str, Any]) -> dict[str, Any]:
     return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in info.items()}
 
 
-@settings(max_examples=20)
-@given(seed=seeds, actions=action_lists(), length=st.integers(1, 60))
-def test_short_episodes_equal_the_original(seed: int, actions: list[int], length: int) -> None:
+def compare_short_episodes(seed: int, actions: list[int], length: int) -> None:
     game = LockStep(seed=seed, length=length)
     game.reset()
     for action in actions:
         *_, done, _ = game.step(action)
         if done:
             game.reset()
+
+
+@settings(max_examples=20)
+@given(seed=seeds, actions=action_lists(), length=st.integers(1, 60))
+def test_short_episodes_equal_the_original(seed: int, actions: list[int], length: int) -> None:
+    compare_short_episodes(seed, actions, length)
+
+
+@pytest.mark.long
+@settings(max_examples=150, derandomize=False)
+@given(seed=seeds, actions=action_lists(40), length=st.integers(1, 400))
+def test_new_episodes_equal_the_original(seed: int, actions: list[int], length: int) -> None:
+    """Other episodes at every run; a failure prints the one to reproduce."""
+    compare_short_episodes(seed, actions, length)
 
 
 @settings(max_examples=12)
