@@ -17,12 +17,12 @@ from .game import RENDER, RESET, STEP
 from .program import Program, original
 from .render import EASEL
 from .simplex import MAX_CORNERS
-from .state import RESULT, SETTINGS, Worlds, allocate
+from .state import CONTEXT, RESULT, SETTINGS, Worlds, allocate
 from .textures import View, make_view
-from .worldgen import NUM_NOISES, TERRAIN, WORKSHOP
+from .worldgen import BLOCK, NUM_NOISES, TERRAIN, WORKSHOP
 
 TABLE_CELLS = 128 * 128
-"""Largest world for which noise tables are kept (they take about 2.7 KB a cell)."""
+"""Largest world for which noise tables are kept (they take about 3.6 KB a cell)."""
 
 _NO_ACTIONS = np.zeros(0, np.int64)
 
@@ -100,62 +100,55 @@ def make_terrain(program: Program, area: tuple[int, int]) -> Terrain:
     """Noise tables for a world size, shared by all environments of that size."""
     width, height = area
     xs, ys = np.meshgrid(np.arange(width), np.arange(height), indexing="ij")
-    parts = {
-        "first": np.zeros((NUM_NOISES, width * height + 1), np.int32),
-        "weights": np.empty((0, 4), np.float64),
-        "vertex": np.empty(0, np.int32),
-        "vertices": np.empty((0, 3), np.uint8),
-        "distance": np.sqrt((xs - width // 2) ** 2 + (ys - height // 2) ** 2),
-    }
+    distance = np.sqrt((xs - width // 2) ** 2 + (ys - height // 2) ** 2)
+    blocks, vertices = np.zeros(0, BLOCK), np.zeros((0, 3), np.uint8)
     if width * height <= TABLE_CELLS:
-        parts |= _tables(program, width, height, parts["first"])
+        blocks = np.zeros(NUM_NOISES * width * height, BLOCK)
+        around = np.zeros((len(blocks), MAX_CORNERS, 3), np.int64)
+        program.build_terrain(width, height, blocks, around)
+        x, y, z = (around & 255).reshape(-1, 3).T
+        distinct, inverse = np.unique((x << 16) | (y << 8) | z, return_inverse=True)
+        blocks["vertices"] = inverse.reshape(len(blocks), MAX_CORNERS)
+        vertices = np.stack([distinct >> 16, (distinct >> 8) & 255, distinct & 255], 1)
+        vertices = vertices.astype(np.uint8)
     record = np.zeros(1, TERRAIN)
-    for name, part in parts.items():
-        record[name] = part.ctypes.data
-    record["num_rows"] = len(parts["weights"])
-    record["num_vertices"] = len(parts["vertices"])
-    return Terrain(record, tuple(parts.values()))
-
-
-def _tables(program: Program, width: int, height: int, first: np.ndarray) -> dict[str, np.ndarray]:
-    weights = np.empty((0, 4), np.float64)
-    vertices = np.empty((0, 3), np.int64)
-    room = np.empty((MAX_CORNERS, 3), np.int64), np.empty((MAX_CORNERS, 4), np.float64)
-    for _ in range(2):  # once to count the rows, once to fill them
-        rows = program.build_terrain(width, height, first, weights, vertices, *room)
-        if len(weights) == 0:
-            weights = np.empty((rows, 4), np.float64)
-            vertices = np.empty((rows, 3), np.int64)
-    x, y, z = (vertices & 255).T
-    distinct, vertex = np.unique((x << 16) | (y << 8) | z, return_inverse=True)
-    points = np.stack([distinct >> 16, (distinct >> 8) & 255, distinct & 255], 1)
-    return {
-        "weights": weights,
-        "vertex": vertex.astype(np.int32),
-        "vertices": points.astype(np.uint8),
-    }
+    record["blocks"] = blocks.ctypes.data if len(blocks) else 0
+    record["vertices"] = vertices.ctypes.data
+    record["distance"] = distance.ctypes.data
+    record["num_vertices"] = len(vertices)
+    return Terrain(record, (blocks, vertices, distance))
 
 
 class Workspace:
     """Memory for one thread: a workshop for making worlds, an easel for drawing them."""
 
-    def __init__(self, terrain: Terrain, view: View, area: tuple[int, int]) -> None:
+    def __init__(self, batch: Batch, view: View) -> None:
         shape = view.record[0]
         pixels = int(shape["map_width"] * shape["map_height"])
         tiles = int(shape["num_tiles"])
-        self.shop = np.zeros(1, WORKSHOP)
-        self.easel = np.zeros(1, EASEL)
-        self._parts: list[np.ndarray] = []
-        self._give(self.shop, "gradients", int(terrain.record["num_vertices"][0]), np.uint8)
-        self._give(self.shop, "tunnels", area[0] * area[1], np.uint8)
-        self._give(self.easel, "lit", tiles * int(shape["tile_bytes"]), np.uint8)
-        self._give(self.easel, "is_lit", tiles, np.uint8)
-        self._give(self.easel, "words", 2 * pixels, np.uint32)
+        shop, easel = np.zeros(1, WORKSHOP), np.zeros(1, EASEL)
+        self._parts = [shop, easel, view]
+        self._give(shop, "gradients", int(batch.terrain.record["num_vertices"][0]), np.uint8)
+        self._give(shop, "tunnels", batch.config.area[0] * batch.config.area[1], np.uint8)
+        self._give(easel, "lit", tiles * int(shape["tile_bytes"]), np.uint8)
+        self._give(easel, "is_lit", tiles, np.uint8)
+        self._give(easel, "words", 2 * pixels, np.uint32)
         for name in ("drawn", "keep", "added"):
-            self._give(self.easel, name, pixels, np.float64)
+            self._give(easel, name, pixels, np.float64)
         for name in ("planes", "noisy"):
-            self._give(self.easel, name, 3 * pixels, np.uint8)
-        self._give(self.easel, "grey", pixels, np.uint8)
+            self._give(easel, name, 3 * pixels, np.uint8)
+        self._give(easel, "grey", pixels, np.uint8)
+        self.context = np.zeros(1, CONTEXT)
+        for name, part in {
+            "worlds": batch.worlds.var,
+            "results": batch.results,
+            "settings": batch.settings,
+            "terrain": batch.terrain.record,
+            "layout": view.record,
+            "shop": shop,
+            "easel": easel,
+        }.items():
+            self.context[name] = part.ctypes.data
 
     def _give(self, record: np.ndarray, name: str, count: int, dtype: Any) -> None:
         part = np.empty(count, dtype)
@@ -203,7 +196,7 @@ class Batch:
         raise TypeError("environments are copied through save_state() and load_state()")
 
     def make_workspace(self) -> Workspace:
-        return Workspace(self.terrain, self.view, self.config.area)
+        return Workspace(self, self.view)
 
     def seed(self, seeds: Sequence[int]) -> None:
         """Starts each environment's sequence of worlds again."""
@@ -220,64 +213,30 @@ class Batch:
         self._known_steps = len(self._daylight)
         self.settings["daylight"] = self._daylight.ctypes.data
 
-    def reset(self, obs: np.ndarray, span: tuple[int, int], workspace: Workspace) -> None:
-        self._advance(RESET, _NO_ACTIONS, obs, span, workspace)
+    def reset(self, obs: np.ndarray, first: int, last: int, workspace: Workspace) -> None:
+        self.program.advance(RESET, workspace.context, _NO_ACTIONS, obs, first, last)
 
     def step(
-        self, actions: np.ndarray, obs: np.ndarray, span: tuple[int, int], workspace: Workspace
+        self, actions: np.ndarray, obs: np.ndarray, first: int, last: int, workspace: Workspace
     ) -> tuple[int, int]:
-        """Steps a span of the environments; how many ended, and the largest step number.
+        """Steps some of the environments; how many ended, and their largest step number.
 
         ``actions`` must be checked, ``obs`` be a C-contiguous uint8 array for all environments.
         """
-        return self._advance(STEP, actions, obs, span, workspace)
-
-    def _advance(
-        self,
-        operation: int,
-        actions: np.ndarray,
-        obs: np.ndarray,
-        span: tuple[int, int],
-        workspace: Workspace,
-    ) -> tuple[int, int]:
-        ended, longest = self.program.advance(
-            operation,
-            self.worlds.var,
-            self.settings,
-            self.terrain.record,
-            self.view.record,
-            workspace.shop,
-            workspace.easel,
-            actions,
-            self.results,
-            obs.ctypes.data,
-            span,
-        )
+        ended, longest = self.program.advance(STEP, workspace.context, actions, obs, first, last)
         return ended, longest
 
     def draw(self, index: int, size: Any = None) -> np.ndarray:
         """An image of one environment that leaves it as it was."""
-        view, shape, workspace = self.view, self.config.image_shape, self.workspace
+        view, shape = self.view, self.config.image_shape
         if size is not None:
             size = self.check_image_size(size)
-            shape = (size[1], size[0], 3)
-            view = make_view(self.config.view, size)
-            workspace = Workspace(self.terrain, view, self.config.area)
-        image = np.zeros(shape, np.uint8)
-        self.program.advance(
-            RENDER,
-            self.worlds.var[index : index + 1],
-            self.settings,
-            self.terrain.record,
-            view.record,
-            workspace.shop,
-            workspace.easel,
-            _NO_ACTIONS,
-            self.results,
-            image.ctypes.data,
-            (0, 1),
-        )
-        return image
+            view, shape = make_view(self.config.view, size), (size[1], size[0], 3)
+        workspace = Workspace(self, view)
+        workspace.context["worlds"] += index * self.worlds.var.itemsize
+        images = np.zeros((1, *shape), np.uint8)
+        self.program.advance(RENDER, workspace.context, _NO_ACTIONS, images, 0, 1)
+        return images[0]
 
     def check_image_size(self, size: Any) -> tuple[int, int]:
         checked = pair("size", size)

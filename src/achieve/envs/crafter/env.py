@@ -147,7 +147,7 @@ class CrafterEnv(gymnasium.Env[np.ndarray, int]):
         batch = self._batch
         batch.longest = 0
         obs = np.empty((1, *batch.config.image_shape), np.uint8)
-        batch.reset(obs, (0, 1), batch.workspace)
+        batch.reset(obs, 0, 1, batch.workspace)
         self._status = RUNNING
         return obs[0]
 
@@ -156,7 +156,7 @@ class CrafterEnv(gymnasium.Env[np.ndarray, int]):
         obs = np.empty((1, *batch.config.image_shape), np.uint8)
         self._actions[0] = action
         batch.prepare_step()
-        ended, batch.longest = batch.step(self._actions, obs, (0, 1), batch.workspace)
+        ended, batch.longest = batch.step(self._actions, obs, 0, 1, batch.workspace)
         reward = float(self._reward[0])
         dead = over = False
         if ended:

@@ -17,16 +17,18 @@ from .data import (
     SKELETON,
     ZOMBIE,
 )
-from .memory import array_at, copy_bytes
+from .memory import array_at, copy_bytes, record_at
 from .player import player
-from .random import copy, seed_generator, world_seed
-from .render import NIGHT_BELOW, render
-from .state import OVER, RUNNING
+from .random import copy, refresh, seed_generator, world_seed
+from .render import EASEL, NIGHT_BELOW, VIEW, render
+from .state import OVER, RESULT, RUNNING, SETTINGS, WORLD
 from .world import add, clear_removed, entity, player_distance
-from .worldgen import clear_world, worldgen
+from .worldgen import TERRAIN, WORKSHOP, clear_world, worldgen
 
 RESET, STEP, RENDER = 0, 1, 2
 BALANCE_EVERY = 10
+WORLD_BYTES = WORLD.itemsize
+RESULT_BYTES = RESULT.itemsize
 
 
 def reset(world, terrain, shop, settings):
@@ -124,9 +126,11 @@ def redraw(world, view, easel, image):
     copy(world.key, easel.key)
     pos = world.pos
     copy(world.frame_key, world.key)
+    refresh(world)
     world.pos = world.frame_pos
     render(world, view, easel, image)
     copy(easel.key, world.key)
+    refresh(world)
     world.pos = pos
 
 
@@ -148,35 +152,35 @@ def finish(world, result):
     result.player_pos[1] = entity(world, 0).y
 
 
-def advance(operation, worlds, settings, terrain, view, shop, easel, actions, results, obs, span):
-    """Resets, steps or draws a span (first, last) of the environments.
+def advance(operation, context, actions, obs, first, last):
+    """Resets, steps or draws the environments from ``first`` to before ``last``.
 
-    All but the numbers ``operation`` and ``obs`` (an address) are arrays; those of length one carry
-    a record. Returns how many environments finished an episode, and their largest step number.
+    Returns how many of them finished an episode, and their largest step number.
     """
+    own = context[0]
     ended = 0
     longest = 0
-    for i in range(span[0], span[1]):
-        count, step_number = advance_one(
+    for i in range(first, last):
+        count, steps = advance_one(
             operation,
-            worlds[i],
-            settings[0],
-            terrain[0],
-            view[0],
-            shop[0],
-            easel[0],
+            record_at(own.worlds + i * WORLD_BYTES, WORLD),
+            record_at(own.results + i * RESULT_BYTES, RESULT),
+            record_at(own.settings, SETTINGS),
+            record_at(own.terrain, TERRAIN),
+            record_at(own.layout, VIEW),
+            record_at(own.shop, WORKSHOP),
+            record_at(own.easel, EASEL),
             actions,
-            results[i],
-            obs,
+            obs.ctypes.data,
             i,
         )
         ended += count
-        longest = max(longest, step_number)
+        longest = max(longest, steps)
     return ended, longest
 
 
 def advance_one(
-    operation, world, settings, terrain, view, shop, easel, actions, result, obs, i
+    operation, world, result, settings, terrain, view, shop, easel, actions, obs, i
 ):
     image_bytes = view.height * view.width * 3
     map_bytes = world.width * world.height

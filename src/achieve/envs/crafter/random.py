@@ -1,7 +1,8 @@
 """NumPy's legacy generator (``RandomState``): the Mersenne Twister, its uniform and its randint.
 
-The generator's 624 words live in the world's variables (``key``), with ``pos`` the number of words
-already used. Nothing here may be reordered or skipped: the game's whole course hangs on the stream.
+A world's record holds the generator's 624 words (``key``), the outputs they give (``ready``) and the
+number of outputs already used (``pos``). Nothing may be drawn out of order or skipped: the game's
+whole course hangs on the stream.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ _TEMPER_B = np.uint32(0x9D2C5680)
 _TEMPER_C = np.uint32(0xEFC60000)
 
 
-def seed_generator(var, seed):
+def seed_generator(world, seed):
     """What ``RandomState(seed)`` does for an integer seed below 2**32."""
-    key = var.key
+    key = world.key
     word = np.uint32(seed)
     for i in range(WORDS):
         key[i] = word
         mixed = np.uint64(word ^ (word >> np.uint32(30)))
         word = np.uint32(mixed * np.uint64(1812433253) + np.uint64(i + 1))
-    var.pos = WORDS
+    world.pos = WORDS
 
 
 def copy(source, target):
@@ -46,27 +47,36 @@ def temper(word):
     return word ^ (word >> np.uint32(18))
 
 
-def next_words(key):
-    """Replaces all 624 words by the next 624.
+def next_words(world):
+    """Replaces all 624 words, and the outputs, by the next 624.
 
     Two loops and a last word, because a word depends on the new value of the one 227 before it: so
     the compiler sees distances it can use vector instructions for.
     """
+    key = world.key
     split = WORDS - _M
     for i in range(split):
         key[i] = mix(key[i], key[i + 1], key[i + _M])
     for i in range(split, WORDS - 1):
         key[i] = mix(key[i], key[i + 1], key[i - split])
     key[WORDS - 1] = mix(key[WORDS - 1], key[0], key[_M - 1])
+    refresh(world)
+    world.pos = 0
 
 
-def next_word(var):
-    if var.pos >= WORDS:
-        next_words(var.key)
-        var.pos = 0
-    word = var.key[var.pos]
-    var.pos += 1
-    return temper(word)
+def refresh(world):
+    """Computes the outputs from the words."""
+    key, ready = world.key, world.ready
+    for i in range(WORDS):
+        ready[i] = temper(key[i])
+
+
+def next_word(world):
+    if world.pos >= WORDS:
+        next_words(world)
+    word = world.ready[world.pos]
+    world.pos += 1
+    return word
 
 
 def uniform(world):
@@ -93,21 +103,16 @@ def randint(world, high):
     return np.int64(value)
 
 
-def fill_words(var, out):
+def fill_words(world, out):
     """The next ``len(out)`` raw outputs, in bulk."""
     done = 0
-    total = out.shape[0]
-    while done < total:
-        if var.pos >= WORDS:
-            next_words(var.key)
-            var.pos = 0
-        start = var.pos
-        count = min(WORDS - start, total - done)
-        source = var.key[start : start + count]
-        target = out[done : done + count]
+    while done < len(out):
+        if world.pos >= WORDS:
+            next_words(world)
+        count = min(WORDS - world.pos, len(out) - done)
         for i in range(count):
-            target[i] = temper(source[i])
-        var.pos = start + count
+            out[done + i] = world.ready[world.pos + i]
+        world.pos += count
         done += count
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from .batch import Batch
 from .data import ARROW, CHUNK, NUM_KINDS, NUM_MATERIALS, PLAYER
 from .daylight import daylight_table
+from .random import temper
 from .state import BOUND, NEW, OBJECT, OVER, WORLD, Worlds, allocate, bind
 
 MAGIC = b"achieve-crafter\0"
@@ -61,9 +62,9 @@ def save(batch: Batch, extra: dict[str, Any]) -> bytes:
 
 
 def _without_addresses(var: np.ndarray) -> np.ndarray:
-    """A copy without what only means something where it was made; `bind` fills it in again."""
+    """A copy without what only means something where it was made or follows from the rest."""
     clean = var.copy()
-    for name in BOUND:
+    for name in (*BOUND, "ready"):
         clean[name] = 0
     return clean
 
@@ -81,6 +82,7 @@ def load(
         position = _read_block(new, i, body, position)
     if position != len(body):
         raise StateError(f"the saved state has {len(body) - position} bytes too many")
+    new.var["ready"] = temper(new.var["key"])
     for i in range(batch.num_envs):
         _check(new, i)
         _derive(new, i)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .data import ACHIEVEMENTS, CHUNK, ITEMS, NUM_KINDS, NUM_MATERIALS
+from .random import WORDS
 
 # Where an environment stands in its life.
 NEW, RUNNING, OVER = 0, 1, 2
@@ -50,8 +51,9 @@ WORLD = np.dtype(
         ("inventory", np.int64, (len(ITEMS),)),
         ("achievements", np.int64, (len(ACHIEVEMENTS),)),
         ("unlocked", np.int64, (len(ACHIEVEMENTS),)),
-        ("key", np.uint32, (624,)),  # the generator
-        ("frame_key", np.uint32, (624,)),  # the generator as it was before the last observation
+        ("key", np.uint32, (WORDS,)),  # the generator, see `random`
+        ("ready", np.uint32, (WORDS,)),
+        ("frame_key", np.uint32, (WORDS,)),  # the generator as it was before the last observation
     ],
     align=True,
 )
@@ -114,6 +116,16 @@ SETTINGS = np.dtype(
     ],
     align=True,
 )
+
+CONTEXT = np.dtype(
+    [
+        # Addresses of records (of the first, for the two that there is one of per environment).
+        (name, np.int64)
+        for name in ("worlds", "results", "settings", "terrain", "layout", "shop", "easel")
+    ],
+    align=True,
+)
+"""All a thread needs to run environments."""
 
 
 class Worlds(NamedTuple):

@@ -34,12 +34,12 @@ class Pool:
 
     def reset(self, obs: np.ndarray) -> None:
         batch = self._batch
-        batch.reset(obs, (0, batch.num_envs), batch.workspace)
+        batch.reset(obs, 0, batch.num_envs, batch.workspace)
 
     def step(self, actions: np.ndarray, obs: np.ndarray) -> int:
         batch = self._batch
         batch.prepare_step()
-        ended, batch.longest = batch.step(actions, obs, (0, batch.num_envs), batch.workspace)
+        ended, batch.longest = batch.step(actions, obs, 0, batch.num_envs, batch.workspace)
         return ended
 
     def close(self) -> None:
