@@ -67,13 +67,13 @@ class Setting:
     def episode(self, trajectory: Trajectory) -> tuple[list[int], list[int]]:
         return trajectory.steps.tolist(), trajectory.unlocks.tolist()
 
-    def assert_same_statistics(self) -> None:
+    def assert_same_statistics(self, tolerance: float = 1e-9) -> None:
         """The value normalisers have seen the same."""
         if not self.agent.normalizer.enabled:
             return
         mean, std = self.network.normalizer.statistics()
         expected = self.agent.normalizer.statistics()
-        np.testing.assert_allclose([float(mean), float(std)], expected, rtol=1e-5)
+        np.testing.assert_allclose([float(mean), float(std)], expected, rtol=tolerance)
 
 
 def make_setting(

@@ -86,8 +86,7 @@ def test_memory_after_one_step(name: str, dtype: torch.dtype, done: bool) -> Non
     result = next_memory(
         memory, latent, phi, torch.tensor([reward], dtype=dtype), torch.tensor([done]), THRESHOLD
     )
+    expected = literal.nu(latent, phi) if unlocked else memory
     if done:
         expected = torch.zeros(1, 6)
-    else:
-        expected = literal.nu(latent, phi) if unlocked else memory
     torch.testing.assert_close(result, expected)

@@ -30,7 +30,7 @@ def run(setting: Setting, batch: PredictionBatch) -> dict[str, float]:
 
 
 def check(setting: Setting, batch: PredictionBatch, index: int) -> None:
-    """One update on a trajectory: loss, parts, gradients and value statistics."""
+    """One update on a trajectory, in float64: loss, parts, gradients and value statistics."""
     trajectory = setting.usable[index]
     terms = distill.prediction(
         setting.agent,
@@ -42,13 +42,13 @@ def check(setting: Setting, batch: PredictionBatch, index: int) -> None:
     )
     expected = setting.agent.gradients(terms.loss)
     reported = run(setting, batch)
-    assert reported["loss"] == pytest.approx(terms.contrastive, rel=1e-4)
+    assert reported["loss"] == pytest.approx(terms.contrastive, rel=1e-9)
     assert reported["accuracy"] == pytest.approx(terms.accuracy)
-    assert reported["policy_reg"] == pytest.approx(terms.policy, rel=1e-3)
-    assert reported["value_reg"] == pytest.approx(terms.value, rel=1e-4)
+    assert reported["policy_reg"] == pytest.approx(terms.policy, rel=1e-9)
+    assert reported["value_reg"] == pytest.approx(terms.value, rel=1e-9)
     norm = sum(float(g.square().sum()) for g in expected.values()) ** 0.5
-    assert reported["grad_norm"] == pytest.approx(norm, rel=1e-4)
-    assert_same_gradients(setting.network, expected, 2e-4)
+    assert reported["grad_norm"] == pytest.approx(norm, rel=1e-9)
+    assert_same_gradients(setting.network, expected, 1e-9)
     setting.assert_same_statistics()
 
 
@@ -57,6 +57,7 @@ def only(setting: Setting, index: int) -> PredictionBatch:
     return batch
 
 
+@pytest.mark.usefixtures("in_float64")
 @pytest.mark.parametrize("index", range(5))
 def test_whole_trajectories(index: int) -> None:
     setting = make_setting()
@@ -71,6 +72,7 @@ READINGS = {
 }
 
 
+@pytest.mark.usefixtures("in_float64")
 @pytest.mark.parametrize("name", READINGS)
 def test_readings(name: str) -> None:
     setting = make_setting(READINGS[name])
@@ -85,6 +87,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.usefixtures("in_float64")
 @pytest.mark.parametrize("name", VARIANTS)
 @pytest.mark.parametrize("value_reg", ["returns", "frozen"])
 def test_variants(name: str, value_reg: str) -> None:
@@ -92,6 +95,7 @@ def test_variants(name: str, value_reg: str) -> None:
     check(setting, only(setting, 2), 2)
 
 
+@pytest.mark.usefixtures("in_float64")
 @pytest.mark.parametrize("batch_size", [1, 4, 7])
 def test_trajectories_longer_than_a_batch(batch_size: int) -> None:
     """Each part of it, from the same weights: negatives may lie outside the part, anchors too."""

@@ -54,17 +54,26 @@ def make_buffer(
     steps, envs = rewards.shape
     buffer = RolloutBuffer(rollouts, steps // rollouts, envs, IMAGE, memory, torch.device("cpu"))
     g = torch.Generator().manual_seed(seed)
+    if _in_float64():
+        for name in ("memory", "log_probs", "values", "advantages", "returns"):
+            setattr(buffer, name, getattr(buffer, name).double())
     buffer.observations.random_(0, 256, generator=g)
     buffer.actions.random_(0, ACTIONS, generator=g)
     if memory:
         buffer.memory.copy_(literal.unit(torch.randn(buffer.memory.shape, generator=g)))
     buffer.returns.normal_(generator=g).mul_(3).add_(2)
-    buffer.rewards[:] = rewards
+    buffer.values.normal_(generator=g)
+    buffer.log_probs.uniform_(-3, -0.5, generator=g)
+    buffer.rewards = rewards.astype(np.float64 if _in_float64() else np.float32)
     buffer.dones[:] = dones
     if fresh is not None:
         buffer.fresh = np.array(fresh, dtype=bool)
     buffer.filled = steps
     return buffer
+
+
+def _in_float64() -> bool:
+    return torch.get_default_dtype() == torch.float64
 
 
 def literal_agent(network: ActorCritic) -> Agent:

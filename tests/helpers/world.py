@@ -18,8 +18,9 @@ SIZE = 16
 class TinyWorld:
     """Vector environment with images of noise around a state, four achievements in a row and short episodes.
 
-    Action 1 unlocks the next achievement with probability 0.4 (reward 1, or 0.9 with damage). Episodes end at random, or
-    by truncation after `limit` steps. `labels` renames achievements in the log only: what a learner may see is the same.
+    Action 1 unlocks the next achievement with probability 0.4 (reward 1, or 0.9 with damage). Episodes
+    end at random, or by truncation after `limit` steps. `labels` renames achievements in the log only:
+    what a learner may see is the same.
     """
 
     achievement_names = NAMES

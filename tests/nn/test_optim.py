@@ -76,6 +76,20 @@ def test_a_skipped_step_leaves_no_trace() -> None:
     assert steps <= {0.0, 2.0} and 2.0 in steps
 
 
+def test_a_gradient_that_is_not_finite_is_skipped() -> None:
+    network = Tiny()
+    optimizer = make(network)
+    optimizer.step(network.loss(3))
+    weights = [p.detach().clone() for p in network.parameters()]
+    state = {name: t.clone() for name, t in optimizer.state_tensors().items()}
+    for broken in (float("inf"), float("nan")):
+        optimizer.step(network.loss(2) * broken)
+        assert all(torch.equal(a, b) for a, b in zip(weights, network.parameters(), strict=True))
+        assert all(torch.equal(state[n], t) for n, t in optimizer.state_tensors().items())
+    optimizer.step(network.loss(2))
+    assert not torch.equal(weights[0], network.a)
+
+
 def test_writing_into_the_state_restores_it() -> None:
     def play(network: Tiny, optimizer: ClippedAdam, steps: range) -> None:
         for step in steps:

@@ -1,0 +1,186 @@
+"""The PPO phase: minibatches, normalised targets and advantages, and the weights it ends with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from achieve.algo.learner import PPOLearner
+from achieve.config import ModelConfig, PPOConfig
+from achieve.data.buffer import RolloutBuffer
+from tests.algo.recording import snapshot
+from tests.helpers.setup import MODEL, literal_agent, make_buffer, make_network
+from tests.oracles import network as literal
+from tests.oracles import ppo
+from tests.oracles.adam import Adam
+from tests.oracles.distill import Agent
+
+LENGTH, ENVS, ROLLOUTS = 10, 4, 3
+CONFIG = PPOConfig(rollout_length=LENGTH, num_minibatches=4)
+
+
+def filled_buffer(model: ModelConfig = MODEL) -> RolloutBuffer:
+    rng = np.random.default_rng(0)
+    shape = (LENGTH * ROLLOUTS, ENVS)
+    return make_buffer(
+        rng.choice([0.0, 0.1, -0.1, 1.0], shape).astype(np.float32),
+        rng.random(shape) < 0.1,
+        memory=model.hidden_size if model.memory else 0,
+        rollouts=ROLLOUTS,
+    )
+
+
+class Phase:
+    """An update on the newest rollout, with the minibatches it drew."""
+
+    def __init__(
+        self, config: PPOConfig = CONFIG, model: ModelConfig = MODEL, *, rollout: int = 1
+    ) -> None:
+        self.config = config
+        self.buffer = filled_buffer(model)
+        self.first = rollout * LENGTH
+        self.buffer.filled = self.first + LENGTH
+        self.buffer.returns.zero_()
+        self.network = make_network(model)
+        self.agent = literal_agent(self.network)
+        self.batches: list[list[int]] = []
+        self.learner = PPOLearner(self.network, self.buffer, config, graphs=False)
+        inner = self.learner._minibatch
+
+        def spy(index: torch.Tensor) -> None:
+            self.batches.append(index.tolist())
+            inner(index)
+
+        self.learner._minibatch = spy  # type: ignore[method-assign]
+        self.start = snapshot(self.network)
+        self.statistics = self.learner.update(np.random.default_rng(0))
+
+    def targets(self) -> tuple[np.ndarray, np.ndarray]:
+        """Normalised advantages and returns of the rollout [T, N]."""
+        now = slice(self.first, self.first + LENGTH)
+        advantages, returns = ppo.gae(
+            self.buffer.rewards[now],
+            self.buffer.values[self.first : self.first + LENGTH + 1],
+            self.buffer.dones[now],
+            self.config.gamma,
+            self.config.gae_lambda,
+        )
+        return ppo.normalized(advantages), returns
+
+
+def replay(phase: Phase) -> Agent:
+    """The same minibatches, literally."""
+    config, agent, buffer = phase.config, phase.agent, phase.buffer
+    advantages, returns = (torch.from_numpy(x).flatten() for x in phase.targets())
+    optimizer = Adam(config.learning_rate, config.max_grad_norm)
+    half = 0.5 if config.value_half else 1.0
+    for batch in phase.batches:
+        places = torch.tensor(batch)
+        here = places - phase.first * ENVS
+        memory = buffer.flat("memory")[places] if buffer.memory.shape[2] else None
+        agent.normalizer.update(returns[here])
+        latent = literal.phi(agent.params, buffer.flat("observations")[places])
+        logits, values = literal.heads(agent.params, latent, memory)
+        loss = torch.zeros((), dtype=torch.float64)
+        for row, place in enumerate(batch):
+            log_probs = ppo.log_softmax(logits[row])
+            old = buffer.flat("log_probs")[place].double()
+            ratio = (log_probs[buffer.flat("actions")[place]] - old).exp()
+            advantage = advantages[here[row]]
+            low, high = 1 - config.clip_coef, 1 + config.clip_coef
+            surrogate = torch.min(ratio * advantage, ratio.clamp(low, high) * advantage)
+            error = values[row] - agent.normalizer.normalize(returns[here[row]])
+            entropy = -(log_probs.exp() * log_probs).sum()
+            loss = loss - surrogate + config.vf_coef * half * error**2 - config.ent_coef * entropy
+        optimizer.step(agent.params, agent.gradients(loss / len(batch)))
+    return agent
+
+
+def test_epochs_of_shuffled_minibatches_of_the_newest_rollout() -> None:
+    phase = Phase()
+    assert [len(batch) for batch in phase.batches] == [10] * 12
+    rollout = set(range(phase.first * ENVS, (phase.first + LENGTH) * ENVS))
+    epochs = [sum(phase.batches[i : i + 4], []) for i in range(0, 12, 4)]
+    for epoch in epochs:
+        assert set(epoch) == rollout and len(epoch) == len(rollout), "every step once"
+    assert epochs[0] != epochs[1] != epochs[2] != sorted(rollout)
+
+
+@pytest.mark.parametrize("rollout", range(ROLLOUTS))
+def test_advantages_and_returns_are_kept_for_the_auxiliary_phase(rollout: int) -> None:
+    phase = Phase(rollout=rollout)
+    advantages, returns = phase.targets()
+    now = slice(phase.first, phase.first + LENGTH)
+    np.testing.assert_allclose(phase.buffer.returns[now].numpy(), returns, atol=1e-5)
+    np.testing.assert_allclose(phase.buffer.advantages[now].numpy(), advantages, atol=1e-5)
+    elsewhere = torch.ones(LENGTH * ROLLOUTS, dtype=torch.bool)
+    elsewhere[now] = False
+    assert not phase.buffer.returns[elsewhere].any(), "and the other rollouts' stay as they were"
+
+
+CASES = {
+    "published": (CONFIG, MODEL),
+    "the paper's value loss": (replace(CONFIG, value_half=True), MODEL),
+    "no memory": (CONFIG, replace(MODEL, memory=False)),
+    "no norms, no value normalisation": (
+        CONFIG,
+        replace(MODEL, norm=False, normalize_value=False, memory=False),
+    ),
+    "other numbers": (
+        replace(
+            CONFIG, gamma=0.9, gae_lambda=0.3, clip_coef=0.1, vf_coef=1.0, ent_coef=0.2,
+            max_grad_norm=0.1, learning_rate=1e-3, num_epochs=2, num_minibatches=1,
+        ),
+        MODEL,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("in_float64")
+@pytest.mark.parametrize("case", CASES)
+def test_the_weights_after_a_phase(case: str) -> None:
+    config, model = CASES[case]
+    phase = Phase(config, model)
+    agent = replay(phase)
+    for name, end in snapshot(phase.network).items():
+        if not name.startswith(("film", "predictor")):
+            assert (end - phase.start[name]).norm() > 1e-4, f"{name} has not moved"
+        torch.testing.assert_close(end, agent.params[name].detach(), atol=1e-9, rtol=0, msg=name)
+    if model.normalize_value:
+        mean, std = phase.network.normalizer.statistics()
+        np.testing.assert_allclose(
+            [float(mean), float(std)], agent.normalizer.statistics(), rtol=1e-9
+        )
+
+
+def test_the_auxiliary_nets_do_not_move() -> None:
+    phase = Phase()
+    for name, end in snapshot(phase.network).items():
+        if name.startswith(("film", "predictor")):
+            assert torch.equal(end, phase.start[name])
+
+
+def test_statistics_are_means_over_all_minibatches() -> None:
+    phase = Phase(
+        replace(CONFIG, learning_rate=1e-12)
+    )  # the weights stay: each epoch sees the same
+    rows = phase.buffer
+    now = slice(phase.first * ENVS, (phase.first + LENGTH) * ENVS)
+    params = {name: p.detach() for name, p in literal_agent(make_network()).params.items()}
+    latent = literal.phi(params, rows.flat("observations")[now])
+    logits, _ = literal.heads(params, latent, rows.flat("memory")[now])
+    entropy = np.mean(ppo.entropy(logits))
+    assert phase.statistics["entropy"] == pytest.approx(entropy, rel=1e-4)
+    chosen = ppo.log_softmax(logits).gather(1, rows.flat("actions")[now][:, None])[:, 0]
+    advantages, returns = phase.targets()
+    objective = ppo.objective(
+        chosen, rows.flat("log_probs")[now].double(), advantages.ravel(), CONFIG.clip_coef
+    )
+    assert phase.statistics["policy_loss"] == pytest.approx(-objective, rel=1e-3)
+    assert phase.statistics["return_mean"] == pytest.approx(returns.mean(), rel=1e-4)
+    ratio = (chosen - rows.flat("log_probs")[now].double()).exp()
+    expected = float((ratio - 1 - ratio.log()).mean())
+    assert phase.statistics["kl"] == pytest.approx(expected, rel=1e-3)
