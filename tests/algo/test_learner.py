@@ -103,7 +103,7 @@ def test_epochs_of_shuffled_minibatches_of_the_newest_rollout() -> None:
     phase = Phase()
     assert [len(batch) for batch in phase.batches] == [10] * 12
     rollout = set(range(phase.first * ENVS, (phase.first + LENGTH) * ENVS))
-    epochs = [sum(phase.batches[i : i + 4], []) for i in range(0, 12, 4)]
+    epochs = [[i for b in phase.batches[at : at + 4] for i in b] for at in range(0, 12, 4)]
     for epoch in epochs:
         assert set(epoch) == rollout and len(epoch) == len(rollout), "every step once"
     assert epochs[0] != epochs[1] != epochs[2] != sorted(rollout)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ def test_order_of_an_epoch(order: str) -> None:
     for epoch in epochs(events, 6):
         kinds = [type(event) for event in epoch]
         first = Matching if order == "matching-first" else Prediction
-        switches = sum(a is not b for a, b in zip(kinds, kinds[1:], strict=False))
+        switches = sum(a is not b for a, b in pairwise(kinds))
         assert kinds[0] is first and switches == 1
         matching = [e for e in epoch if isinstance(e, Matching)]
         assert sorted(e.source for e in matching) == list(range(5)), (

@@ -1,7 +1,8 @@
 """Runs the package in float64, where it must agree with the slow functions to rounding errors of 1e-15.
 
-The package keeps its arithmetic in float32 on purpose and says so where it matters, by calling `float()`. Taking that as
-`double()` leaves the mathematics as it is: what still differs is a mistake, not a rounding error that Adam blew up.
+The package keeps its arithmetic in float32 on purpose and says so where it matters, by calling `float()`.
+Taking that as `double()` leaves the mathematics as it is: what still differs is a mistake, not a rounding
+error that Adam blew up.
 """
 
 from __future__ import annotations

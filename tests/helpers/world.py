@@ -26,7 +26,13 @@ class TinyWorld:
     achievement_names = NAMES
 
     def __init__(
-        self, num_envs: int, seed: list[int], *, limit: int = 30, labels: list[int] | None = None
+        self,
+        num_envs: int,
+        seed: list[int],
+        threads: int | None = None,
+        *,
+        limit: int = 30,
+        labels: list[int] | None = None,
     ) -> None:
         self.num_envs = num_envs
         self.limit = limit
