@@ -88,6 +88,29 @@ class _Pool(torch.autograd.Function):
         return kernels.pool_backward(grad, winner, *ctx.shape), grad_bias
 
 
+class _EntryConv(torch.autograd.Function):
+    """The first convolution, on what :func:`kernels.prepare` makes of bytes: 1/256 of them, channels added."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.inputs = weight.shape[1]
+        return F.conv2d(x, _entry_weight(weight, x), None, padding=1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        grad = grads[0].contiguous(memory_format=torch.channels_last)
+        weight = kernels.entry_weight_backward(grad, x)
+        return None, weight[:, : ctx.inputs] * (256 / 255)
+
+
+def _entry_weight(weight: Tensor, x: Tensor) -> Tensor:
+    """The network divides bytes by 255, :func:`kernels.prepare` by 256."""
+    padded = F.pad(weight * (256 / 255), (0, 0, 0, 0, 0, x.shape[1] - weight.shape[1]))
+    return padded.to(x.dtype, memory_format=torch.channels_last)
+
+
 class _ScaleGradient(torch.autograd.Function):
     """Half precision -> float32 forward; backward the gradient is brought to a largest entry of 2^-HEADROOM."""
 
@@ -138,16 +161,15 @@ class FusedEncoder:
         with torch.no_grad():
             for layer in self._encoder.stacks.modules():
                 if isinstance(layer, nn.Conv2d):
-                    weight = self._half(layer)
-                    # Written in place: captured graphs read from there.
-                    self._kept.setdefault(layer, torch.empty_like(weight)).copy_(weight)
+                    kept = self._kept.setdefault(layer, torch.empty_like(self._half(layer)))
+                    kept.copy_(layer.weight)  # in place: captured graphs read from there
 
     def features(self, images: Tensor, *, kept: bool = False) -> Tensor:
         """Bytes [B, H, W, C] -> [B, channels, H/8, W/8], float32."""
         self._use_kept = kept
         x = kernels.prepare(images, self._dtype)
         stacks = [cast(Stack, module) for module in self._encoder.stacks]
-        z = self._conv(stacks[0].entry.conv, x)
+        z = cast(Tensor, _EntryConv.apply(x, stacks[0].entry.conv.weight))
         for index, stack in enumerate(stacks):
             x = cast(Tensor, _Pool.apply(z, stack.entry.conv.bias))
             x = _norm(cast(nn.GroupNorm, stack.norm), x, relu=False)
@@ -172,11 +194,7 @@ class FusedEncoder:
         return F.conv2d(x, weight, None, padding=1)
 
     def _half(self, layer: nn.Conv2d) -> Tensor:
-        weight = layer.weight
-        if layer is cast(Stack, self._encoder.stacks[0]).entry.conv:
-            # `prepare` divides by 256 where the network divides by 255, and adds channels.
-            weight = F.pad(weight * (256 / 255), (0, 0, 0, 0, 0, -weight.shape[1] % 8))
-        return weight.to(self._dtype, memory_format=torch.channels_last)
+        return layer.weight.to(self._dtype, memory_format=torch.channels_last)
 
     def finish_backward(self) -> None:
         """Take the gradients' scale back out of the convolutional part."""

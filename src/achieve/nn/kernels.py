@@ -13,9 +13,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# Elements of an image a program handles at once. An image that fits is read once.
-FORWARD_TILE = 65536
-BACKWARD_TILE = 32768
+# Elements of an image a program handles at once, and how many of them a warp takes: the best of those tried on an H200
+# (benchmarks/README.md). An image that fits into one tile is read once.
+TILE = 8192
+PER_WARP = 1024
 
 
 @triton.jit
@@ -42,7 +43,7 @@ def _norm_forward(
     size = pixels * C
     gain = tl.load(gain_ptr + tl.arange(0, C))[None, :]
     bias = tl.load(bias_ptr + tl.arange(0, C))[None, :]
-    if ROWS >= pixels:
+    if pixels <= ROWS:
         # The whole image fits into the program's registers: one read.
         at = base + offsets
         inside = (rows < pixels)[:, None]
@@ -110,7 +111,7 @@ def _norm_backward(
     rstd = tl.load(rstd_ptr + image)
     gain = tl.load(gain_ptr + columns)
     size = pixels * C
-    if ROWS >= pixels:
+    if pixels <= ROWS:
         at = base + offsets
         inside = (rows < pixels)[:, None]
         grad = tl.load(grad_ptr + at, mask=inside, other=0.0).to(tl.float32)
@@ -251,6 +252,37 @@ def _prepare(image_ptr, out_ptr, pixels, IN: tl.constexpr, OUT: tl.constexpr, BL
 
 
 @triton.jit
+def _entry_weight_backward(
+    grad_ptr, image_ptr, out_ptr, pixels, H, W,
+    OUT: tl.constexpr, IN: tl.constexpr, TAPS: tl.constexpr, BLOCK: tl.constexpr, STEPS: tl.constexpr,
+):  # fmt: skip
+    # A matrix product over pixels: gradients [OUT, pixels] times the nine shifted images [pixels, 9 * IN].
+    output = tl.arange(0, OUT)
+    column = tl.arange(0, TAPS)
+    tap = column // IN
+    down = tap // 3 - 1
+    right = tap % 3 - 1
+    total = tl.zeros([OUT, TAPS], tl.float32)
+    first = tl.program_id(0) * BLOCK * STEPS
+    for step in range(STEPS):
+        pixel = first + step * BLOCK + tl.arange(0, BLOCK)
+        inside = pixel < pixels
+        h = (pixel // W) % H
+        w = pixel % W
+        grad = tl.load(
+            grad_ptr + pixel.to(tl.int64)[None, :] * OUT + output[:, None], mask=inside[None, :], other=0.0
+        )
+        row = h[:, None] + down[None, :]
+        col = w[:, None] + right[None, :]
+        ok = inside[:, None] & (tap < 9)[None, :] & (row >= 0) & (row < H) & (col >= 0) & (col < W)
+        neighbour = pixel[:, None] + down[None, :] * W + right[None, :]
+        x = tl.load(image_ptr + neighbour.to(tl.int64) * IN + (column % IN)[None, :], mask=ok, other=0.0)
+        total = tl.dot(grad, x, total)
+    at = output[:, None] * (9 * IN) + column[None, :]
+    tl.atomic_add(out_ptr + at, total, mask=(tap < 9)[None, :], sem="relaxed")
+
+
+@triton.jit
 def _transport(
     cost_ptr, rows_ptr, columns_ptr, out_ptr, m, n, reg,
     iterations: tl.constexpr, SIZE: tl.constexpr,
@@ -291,10 +323,9 @@ def _transport(
     tl.store(out_ptr + at, plan, mask=(i < m) & (j < n))
 
 
-def _tiling(channels: int, pixels: int, limit: int) -> dict[str, int]:
-    """Rows of an image a program handles at once, and its warps: 16 to 64 elements per thread."""
-    rows = max(1, min(limit // channels, triton.next_power_of_2(pixels)))
-    return {"ROWS": rows, "num_warps": max(1, min(32, channels * rows // 1024))}
+def _tiling(channels: int, pixels: int) -> dict[str, int]:
+    rows = max(1, min(TILE // channels, triton.next_power_of_2(pixels)))
+    return {"ROWS": rows, "num_warps": max(1, channels * rows // PER_WARP)}
 
 
 def norm_forward(
@@ -308,7 +339,7 @@ def norm_forward(
     rstd = torch.empty(n, device=z.device)
     _norm_forward[(n,)](
         z, z if skip is None else skip, x, out, gain, bias, mean, rstd, eps,
-        pixels=h * w, C=c, RELU=relu, ADD=skip is not None, **_tiling(c, h * w, FORWARD_TILE),
+        pixels=h * w, C=c, RELU=relu, ADD=skip is not None, **_tiling(c, h * w),
     )  # fmt: skip
     return x, out, mean, rstd
 
@@ -334,7 +365,7 @@ def norm_backward(
         grad, grad if grad_sum is None else grad_sum, x, z, gain, mean, rstd,
         grad_z, grad_z if grad_skip is None else grad_skip, grad_affine,
         pixels=h * w, C=c, RELU=relu, ADD=add, HAS_GRAD_SUM=grad_sum is not None,
-        **_tiling(c, h * w, BACKWARD_TILE),
+        **_tiling(c, h * w),
     )  # fmt: skip
     return grad_z, grad_skip, grad_affine[0], grad_affine[1]
 
@@ -387,6 +418,22 @@ def prepare(images: Tensor, dtype: torch.dtype) -> Tensor:
         images.contiguous(), out, pixels, IN=c, OUT=triton.next_power_of_2(outputs), BLOCK=512
     )
     return out
+
+
+def entry_weight_backward(grad: Tensor, x: Tensor) -> Tensor:
+    """The weight gradient of a 3x3 convolution with few input channels: [B, O, H, W], [B, I, H, W] -> [O, I, 3, 3].
+
+    In float32; the library's kernels for so few channels take several times as long.
+    """
+    n, outputs, h, w = grad.shape
+    inputs = x.shape[1]
+    out = torch.zeros(outputs, 9 * inputs, device=grad.device)
+    block, steps = 64, 32
+    _entry_weight_backward[(triton.cdiv(n * h * w, block * steps),)](
+        grad, x, out, n * h * w, h, w,
+        OUT=outputs, IN=inputs, TAPS=triton.next_power_of_2(9 * inputs), BLOCK=block, STEPS=steps,
+    )  # fmt: skip
+    return out.view(outputs, 3, 3, inputs).permute(0, 3, 1, 2)
 
 
 def _channels_last(
