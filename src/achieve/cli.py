@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -130,18 +130,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments or arguments[0] in ("--help", "-h") or arguments[0] not in COMMANDS:
         return _usage(arguments)
     name, rest = arguments[0], arguments[1:]
-    from achieve.train import Interrupted
-
     try:
         COMMANDS[name](rest)
     except AchieveError as error:
         print(f"achieve {name}: {error}", file=sys.stderr)
         return 2
-    except Interrupted as stop:
-        print(f"achieve {name}: {stop}", file=sys.stderr)
-        return 130
-    except KeyboardInterrupt:
-        print(f"achieve {name}: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        print(f"achieve {name}: {str(stop) or 'interrupted'}", file=sys.stderr)
         return 130
     return 0
 
@@ -185,30 +180,37 @@ def train_command(arguments: list[str]) -> None:
 
     device = resolve_device(parsed.train.device)
     folder = parsed.folder or default_folder(parsed.train)
-    full = parsed.train.preset != "quick"
+    full = parsed.train.model.encoder == "residual"
     if device.type == "cpu" and full:
         console.print("[yellow]no GPU in use: the full network learns some 80 steps per second on two cores;[/] "
                       "--preset quick is made for that")  # fmt: skip
     if device.type == "cuda" and not full:
         console.print("this machine has a GPU: [bold]achieve train --preset ad[/] trains the full agent in minutes")
     summary = train(parsed.train, folder, quiet=parsed.quiet)
-    from achieve.viz.curves import Baseline
-
-    baseline: Baseline | None = None
     if parsed.report and parsed.train.env.name == "crafter":
-        from achieve.viz.run_page import random_baseline, write_run_page
+        _report(folder, summary)
+    else:
+        _show_scores([folder], None)
+    _say(f"run folder: {folder}")
 
-        console.print("writing the report: a random agent to compare with, the curve, a video ...")
-        baseline = random_baseline(folder)
+
+def _report(folder: Path, summary: Mapping[str, Any]) -> None:
+    from achieve.viz.run_page import random_baseline, write_run_page
+
+    console.print("writing the report: a random agent to compare with, the curve, a video ...")
+    baseline = random_baseline(folder)
     _show_scores([folder], None)
-    if baseline is not None:
-        console.print(
-            f"random agent: score {baseline.score:.2f} %, mean return {baseline.mean_return:.2f}; "
-            f"this agent at the end: mean return {summary['reward']:.2f}"
-        )
-        page = write_run_page(folder, baseline)
-        console.print(f"curve, video and page: [bold]{page}[/]")
-    console.print(f"run folder: {folder}")
+    reached = "-" if summary["reward"] is None else f"{summary['reward']:.2f}"
+    console.print(
+        f"random agent: score {baseline.score:.2f} %, mean return {baseline.mean_return:.2f}; "
+        f"this agent at the end: mean return {reached}"
+    )
+    _say(f"curve, video and page: {write_run_page(folder, baseline)}")
+
+
+def _say(text: str) -> None:
+    """A line with a path in it, left whole: neither wrapped nor read as markup."""
+    console.print(text, markup=False, soft_wrap=True)
 
 
 def _saved_config(path: Path) -> configs.TrainConfig:
@@ -229,6 +231,7 @@ def _show_scores(runs: Sequence[Path], steps: int | None) -> None:
     from achieve.analysis.episodes import load_episodes
     from achieve.analysis.report import score_tables
     from achieve.analysis.score import BUDGET, score_run
+    from achieve.run.folder import read_summary
 
     scores = []
     for run in runs:
@@ -236,19 +239,24 @@ def _show_scores(runs: Sequence[Path], steps: int | None) -> None:
         if budget is None:
             known = (run / "config.json").is_file()
             budget = _saved_config(run / "config.json").score_steps if known else BUDGET
-        scores.append(score_run(load_episodes(run), budget=budget))
+        if budget < 1:
+            raise ConfigError(f"steps is {budget}; it must be 1 or more")
+        # A finished run went on after its last episode; an unfinished one is read at the last one's end.
+        taken = (read_summary(run) or {}).get("steps")
+        scores.append(score_run(load_episodes(run), taken, budget))
     console.print(score_tables([run.name for run in runs], scores))
 
 
 def eval_command(arguments: list[str]) -> None:
     parsed: EvalArguments = _parse(EvalArguments, "eval", arguments)
+    if parsed.out is not None and not parsed.out.parent.is_dir():
+        raise ConfigError(f"there is no folder {parsed.out.parent} to write {parsed.out.name} into")
     from rich.progress import Progress
 
     from achieve.agent import load_agent
-    from achieve.analysis.evaluate import evaluate
+    from achieve.analysis.evaluate import evaluate, save_episodes
     from achieve.analysis.report import score_tables
     from achieve.analysis.score import RunScore, crafter_score, success_rates
-    from achieve.run.logs import JsonlWriter
     from achieve.train import resolve_device
 
     agent = load_agent(parsed.agent, device=str(resolve_device(parsed.device)))
@@ -281,13 +289,7 @@ def eval_command(arguments: list[str]) -> None:
     ]
     console.print(score_tables([Path(parsed.agent).name], [result], title="Final policy, unseen worlds", notes=notes))
     if parsed.out is not None:
-        parsed.out.unlink(missing_ok=True)
-        with JsonlWriter(parsed.out) as writer:
-            for step, length, reward, counts in zip(
-                episodes.step, episodes.length, episodes.reward, episodes.achievements, strict=True
-            ):
-                row = {f"achievement_{n}": c for n, c in zip(episodes.names, counts, strict=True)}
-                writer.write({"step": step, "length": length, "reward": round(float(reward), 1), **row})
+        save_episodes(parsed.out, episodes)
 
 
 def _median(values: Any) -> Any:
@@ -298,6 +300,8 @@ def _median(values: Any) -> Any:
 
 def video_command(arguments: list[str]) -> None:
     parsed: VideoArguments = _parse(VideoArguments, "video", arguments)
+    if parsed.max_steps < 1:
+        raise ConfigError(f"max-steps is {parsed.max_steps}; it must be 1 or more")
     from achieve.agent import load_agent
     from achieve.envs.crafter import CrafterEnv
     from achieve.viz.episode import best_world, episode_moments
@@ -315,9 +319,7 @@ def video_command(arguments: list[str]) -> None:
             parsed.fps,
             CrafterEnv().achievement_names,
         )
-    console.print(
-        f"{parsed.out}: {frames} frames, {played.unlocked} achievements, return {played.episode_return:.1f}"
-    )
+    _say(f"{parsed.out}: {frames} frames, {played.unlocked} achievements, return {played.episode_return:.1f}")
 
 
 def export_command(arguments: list[str]) -> None:
@@ -325,7 +327,7 @@ def export_command(arguments: list[str]) -> None:
     from achieve.agent import export_agent
 
     digest = export_agent(parsed.agent, parsed.out)
-    console.print(f"{parsed.out}: {parsed.out.stat().st_size / 1e6:.1f} MB, sha256 {digest}")
+    _say(f"{parsed.out}: {parsed.out.stat().st_size / 1e6:.1f} MB, sha256 {digest}")
 
 
 def bench_command(arguments: list[str]) -> None:
@@ -339,7 +341,7 @@ def bench_command(arguments: list[str]) -> None:
         precision=parsed.precision,
         rollouts=parsed.rollouts,
     )
-    console.print(report, markup=False)
+    _say(report)
     if parsed.markdown is not None:
         parsed.markdown.write_text(report + "\n")
 

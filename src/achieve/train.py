@@ -61,15 +61,7 @@ class Trainer:
                 raise ConfigError(f"torch_threads is {config.torch_threads}; it must be 1 or more")
             torch.set_num_threads(config.torch_threads)
         env = config.env
-        try:
-            self.envs: Any = make_vec(
-                env.name,
-                num_envs=env.num_envs,
-                seed=world_seeds(config.seed, env.num_envs),
-                threads=env.threads,
-            )
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
+        self.envs = make_envs(config)
         image_shape, num_actions = check_spaces(self.envs)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream_seed(config.seed, "weights"))
@@ -363,6 +355,20 @@ def _finish(trainer: Trainer, run: RunFolder) -> dict[str, Any]:
     }
     run.write_summary(summary)
     return summary
+
+
+def make_envs(config: TrainConfig) -> Any:
+    """The training environments of a run, or a sentence on what is wrong with their settings."""
+    env = config.env
+    try:
+        return make_vec(
+            env.name,
+            num_envs=env.num_envs,
+            seed=world_seeds(config.seed, env.num_envs),
+            threads=env.threads,
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def default_folder(config: TrainConfig) -> Path:

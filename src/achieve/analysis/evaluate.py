@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from achieve.agent import Agent
-from achieve.analysis.episodes import Episodes
+from achieve.analysis.episodes import PREFIX, Episodes
 from achieve.config import TrainConfig
 from achieve.envs import make_vec
-from achieve.run.errors import ConfigError
+from achieve.run.errors import ConfigError, RunFolderError
+from achieve.run.files import atomic_file, reason
 from achieve.run.seeding import stream, world_seeds
 
 PARALLEL = 32
@@ -45,8 +48,9 @@ def evaluate(
 
 def evaluate_random(config: TrainConfig, episodes: int = 100, *, seed: int = 0) -> Episodes:
     """The same for an agent that acts at random."""
+    _check_seed(seed)
     rng = np.random.default_rng(stream(seed, "actions"))
-    envs = make_vec(config.env.name, num_envs=1, seed=0)
+    envs: Any = make_vec(config.env.name, num_envs=1, seed=0)
     count = envs.single_action_space.n
     envs.close()
     return play(lambda obs, *_: rng.integers(0, count, len(obs)), config, episodes, seed)
@@ -66,7 +70,7 @@ def play(
     # The first environments play one more where the number does not divide.
     quota = np.full(num_envs, episodes // num_envs) + (np.arange(num_envs) < episodes % num_envs)
     seeds = unseen_seeds(config, seed, num_envs, int(quota.max()))
-    envs = make_vec(config.env.name, num_envs=num_envs, seed=seeds, threads=config.env.threads)
+    envs: Any = make_vec(config.env.name, num_envs=num_envs, seed=seeds, threads=config.env.threads)
     played = np.zeros(num_envs, dtype=np.int64)
     rows = []
     observation, _ = envs.reset()
@@ -87,12 +91,32 @@ def play(
     return Episodes(np.cumsum(lengths), lengths, returns, achievements.astype(np.int64), names)
 
 
+def save_episodes(path: Path, episodes: Episodes) -> None:
+    """Write episodes as JSON lines, as a run's own log has them."""
+    keys = [PREFIX + name for name in episodes.names]
+    rows = zip(
+        episodes.step.tolist(),
+        episodes.length.tolist(),
+        episodes.reward.tolist(),
+        episodes.achievements.tolist(),
+        strict=True,
+    )
+    try:
+        with atomic_file(path) as file:
+            for step, length, reward, counts in rows:
+                row = {"step": step, "length": length, "reward": round(reward, 1)}
+                file.write((json.dumps(row | dict(zip(keys, counts, strict=True))) + "\n").encode())
+    except OSError as error:
+        raise RunFolderError(f"{path} cannot be written: {reason(error)}") from error
+
+
 def unseen_seeds(config: TrainConfig, seed: int, count: int, episodes: int) -> list[int]:
     """Seeds of environments whose first ``episodes`` worlds occurred in no training run of this config's seed.
 
     Crafter makes a world from the environment's seed and the episode's number, modulo 2^31 - 1; chance meetings are
     looked up and avoided.
     """
+    _check_seed(seed)
     trained = set(_worlds(world_seeds(config.seed, config.env.num_envs), _most_episodes(config)))
     draws = np.random.default_rng(stream(seed, "evaluation"))
     chosen: list[int] = []
@@ -101,6 +125,11 @@ def unseen_seeds(config: TrainConfig, seed: int, count: int, episodes: int) -> l
         if candidate not in chosen and trained.isdisjoint(_worlds([candidate], episodes)):
             chosen.append(candidate)
     return chosen
+
+
+def _check_seed(seed: int) -> None:
+    if seed < 0:
+        raise ConfigError(f"seed is {seed}; it must be 0 or more")
 
 
 def _worlds(seeds: list[int], episodes: int) -> Iterator[int]:
