@@ -13,9 +13,9 @@ import numpy as np
 
 from .data import ITEMS
 from .daylight import daylight_table
-from .game import RENDER, RESET, STEP
 from .program import Program, original
 from .render import EASEL
+from .runner import RENDER, RESET, STEP
 from .simplex import MAX_CORNERS
 from .state import CONTEXT, RESULT, SETTINGS, Worlds, allocate
 from .textures import View, make_view
@@ -122,7 +122,7 @@ def make_terrain(program: Program, area: tuple[int, int]) -> Terrain:
 class Workspace:
     """Memory for one thread: a workshop for making worlds, an easel for drawing them."""
 
-    def __init__(self, batch: Batch, view: View) -> None:
+    def __init__(self, batch: Batch, view: View, job: np.ndarray | None = None) -> None:
         shape = view.record[0]
         pixels = int(shape["map_width"] * shape["map_height"])
         tiles = int(shape["num_tiles"])
@@ -149,6 +149,7 @@ class Workspace:
             "easel": easel,
         }.items():
             self.context[name] = part.ctypes.data
+        self.context["job"] = 0 if job is None else job.ctypes.data
 
     def _give(self, record: np.ndarray, name: str, count: int, dtype: Any) -> None:
         part = np.empty(count, dtype)
@@ -195,8 +196,9 @@ class Batch:
         # Records hold addresses: a byte-for-byte copy would share memory with the original.
         raise TypeError("environments are copied through save_state() and load_state()")
 
-    def make_workspace(self) -> Workspace:
-        return Workspace(self, self.view)
+    def make_workspace(self, job: np.ndarray | None = None) -> Workspace:
+        """A thread's own; with a shared job if it runs together with others."""
+        return Workspace(self, self.view, job)
 
     def seed(self, seeds: Sequence[int]) -> None:
         """Starts each environment's sequence of worlds again."""

@@ -1,4 +1,4 @@
-"""One episode from reset to end, and the loop over environments that Python calls."""
+"""One episode: its beginning, a step, the reward, what is seen of it, and its end."""
 
 from __future__ import annotations
 
@@ -17,18 +17,15 @@ from .data import (
     SKELETON,
     ZOMBIE,
 )
-from .memory import array_at, copy_bytes, record_at
+from .memory import array_at, copy_bytes
 from .player import player
 from .random import copy, refresh, seed_generator, world_seed
-from .render import EASEL, NIGHT_BELOW, VIEW, render
-from .state import OVER, RESULT, RUNNING, SETTINGS, WORLD
+from .render import NIGHT_BELOW, render
+from .state import RUNNING
 from .world import add, clear_removed, entity, player_distance
-from .worldgen import TERRAIN, WORKSHOP, clear_world, worldgen
+from .worldgen import clear_world, worldgen
 
-RESET, STEP, RENDER = 0, 1, 2
 BALANCE_EVERY = 10
-WORLD_BYTES = WORLD.itemsize
-RESULT_BYTES = RESULT.itemsize
 
 
 def reset(world, terrain, shop, settings):
@@ -150,62 +147,3 @@ def finish(world, result):
     copy(world.inventory, result.inventory)
     result.player_pos[0] = entity(world, 0).x
     result.player_pos[1] = entity(world, 0).y
-
-
-def advance(operation, context, actions, obs, first, last):
-    """Resets, steps or draws the environments from ``first`` to before ``last``.
-
-    Returns how many of them finished an episode, and their largest step number.
-    """
-    own = context[0]
-    ended = 0
-    longest = 0
-    for i in range(first, last):
-        count, steps = advance_one(
-            operation,
-            record_at(own.worlds + i * WORLD_BYTES, WORLD),
-            record_at(own.results + i * RESULT_BYTES, RESULT),
-            record_at(own.settings, SETTINGS),
-            record_at(own.terrain, TERRAIN),
-            record_at(own.layout, VIEW),
-            record_at(own.shop, WORKSHOP),
-            record_at(own.easel, EASEL),
-            actions,
-            obs.ctypes.data,
-            i,
-        )
-        ended += count
-        longest = max(longest, steps)
-    return ended, longest
-
-
-def advance_one(
-    operation, world, result, settings, terrain, view, shop, easel, actions, obs, i
-):
-    image_bytes = view.height * view.width * 3
-    map_bytes = world.width * world.height
-    image = obs + i * image_bytes
-    if operation == RENDER:
-        redraw(world, view, easel, image)
-        return 0, 0
-    ended = False
-    if operation == STEP:
-        result.reward = step(world, actions[i], settings)
-        dead = world.inventory[HEALTH] <= 0
-        over = settings.length != 0 and world.step >= settings.length
-        result.terminated = dead
-        result.truncated = over and not dead
-        ended = dead or over
-        if settings.semantic != 0:
-            semantic_view(world, settings.semantic + i * map_bytes)
-        if ended:
-            world.status = OVER
-            finish(world, result)
-            if settings.autoreset and settings.final_obs != 0:
-                observe(world, view, easel, settings.final_obs + i * image_bytes)
-    if operation == RESET or (ended and settings.autoreset):
-        reset(world, terrain, shop, settings)
-        if settings.first_semantic != 0:
-            semantic_view(world, settings.first_semantic + i * map_bytes)
-    observe(world, view, easel, image)
-    return (1 if ended else 0), world.step

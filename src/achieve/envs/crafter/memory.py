@@ -7,6 +7,8 @@ short. Addresses are only ever written by `Batch`, which owns what they point to
 
 from __future__ import annotations
 
+import os
+import platform
 from typing import Any
 
 from llvmlite import ir
@@ -66,3 +68,65 @@ def copy_bytes(typingctx: Any, target: Any, source: Any, count: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), codegen
+
+
+def _atomic(operation: str) -> Any:
+    """An atomic read-modify-write of the int64 at an address; returns the old value."""
+
+    @intrinsic
+    def change(typingctx: Any, address: Any, value: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            pointer = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
+            return builder.atomic_rmw(operation, pointer, args[1], "seq_cst")
+
+        return types.int64(types.int64, types.int64), codegen
+
+    return change
+
+
+atomic_add = _atomic("add")
+atomic_max = _atomic("max")
+atomic_swap = _atomic("xchg")
+
+
+@intrinsic
+def atomic_load(typingctx: Any, address: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
+        return builder.load_atomic(pointer, "seq_cst", 8)
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
+def relax(typingctx: Any) -> Any:
+    """Tells the processor that this is a waiting loop."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        machine = platform.machine().lower()
+        if machine in ("x86_64", "amd64"):
+            pause = ir.FunctionType(ir.VoidType(), [])
+            name = "llvm.x86.sse2.pause"
+            builder.call(cgutils.get_or_insert_function(builder.module, pause, name), [])
+        elif machine in ("aarch64", "arm64"):
+            hint = ir.FunctionType(ir.VoidType(), [ir.IntType(32)])
+            name = "llvm.aarch64.hint"
+            function = cgutils.get_or_insert_function(builder.module, hint, name)
+            builder.call(function, [ir.Constant(ir.IntType(32), 1)])
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@intrinsic
+def give_way(typingctx: Any) -> Any:
+    """Lets another thread have the processor, where there are fewer of those than of threads."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if os.name == "posix":
+            yielding = ir.FunctionType(ir.IntType(32), [])
+            function = cgutils.get_or_insert_function(builder.module, yielding, "sched_yield")
+            builder.call(function, [])
+        return context.get_dummy_value()
+
+    return types.void(), codegen

@@ -30,6 +30,8 @@ MODULES = (
     "worldgen",
     "render",
     "game",
+    "runner",
+    "sharing",
 )
 # Without reference counting (`_nrt`) compiled code cannot allocate; all memory comes from Python.
 # The "numpy" error model only concerns division by zero, which no rule does.

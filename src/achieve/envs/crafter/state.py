@@ -121,7 +121,7 @@ CONTEXT = np.dtype(
     [
         # Addresses of records (of the first, for the two that there is one of per environment).
         (name, np.int64)
-        for name in ("worlds", "results", "settings", "terrain", "layout", "shop", "easel")
+        for name in ("worlds", "results", "settings", "terrain", "layout", "shop", "easel", "job")
     ],
     align=True,
 )

@@ -128,7 +128,6 @@ class CrafterVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         if seed is not None:
             self._seeds = sub_seeds(seed, self.num_envs)
             self._batch.seed(self._seeds)
-        self._batch.longest = 0
         self._pool.reset(obs)
         self._begun = True
         self._tick = 0

@@ -1,0 +1,74 @@
+"""Operations on environments: resetting, stepping and drawing some of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .data import HEALTH
+from .game import finish, observe, redraw, reset, semantic_view, step
+from .memory import array_at, record_at
+from .render import EASEL, VIEW
+from .state import OVER, RESULT, SETTINGS, WORLD
+from .worldgen import TERRAIN, WORKSHOP
+
+RESET, STEP, RENDER = 0, 1, 2
+WORLD_BYTES = WORLD.itemsize
+RESULT_BYTES = RESULT.itemsize
+
+
+def run(own, operation, actions, obs, first, last):
+    """Runs the environments from ``first`` to before ``last``; ``own`` is the thread's CONTEXT.
+
+    Returns how many of them finished an episode, and their largest step number. ``actions`` and
+    ``obs`` are addresses of arrays over all environments.
+    """
+    ended = 0
+    longest = 0
+    chosen = array_at(actions, np.int64, last)
+    for i in range(first, last):
+        count, steps = run_one(
+            operation,
+            record_at(own.worlds + i * WORLD_BYTES, WORLD),
+            record_at(own.results + i * RESULT_BYTES, RESULT),
+            record_at(own.settings, SETTINGS),
+            record_at(own.terrain, TERRAIN),
+            record_at(own.layout, VIEW),
+            record_at(own.shop, WORKSHOP),
+            record_at(own.easel, EASEL),
+            chosen[i] if operation == STEP else 0,
+            obs,
+            i,
+        )
+        ended += count
+        longest = max(longest, steps)
+    return ended, longest
+
+
+def run_one(operation, world, result, settings, terrain, view, shop, easel, action, obs, i):
+    image_bytes = view.height * view.width * 3
+    map_bytes = world.width * world.height
+    image = obs + i * image_bytes
+    if operation == RENDER:
+        redraw(world, view, easel, image)
+        return 0, 0
+    ended = False
+    if operation == STEP:
+        result.reward = step(world, action, settings)
+        dead = world.inventory[HEALTH] <= 0
+        over = settings.length != 0 and world.step >= settings.length
+        result.terminated = dead
+        result.truncated = over and not dead
+        ended = dead or over
+        if settings.semantic != 0:
+            semantic_view(world, settings.semantic + i * map_bytes)
+        if ended:
+            world.status = OVER
+            finish(world, result)
+            if settings.autoreset and settings.final_obs != 0:
+                observe(world, view, easel, settings.final_obs + i * image_bytes)
+    if operation == RESET or (ended and settings.autoreset):
+        reset(world, terrain, shop, settings)
+        if settings.first_semantic != 0:
+            semantic_view(world, settings.first_semantic + i * map_bytes)
+    observe(world, view, easel, image)
+    return (1 if ended else 0), world.step
