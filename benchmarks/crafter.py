@@ -32,6 +32,8 @@ sys.path[:] = [entry for entry in sys.path if pathlib.Path(entry or ".").resolve
 if importlib.util.find_spec("achieve") is None:
     sys.path.insert(0, str(_HERE.parent / "src"))
 
+import crafter  # noqa: E402
+
 from achieve.envs import make_vec  # noqa: E402
 from achieve.envs.crafter import CrafterEnv  # noqa: E402
 from achieve.envs.crafter.game import RENDER  # noqa: E402
@@ -133,7 +135,7 @@ class VectorPlay:
     """Random play of a vector environment into one observation buffer."""
 
     def __init__(self, num_envs: int, threads: int, seed: int = 0, **kwargs: Any) -> None:
-        self.vec = make_vec("crafter", num_envs=num_envs, seed=seed, threads=threads, **kwargs)
+        self.vec: Any = make_vec("crafter", num_envs=num_envs, seed=seed, threads=threads, **kwargs)
         self.num_envs = num_envs
         self.out, _ = self.vec.reset()
         self.actions = np.random.default_rng(seed).integers(0, NUM_ACTIONS, (512, num_envs))
@@ -150,8 +152,6 @@ class VectorPlay:
 
 def single_thread(rounds: int, seconds: float) -> Table:
     """Ours and the original in turns, so that both see the same machine."""
-    import crafter
-
     original, original_actions = crafter.Env(seed=0), random_actions(0)
     original.reset()
     ours, actions = CrafterEnv(seed=0), random_actions(0)
@@ -209,7 +209,7 @@ def time_breakdown(seconds: float) -> Table:
 def _our_phases(seconds: float) -> dict[str, float]:
     """Many worlds kept at the same time of day, so that each phase can be timed by itself."""
     play = VectorPlay(64, threads=1, infos="none")
-    batch = play.vec._batch  # type: ignore[attr-defined]
+    batch = play.vec._batch
     draw_all = (np.zeros(0, np.int64), play.out, (0, play.num_envs), batch.workspace)
     phases: dict[str, float] = {}
     clock = Clock(seconds)
@@ -235,8 +235,6 @@ def _our_phases(seconds: float) -> dict[str, float]:
 
 
 def _original_phases(seconds: float) -> dict[str, float]:
-    import crafter
-
     env = crafter.Env(seed=1)
     env.reset()
     totals = {phase: [0.0, 0.0] for phase in _PHASES}

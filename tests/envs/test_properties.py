@@ -68,7 +68,7 @@ def test_short_episodes_equal_the_original(seed: int, actions: list[int], length
 
 
 @pytest.mark.long
-@settings(max_examples=150, derandomize=False)
+@settings(max_examples=80, derandomize=False)
 @given(seed=seeds, actions=action_lists(40), length=st.integers(1, 400))
 def test_new_episodes_equal_the_original(seed: int, actions: list[int], length: int) -> None:
     """Other episodes at every run; a failure prints the one to reproduce."""
@@ -143,8 +143,8 @@ def test_rendering_does_not_change_the_game(seed: int, actions: list[int], sizes
         observed = watched.step(action)
         assert np.array_equal(expected[0], observed[0])
         assert expected[1:4] == observed[1:4]
-        frames = [watched.render() for _ in range(2)]
-        assert np.array_equal(frames[0], frames[1])
+        for _ in range(2):
+            np.testing.assert_array_equal(watched.render(), observed[0])
         for size in sizes:
             watched.render(size=size)
         if expected[2] or expected[3]:
@@ -153,7 +153,7 @@ def test_rendering_does_not_change_the_game(seed: int, actions: list[int], sizes
 
 
 def _vector_digest(num_envs: int, threads: int, steps: int, seed: int) -> str:
-    vec = make_vec("crafter", num_envs=num_envs, seed=seed, threads=threads, length=70)
+    vec: Any = make_vec("crafter", num_envs=num_envs, seed=seed, threads=threads, length=70)
     digest = hashlib.sha256()
     actions = np.random.default_rng(seed).integers(0, NUM_ACTIONS, (steps, num_envs))
     digest.update(vec.reset()[0].tobytes())
@@ -203,7 +203,7 @@ def test_other_processes_agree() -> None:
     data=st.randoms(use_true_random=False),
 )
 def test_vector_equals_single_environments(sub_seeds: list[int], threads: int, length: int, data: Any) -> None:
-    vec = make_vec("crafter", num_envs=len(sub_seeds), seed=sub_seeds, threads=threads, length=length)
+    vec: Any = make_vec("crafter", num_envs=len(sub_seeds), seed=sub_seeds, threads=threads, length=length)
     singles = [CrafterEnv(seed=seed, length=length) for seed in sub_seeds]
     observations, _ = vec.reset()
     for row, env in zip(observations, singles, strict=True):

@@ -214,7 +214,7 @@ class Craft:
         solid = ~now.walkable() & ~lava
         hollow = now.walkable() | np.isin(now.materials, [MATERIAL[name] for name in ("stone", "coal", "tree")])
         columns, rows = np.indices(hollow.shape)
-        distance = abs(columns - now.position[0]) + abs(rows - now.position[1])
+        distance = np.abs(columns - now.position[0]) + np.abs(rows - now.position[1])
         best: tuple[int, Cell, int] | None = None
         for direction, (dx, dy) in enumerate(DIRECTIONS):
             fits = hollow & _shifted(hollow, dx, dy) & _shifted(~lava, -dx, -dy) & (distance <= 24)

@@ -45,7 +45,7 @@ class InsertionOrderedWorld(crafter.engine.World):
 
     def reset(self, seed: int | None = None) -> None:
         super().reset(seed)
-        self._chunks = collections.defaultdict(InsertionOrderedSet)
+        self._chunks: dict[Any, InsertionOrderedSet] = collections.defaultdict(InsertionOrderedSet)
 
 
 def make_reference(**kwargs: Any) -> crafter.Env:
