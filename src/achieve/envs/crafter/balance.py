@@ -5,15 +5,16 @@ from __future__ import annotations
 from .creatures import add_cow, add_skeleton, add_zombie
 from .data import CHUNK, COW, GRASS, PATH, SKELETON, ZOMBIE
 from .random import randint, uniform
+from .typing import World
 from .world import chunk_at, chunk_of, entity, ground, occupant, player_distance, remove
 
 
-def balance(world):
+def balance(world: World) -> None:
     for k in range(world.num_chunks):
         balance_chunk(world, chunk_at(world, k).sequence)
 
 
-def balance_chunk(world, chunk):
+def balance_chunk(world: World, chunk: int) -> None:
     light = world.daylight
     grass = chunk_at(world, chunk).materials[GRASS]
     path = chunk_at(world, chunk).materials[PATH]
@@ -28,17 +29,17 @@ def balance_chunk(world, chunk):
 
 
 def balance_object(
-    world,
-    chunk,
-    kind,
-    material,
-    spawn_distance,
-    despawn_distance,
-    spawn_probability,
-    despawn_probability,
-    target_min,
-    target_max,
-):
+    world: World,
+    chunk: int,
+    kind: int,
+    material: int,
+    spawn_distance: int,
+    despawn_distance: int,
+    spawn_probability: float,
+    despawn_probability: float,
+    target_min: float,
+    target_max: float,
+) -> None:
     count = chunk_at(world, chunk).creatures[kind]
     if count < int(target_min) and uniform(world) < spawn_probability:
         x, y = random_cell(world, chunk, material)
@@ -51,7 +52,7 @@ def balance_object(
             remove(world, index)
 
 
-def spawn(world, kind, x, y):
+def spawn(world: World, kind: int, x: int, y: int) -> None:
     if kind == ZOMBIE:
         add_zombie(world, x, y)
     elif kind == SKELETON:
@@ -60,7 +61,7 @@ def spawn(world, kind, x, y):
         add_cow(world, x, y)
 
 
-def random_cell(world, chunk, material):
+def random_cell(world: World, chunk: int, material: int) -> tuple[int, int]:
     """A random cell of the chunk with the material; there is at least one."""
     width, height = world.width, world.height
     rows = world.chunk_rows
@@ -75,7 +76,7 @@ def random_cell(world, chunk, material):
     return x0, y0
 
 
-def creature(world, chunk, kind, rank):
+def creature(world: World, chunk: int, kind: int, rank: int) -> int:
     """The chunk's creature of a kind that entered it ``rank``-th among those still there."""
     last = -1
     chosen = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -172,6 +173,8 @@ class Batch:
     ) -> None:
         self.config = config
         self.num_envs = num_envs
+        # Two threads in one world could leave it in a state that compiled code cannot survive.
+        self.lock = threading.RLock()
         self.program = original() if rules is None else rules
         self.worlds: Worlds = allocate(num_envs, config.area)
         self.terrain = make_terrain(self.program, config.area)
@@ -237,7 +240,8 @@ class Batch:
         workspace = Workspace(self, view)
         workspace.context["worlds"] += index * self.worlds.var.itemsize
         images = np.zeros((1, *shape), np.uint8)
-        self.program.advance(RENDER, workspace.context, _NO_ACTIONS, images, 0, 1)
+        with self.lock:
+            self.program.advance(RENDER, workspace.context, _NO_ACTIONS, images, 0, 1)
         return images[0]
 
     def check_image_size(self, size: Any) -> tuple[int, int]:

@@ -103,7 +103,9 @@ class _Store(FunctionCache):
         try:
             super().save_overload(sig, data)
         except OSError as error:
-            log.warning("achieve: compiled code could not be kept in %s: %s", self._cache_path, error)
+            log.warning(
+                "achieve: compiled code could not be kept in %s: %s", self._cache_path, error
+            )
 
 
 def announce() -> None:

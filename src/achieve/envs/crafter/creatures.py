@@ -14,6 +14,7 @@ from .data import (
     ZOMBIE,
 )
 from .random import uniform
+from .typing import World
 from .world import (
     add,
     entity,
@@ -36,29 +37,29 @@ PLANT_HEALTH = 1
 RIPE_AFTER = 300
 
 
-def add_cow(world, x, y):
+def add_cow(world: World, x: int, y: int) -> None:
     entity(world, add(world, COW, x, y)).health = COW_HEALTH
 
 
-def add_zombie(world, x, y):
+def add_zombie(world: World, x: int, y: int) -> None:
     entity(world, add(world, ZOMBIE, x, y)).health = ZOMBIE_HEALTH
 
 
-def add_skeleton(world, x, y):
+def add_skeleton(world: World, x: int, y: int) -> None:
     entity(world, add(world, SKELETON, x, y)).health = SKELETON_HEALTH
 
 
-def add_plant(world, x, y):
+def add_plant(world: World, x: int, y: int) -> None:
     entity(world, add(world, PLANT, x, y)).health = PLANT_HEALTH
 
 
-def add_arrow(world, x, y, facing_x, facing_y):
+def add_arrow(world: World, x: int, y: int, facing_x: int, facing_y: int) -> None:
     me = entity(world, add(world, ARROW, x, y))
     me.facing_x = facing_x
     me.facing_y = facing_y
 
 
-def cow(world, index):
+def cow(world: World, index: int) -> None:
     if entity(world, index).health <= 0:
         remove(world, index)
     if uniform(world) < 0.5:
@@ -66,7 +67,7 @@ def cow(world, index):
         move(world, index, dx, dy)
 
 
-def zombie(world, index):
+def zombie(world: World, index: int) -> None:
     me = entity(world, index)
     if me.health <= 0:
         remove(world, index)
@@ -83,11 +84,11 @@ def zombie(world, index):
             me.cooldown = 5
 
 
-def zombie_damage(world):
+def zombie_damage(world: World) -> int:
     return 7 if world.sleeping else 2
 
 
-def skeleton(world, index):
+def skeleton(world: World, index: int) -> None:
     me = entity(world, index)
     if me.health <= 0:
         remove(world, index)
@@ -108,7 +109,7 @@ def skeleton(world, index):
         move(world, index, dx, dy)
 
 
-def shoot(world, index, dx, dy):
+def shoot(world: World, index: int, dx: int, dy: int) -> None:
     me = entity(world, index)
     if me.reload > 0 or (dx == 0 and dy == 0):
         return
@@ -117,7 +118,7 @@ def shoot(world, index, dx, dy):
         me.reload = 4
 
 
-def arrow(world, index):
+def arrow(world: World, index: int) -> None:
     me = entity(world, index)
     x, y = me.x + me.facing_x, me.y + me.facing_y
     material = material_at(world, x, y)
@@ -127,13 +128,13 @@ def arrow(world, index):
         remove(world, index)
     elif not WALKABLE_BY[ARROW, material]:
         remove(world, index)
-        if material == TABLE or material == FURNACE:
+        if material in (TABLE, FURNACE):
             set_material(world, x, y, PATH)
     else:
         move(world, index, me.facing_x, me.facing_y)
 
 
-def plant(world, index):
+def plant(world: World, index: int) -> None:
     me = entity(world, index)
     me.grown += 1
     if (
@@ -147,13 +148,13 @@ def plant(world, index):
         remove(world, index)
 
 
-def eats_plants(world, x, y):
+def eats_plants(world: World, x: int, y: int) -> bool:
     index = occupant(world, x, y)
     if index < 0:
         return False
     kind = entity(world, index).kind
-    return kind == ZOMBIE or kind == SKELETON or kind == COW
+    return kind in (ZOMBIE, SKELETON, COW)
 
 
-def ripe(world, index):
+def ripe(world: World, index: int) -> bool:
     return entity(world, index).grown > RIPE_AFTER

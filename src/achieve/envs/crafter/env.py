@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -41,7 +41,7 @@ def draw_seed() -> int:
     return int(np.random.randint(0, 2**31 - 1))
 
 
-class CrafterEnv(gymnasium.Env[np.ndarray, int]):
+class CrafterEnv(gymnasium.Env[np.ndarray, np.int64]):
     """Crafter 1.8.3, equal to the bit, compiled.
 
     Args:
@@ -56,7 +56,7 @@ class CrafterEnv(gymnasium.Env[np.ndarray, int]):
         rules: a changed game, see `achieve.envs.crafter.mod`.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 10}
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
 
     def __init__(
         self,
@@ -111,15 +111,17 @@ class CrafterEnv(gymnasium.Env[np.ndarray, int]):
                 super().reset(seed=number)
             self._seed = number
             self._batch.seed([number])
-        obs = self._reset()
-        return obs, self._info(self._batch.first_semantic, 0.0, False)
+        with self._batch.lock:
+            obs = self._reset()
+            return obs, self._info(self._batch.first_semantic, 0.0, False)
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         number = check_action(action)
-        if self._status != RUNNING:
-            state = "has not begun" if self._status == NEW else "is over"
-            raise RuntimeError(f"the episode {state}: call reset() before step()")
-        obs, reward, dead, over, info = self._step(number)
+        with self._batch.lock:
+            if self._status != RUNNING:
+                state = "has not begun" if self._status == NEW else "is over"
+                raise RuntimeError(f"the episode {state}: call reset() before step()")
+            obs, reward, dead, over, info = self._step(number)
         return obs, reward if self._batch.config.reward else 0.0, dead, over and not dead, info
 
     def render(self, size: Any = None) -> np.ndarray | None:

@@ -22,13 +22,14 @@ from .player import player
 from .random import copy, refresh, seed_generator, world_seed
 from .render import NIGHT_BELOW, render
 from .state import RUNNING
+from .typing import Easel, Result, Settings, Terrain, View, Workshop, World
 from .world import add, clear_removed, entity, player_distance
 from .worldgen import clear_world, worldgen
 
 BALANCE_EVERY = 10
 
 
-def reset(world, terrain, shop, settings):
+def reset(world: World, terrain: Terrain, shop: Workshop, settings: Settings) -> None:
     world.episode += 1
     world.step = 0
     set_daylight(world, settings)
@@ -42,11 +43,11 @@ def reset(world, terrain, shop, settings):
     worldgen(world, terrain, shop)
 
 
-def set_daylight(world, settings):
+def set_daylight(world: World, settings: Settings) -> None:
     world.daylight = array_at(settings.daylight, np.float64, world.step + 1)[world.step]
 
 
-def reset_player(world):
+def reset_player(world: World) -> None:
     for item in range(len(world.inventory)):
         world.inventory[item] = ITEM_INITIAL[item]
     for i in range(len(world.achievements)):
@@ -61,7 +62,7 @@ def reset_player(world):
     world.reward_health = world.inventory[HEALTH]
 
 
-def step(world, action, settings):
+def step(world: World, action: int, settings: Settings) -> float:
     """One step of the game, up to the observation; returns the reward."""
     world.step += 1
     set_daylight(world, settings)
@@ -76,7 +77,7 @@ def step(world, action, settings):
     return reward(world)
 
 
-def update(world, index, action):
+def update(world: World, index: int, action: int) -> None:
     kind = entity(world, index).kind
     if kind == COW:
         cow(world, index)
@@ -92,7 +93,7 @@ def update(world, index, action):
         player(world, action)
 
 
-def reward(world):
+def reward(world: World) -> float:
     """A tenth per health gained or lost, and 1 if anything was achieved for the first time."""
     value = (world.inventory[HEALTH] - world.reward_health) / 10
     world.reward_health = world.inventory[HEALTH]
@@ -107,7 +108,7 @@ def reward(world):
     return value
 
 
-def observe(world, view, easel, image):
+def observe(world: World, view: View, easel: Easel, image: int) -> None:
     """Draws the observation, remembering the generator so that it can be drawn again."""
     if world.daylight < NIGHT_BELOW:
         copy(world.key, world.frame_key)
@@ -115,7 +116,7 @@ def observe(world, view, easel, image):
     render(world, view, easel, image)
 
 
-def redraw(world, view, easel, image):
+def redraw(world: World, view: View, easel: Easel, image: int) -> None:
     """Draws the last observation again, at any size, and leaves the game as it was."""
     if not world.daylight < NIGHT_BELOW:
         render(world, view, easel, image)
@@ -131,7 +132,7 @@ def redraw(world, view, easel, image):
     world.pos = pos
 
 
-def semantic_view(world, image):
+def semantic_view(world: World, image: int) -> None:
     """The whole map as numbers, at an address: materials, then kinds of objects after them."""
     copy_bytes(image, world.material, world.width * world.height)
     cells = array_at(image, np.uint8, world.width * world.height)
@@ -140,7 +141,7 @@ def semantic_view(world, image):
         cells[me.x * world.height + me.y] = NUM_MATERIALS - 1 + me.kind
 
 
-def finish(world, result):
+def finish(world: World, result: Result) -> None:
     result.length = world.step
     result.episode_return = world.episode_return
     copy(world.achievements, result.achievements)

@@ -49,13 +49,15 @@ class Env:
         return self._env.action_names
 
     def reset(self) -> np.ndarray:
-        return self._env._reset()
+        with self._env._batch.lock:
+            return self._env._reset()
 
     def step(self, action: Any) -> tuple[np.ndarray, float, Any, dict[str, Any]]:
         number = check_action(action)
-        if self._env._status == NEW:
-            raise RuntimeError("the episode has not begun: call reset() before step()")
-        obs, reward, dead, over, info = self._env._step(number)
+        with self._env._batch.lock:
+            if self._env._status == NEW:
+                raise RuntimeError("the episode has not begun: call reset() before step()")
+            obs, reward, dead, over, info = self._env._step(number)
         # Without a limit, the original's value is that of `length` itself.
         done = dead or (over if self._length else self._length)
         return obs, reward if self._env._batch.config.reward else 0.0, done, info

@@ -11,11 +11,12 @@ import os
 import platform
 from typing import Any
 
-from llvmlite import ir
-from numba import types
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import extending, types
 from numba.core import cgutils
-from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
+
+intrinsic: Any = extending.intrinsic
 
 
 @intrinsic

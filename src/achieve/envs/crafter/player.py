@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from .creatures import add_plant, ripe
 from .data import (
     COLLECT_ACHIEVEMENT,
@@ -49,10 +51,11 @@ from .data import (
     ZOMBIE,
 )
 from .random import uniform
+from .typing import World
 from .world import entity, ground, hurt, material_at, move, nearby, occupant, set_material
 
 
-def player(world, action):
+def player(world: World, action: int) -> None:
     me = entity(world, 0)
     x, y = me.x + me.facing_x, me.y + me.facing_y
     material = material_at(world, x, y)
@@ -90,7 +93,7 @@ def player(world, action):
     wake_up_when_hurt(world)
 
 
-def walk(world, dx, dy):
+def walk(world: World, dx: int, dy: int) -> None:
     me = entity(world, 0)
     me.facing_x = dx
     me.facing_y = dy
@@ -99,7 +102,7 @@ def walk(world, dx, dy):
         world.inventory[HEALTH] = 0
 
 
-def attack_damage(world):
+def attack_damage(world: World) -> int:
     inventory = world.inventory
     damage = 1
     if inventory[WOOD_SWORD]:
@@ -111,7 +114,7 @@ def attack_damage(world):
     return damage
 
 
-def interact(world, index):
+def interact(world: World, index: int) -> None:
     """Uses whatever the player faces: eats a ripe plant, attacks a creature."""
     kind = entity(world, index).kind
     if kind == PLANT:
@@ -135,7 +138,7 @@ def interact(world, index):
         world.hunger = 0.0
 
 
-def collect(world, x, y, material):
+def collect(world: World, x: int, y: int, material: int) -> None:
     if material == WATER:
         world.thirst = 0.0
     if not COLLECTABLE[material]:
@@ -149,7 +152,7 @@ def collect(world, x, y, material):
         world.achievements[COLLECT_ACHIEVEMENT[material]] += 1
 
 
-def pay(world, uses):
+def pay(world: World, uses: np.ndarray) -> bool:
     """Takes what a recipe uses, if everything is there; says whether it was."""
     inventory = world.inventory
     for item in range(len(inventory)):
@@ -160,7 +163,7 @@ def pay(world, uses):
     return True
 
 
-def place(world, recipe, x, y, material):
+def place(world: World, recipe: int, x: int, y: int, material: int) -> None:
     if occupant(world, x, y) >= 0 or not PLACE_WHERE[recipe, material]:
         return
     if not pay(world, PLACE_USES[recipe]):
@@ -172,7 +175,7 @@ def place(world, recipe, x, y, material):
     world.achievements[PLACE_ACHIEVEMENT[recipe]] += 1
 
 
-def make(world, recipe):
+def make(world: World, recipe: int) -> None:
     me = entity(world, 0)
     if not nearby(world, me.x, me.y, 1, MAKE_NEARBY[recipe]):
         return
@@ -182,7 +185,7 @@ def make(world, recipe):
     world.achievements[MAKE_ACHIEVEMENT[recipe]] += 1
 
 
-def update_life_stats(world):
+def update_life_stats(world: World) -> None:
     world.hunger += 0.5 if world.sleeping else 1.0
     if world.hunger > 25:
         world.hunger = 0.0
@@ -203,7 +206,7 @@ def update_life_stats(world):
         world.inventory[ENERGY] -= 1
 
 
-def degenerate_or_recover(world):
+def degenerate_or_recover(world: World) -> None:
     inventory = world.inventory
     if inventory[FOOD] > 0 and inventory[DRINK] > 0 and (inventory[ENERGY] > 0 or world.sleeping):
         world.recover += 2.0 if world.sleeping else 1.0
@@ -217,7 +220,7 @@ def degenerate_or_recover(world):
         inventory[HEALTH] = max(0, inventory[HEALTH] - 1)
 
 
-def wake_up_when_hurt(world):
+def wake_up_when_hurt(world: World) -> None:
     if world.inventory[HEALTH] < world.hurt_health:
         world.sleeping = 0
     world.hurt_health = world.inventory[HEALTH]

@@ -35,7 +35,7 @@ MODULES = (
 )
 # Without reference counting (`_nrt`) compiled code cannot allocate; all memory comes from Python.
 # The "numpy" error model only concerns division by zero, which no rule does.
-OPTIONS = {"nogil": True, "error_model": "numpy", "_nrt": False}
+OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
 ENTRY_POINTS = ("advance", "build_terrain")
 
 

@@ -7,7 +7,11 @@ whole course hangs on the stream.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+
+from .typing import Int, World
 
 WORDS = 624
 _M = 397
@@ -18,7 +22,7 @@ _TEMPER_B = np.uint32(0x9D2C5680)
 _TEMPER_C = np.uint32(0xEFC60000)
 
 
-def seed_generator(world, seed):
+def seed_generator(world: World, seed: int) -> None:
     """What ``RandomState(seed)`` does for an integer seed below 2**32."""
     key = world.key
     word = np.uint32(seed)
@@ -29,25 +33,25 @@ def seed_generator(world, seed):
     world.pos = WORDS
 
 
-def copy(source, target):
+def copy(source: np.ndarray, target: np.ndarray) -> None:
     """Element by element: a slice assignment would want memory for a temporary."""
     for i in range(len(source)):
         target[i] = source[i]
 
 
-def mix(upper, lower, other):
+def mix(upper: Any, lower: Any, other: Any) -> Any:
     word = (upper & _UPPER) | (lower & _LOWER)
     return other ^ (word >> np.uint32(1)) ^ (_MATRIX * (word & np.uint32(1)))
 
 
-def temper(word):
+def temper(word: Any) -> Any:
     word ^= word >> np.uint32(11)
     word ^= (word << np.uint32(7)) & _TEMPER_B
     word ^= (word << np.uint32(15)) & _TEMPER_C
     return word ^ (word >> np.uint32(18))
 
 
-def next_words(world):
+def next_words(world: World) -> None:
     """Replaces all 624 words, and the outputs, by the next 624.
 
     Two loops and a last word, because a word depends on the new value of the one 227 before it: so
@@ -64,14 +68,14 @@ def next_words(world):
     world.pos = 0
 
 
-def refresh(world):
+def refresh(world: World) -> None:
     """Computes the outputs from the words."""
     key, ready = world.key, world.ready
     for i in range(WORDS):
         ready[i] = temper(key[i])
 
 
-def next_word(world):
+def next_word(world: World) -> Any:
     if world.pos >= WORDS:
         next_words(world)
     word = world.ready[world.pos]
@@ -79,14 +83,14 @@ def next_word(world):
     return word
 
 
-def uniform(world):
+def uniform(world: World) -> float:
     """``RandomState.uniform()``: 53 random bits in [0, 1)."""
     high = next_word(world) >> np.uint32(5)
     low = next_word(world) >> np.uint32(6)
     return (np.float64(high) * 67108864.0 + np.float64(low)) / 9007199254740992.0
 
 
-def randint(world, high):
+def randint(world: World, high: Int) -> Int:
     """``RandomState.randint(0, high)``: masked rejection, and no draw when only 0 is possible."""
     top = np.uint32(high - 1)
     if top == np.uint32(0):
@@ -103,7 +107,7 @@ def randint(world, high):
     return np.int64(value)
 
 
-def fill_words(world, out):
+def fill_words(world: World, out: np.ndarray) -> None:
     """The next ``len(out)`` raw outputs, in bulk."""
     done = 0
     while done < len(out):
@@ -116,7 +120,7 @@ def fill_words(world, out):
         done += count
 
 
-def tuple_hash(first, second):
+def tuple_hash(first: int, second: int) -> Any:
     """CPython's ``hash((a, b))`` from the hashes of ``a`` and ``b``."""
     prime1 = np.uint64(11400714785074694791)
     prime2 = np.uint64(14029467366897019727)
@@ -131,6 +135,6 @@ def tuple_hash(first, second):
     return np.int64(1546275796) if value == -1 else value
 
 
-def world_seed(seed_hash, episode):
+def world_seed(seed_hash: int, episode: int) -> int:
     """The seed of an environment's k-th world: ``hash((seed, k)) % (2**31 - 1)``."""
     return tuple_hash(seed_hash, episode) % np.int64(2**31 - 1)

@@ -7,6 +7,8 @@ precision and in its order; rounding is by truncation.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from .creatures import ripe
@@ -29,6 +31,7 @@ from .data import (
 )
 from .memory import array_at, copy_bytes
 from .random import WORDS, fill_words
+from .typing import Easel, View, World
 from .world import entity, ground, inside, occupant
 
 NIGHT_BELOW = 0.5
@@ -84,7 +87,7 @@ EASEL = np.dtype(
 """Memory for drawing one frame."""
 
 
-def texture(world, index):
+def texture(world: World, index: int) -> int:
     """What an object looks like, as a row of `OBJECT_TEXTURES`."""
     me = entity(world, index)
     if me.kind == PLAYER:
@@ -104,14 +107,14 @@ def texture(world, index):
     return TEXTURE_PLANT
 
 
-def direction(x, y):
+def direction(x: int, y: int) -> int:
     """Left, right, up, down as 0 to 3."""
     if x != 0:
         return 0 if x < 0 else 1
     return 2 if y < 0 else 3
 
 
-def tile_at(world, view, gx, gy):
+def tile_at(world: World, view: View, gx: int, gy: int) -> int:
     """The tile in a cell of the local view."""
     x = entity(world, 0).x + gx - view.grid_x // 2
     y = entity(world, 0).y + gy - view.grid_y // 2
@@ -124,12 +127,12 @@ def tile_at(world, view, gx, gy):
     return tile
 
 
-def luma(red, green, blue):
+def luma(red: Any, green: Any, blue: Any) -> Any:
     """Pillow's conversion to grey."""
     return (red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16
 
 
-def render(world, view, easel, image):
+def render(world: World, view: View, easel: Easel, image: int) -> None:
     """Draws the world into the image (uint8[height, width, 3]) at an address."""
     clear(view, image)
     if world.daylight < NIGHT_BELOW:
@@ -139,13 +142,13 @@ def render(world, view, easel, image):
     draw_items(world, view, image)
 
 
-def clear(view, image):
+def clear(view: View, image: int) -> None:
     pixels = array_at(image, np.uint8, view.height * view.width * 3)
     for i in range(len(pixels)):
         pixels[i] = 0
 
 
-def copy_tile(view, tile, gx, gy, image):
+def copy_tile(view: View, tile: int, gx: int, gy: int, image: int) -> None:
     """Copies a tile's pixels, at an address, into a cell of the image."""
     row = view.unit_x * 3
     stride = view.width * 3
@@ -162,7 +165,7 @@ def copy_tile(view, tile, gx, gy, image):
             tile += row
 
 
-def draw_day(world, view, easel, image):
+def draw_day(world: World, view: View, easel: Easel, image: int) -> None:
     is_lit = array_at(easel.is_lit, np.uint8, view.num_tiles)
     for tile in range(view.num_tiles):
         is_lit[tile] = 0
@@ -175,7 +178,7 @@ def draw_day(world, view, easel, image):
             copy_tile(view, easel.lit + tile * view.tile_bytes, gx, gy, image)
 
 
-def light_tile(world, view, easel, tile):
+def light_tile(world: World, view: View, easel: Easel, tile: int) -> None:
     daylight = world.daylight
     night = 1 - daylight
     source = array_at(view.tiles + tile * view.tile_bytes, np.uint8, view.tile_bytes)
@@ -191,7 +194,7 @@ def light_tile(world, view, easel, tile):
             target[i + 2] = (grey + 16) >> 1
 
 
-def draw_night(world, view, easel, image):
+def draw_night(world: World, view: View, easel: Easel, image: int) -> None:
     """Plane by plane, in loops simple enough for vector instructions."""
     pixels = view.map_height * view.map_width
     red = array_at(easel.planes, np.uint8, pixels)
@@ -224,7 +227,7 @@ def draw_night(world, view, easel, image):
     interleave(view, red, green, blue, image)
 
 
-def copy_planes(view, easel, tile, gx, gy):
+def copy_planes(view: View, easel: Easel, tile: int, gx: int, gy: int) -> None:
     """Copies a tile, colour by colour, into the planes."""
     cell = view.unit_x * view.unit_y
     for plane in range(3):
@@ -243,7 +246,7 @@ def copy_planes(view, easel, tile, gx, gy):
                 source += view.unit_x
 
 
-def draw_noise(world, view, easel):
+def draw_noise(world: World, view: View, easel: Easel) -> None:
     """Noise and its weight for every pixel, drawn column by column as the original does."""
     width, height = view.map_width, view.map_height
     words = array_at(easel.words, np.uint32, 2 * width * height)
@@ -266,7 +269,7 @@ def draw_noise(world, view, easel):
         added[i] = mask * added[i]
 
 
-def add_noise(view, easel, plane, pixels):
+def add_noise(view: View, easel: Easel, plane: int, pixels: int) -> None:
     source = array_at(easel.planes + plane * pixels, np.uint8, pixels)
     target = array_at(easel.noisy + plane * pixels, np.uint8, pixels)
     keep = array_at(easel.keep, np.float64, pixels)
@@ -275,12 +278,12 @@ def add_noise(view, easel, plane, pixels):
         target[i] = np.uint8(np.int32(keep[i] * source[i] + added[i]))
 
 
-def to_grey(red, green, blue, grey):
+def to_grey(red: Any, green: Any, blue: Any, grey: np.ndarray) -> None:
     for i in range(len(grey)):
         grey[i] = luma(np.uint32(red[i]), np.uint32(green[i]), np.uint32(blue[i]))
 
 
-def shade(daylight, easel, plane, pixels):
+def shade(daylight: float, easel: Easel, plane: int, pixels: int) -> None:
     """Mixes a plane with its night colours: saturation 0.4 as Pillow rounds it, half tinted."""
     colour = array_at(easel.planes + plane * pixels, np.uint8, pixels)
     noisy = array_at(easel.noisy + plane * pixels, np.uint8, pixels)
@@ -292,7 +295,7 @@ def shade(daylight, easel, plane, pixels):
         colour[i] = np.uint8(np.int32(daylight * colour[i] + night * (0.5 * dark)))
 
 
-def interleave(view, red, green, blue, image):
+def interleave(view: View, red: Any, green: Any, blue: Any, image: int) -> None:
     width = view.map_width
     for y in range(view.map_height):
         row = array_at(image + ((view.top + y) * view.width + view.left) * 3, np.uint8, 3 * width)
@@ -302,7 +305,7 @@ def interleave(view, red, green, blue, image):
             row[3 * x + 2] = blue[y * width + x]
 
 
-def draw_items(world, view, image):
+def draw_items(world: World, view: View, image: int) -> None:
     for item in range(len(world.inventory)):
         amount = min(world.inventory[item], ITEM_PICTURES - 1)
         if amount > 0:

@@ -9,6 +9,7 @@ from .game import finish, observe, redraw, reset, semantic_view, step
 from .memory import array_at, record_at
 from .render import EASEL, VIEW
 from .state import OVER, RESULT, SETTINGS, WORLD
+from .typing import Context, Easel, Result, Settings, Terrain, View, Workshop, World
 from .worldgen import TERRAIN, WORKSHOP
 
 RESET, STEP, RENDER = 0, 1, 2
@@ -16,7 +17,9 @@ WORLD_BYTES = WORLD.itemsize
 RESULT_BYTES = RESULT.itemsize
 
 
-def run(own, operation, actions, obs, first, last):
+def run(
+    own: Context, operation: int, actions: int, obs: int, first: int, last: int
+) -> tuple[int, int]:
     """Runs the environments from ``first`` to before ``last``; ``own`` is the thread's CONTEXT.
 
     Returns how many of them finished an episode, and their largest step number. ``actions`` and
@@ -44,7 +47,19 @@ def run(own, operation, actions, obs, first, last):
     return ended, longest
 
 
-def run_one(operation, world, result, settings, terrain, view, shop, easel, action, obs, i):
+def run_one(
+    operation: int,
+    world: World,
+    result: Result,
+    settings: Settings,
+    terrain: Terrain,
+    view: View,
+    shop: Workshop,
+    easel: Easel,
+    action: int,
+    obs: int,
+    i: int,
+) -> tuple[int, int]:
     image_bytes = view.height * view.width * 3
     map_bytes = world.width * world.height
     image = obs + i * image_bytes

@@ -20,6 +20,7 @@ from .memory import (
     relax,
 )
 from .runner import run
+from .typing import Context
 
 SERVE, JOIN = 3, 4
 SHARED = 8
@@ -48,13 +49,14 @@ JOB = np.dtype(
     align=True,
 )
 
+_OFFSETS = {name: JOB.fields[name][1] for name in JOB.names} if JOB.fields and JOB.names else {}
 TICKET, FINISHED, ENDED, LONGEST, STOP, ASLEEP = (
-    JOB.fields[name][1] for name in ("ticket", "finished", "ended", "longest", "stop", "asleep")
+    _OFFSETS[name] for name in ("ticket", "finished", "ended", "longest", "stop", "asleep")
 )
 SPINS = 2000
 
 
-def open_job(own, operation, actions, obs):
+def open_job(own: Context, operation: int, actions: int, obs: int) -> int:
     """Lets the helpers begin; returns a bit for each that must be woken."""
     job = record_at(own.job, JOB)
     job.operation = operation
@@ -71,7 +73,7 @@ def open_job(own, operation, actions, obs):
     return sleepers
 
 
-def join_job(own):
+def join_job(own: Context) -> tuple[int, int]:
     """Does the caller's part, waits for the others, and sums up."""
     job = record_at(own.job, JOB)
     work(own)
@@ -85,7 +87,7 @@ def join_job(own):
     return atomic_load(own.job + ENDED), atomic_load(own.job + LONGEST)
 
 
-def work(own):
+def work(own: Context) -> None:
     """Runs portions until there are none left."""
     job = record_at(own.job, JOB)
     while atomic_load(own.job + TICKET) < job.portions:
@@ -100,7 +102,7 @@ def work(own):
         atomic_add(own.job + FINISHED, last - first)
 
 
-def serve(own, helper):
+def serve(own: Context, helper: int) -> None:
     """A helper's life between two sleeps."""
     job = record_at(own.job, JOB)
     spins = 0
@@ -120,7 +122,9 @@ def serve(own, helper):
             spins = 0
 
 
-def advance(operation, context, actions, obs, first, last):
+def advance(
+    operation: int, context: np.ndarray, actions: np.ndarray, obs: np.ndarray, first: int, last: int
+) -> tuple[int, int]:
     """What Python calls: runs the environments from ``first`` to before ``last``, or takes part in
     running all of them together with other threads.
 

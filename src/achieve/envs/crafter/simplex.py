@@ -15,6 +15,8 @@ import math
 
 import numpy as np
 
+from .typing import Int, Point, Steps
+
 STRETCH = -1.0 / 6
 SQUISH = 1.0 / 3
 NORM = 103
@@ -31,7 +33,7 @@ GRADIENTS = np.array(
 )
 
 
-def permutation(seed, perm, source):
+def permutation(seed: int, perm: np.ndarray, source: np.ndarray) -> None:
     """Fills ``perm`` (uint8[256]) with the seed's shuffle of 0..255."""
     state = np.uint64(seed)
     factor = np.uint64(6364136223846793005)
@@ -48,14 +50,22 @@ def permutation(seed, perm, source):
         source[chosen] = source[i]
 
 
-def gradient(perm, x, y, z):
+def gradient(perm: np.ndarray, x: Int, y: Int, z: Int) -> Int:
     """Row of `GRADIENTS` at a lattice vertex."""
     first = np.int64(perm[x & 255])
     second = np.int64(perm[(first + y) & 255])
     return np.int64(perm[(second + z) & 255]) % 24
 
 
-def corner(n, cell, offset, steps, late, vertices, weights):
+def corner(
+    n: int,
+    cell: Steps,
+    offset: Point,
+    steps: Steps,
+    late: Steps,
+    vertices: np.ndarray,
+    weights: np.ndarray,
+) -> int:
     """Appends a vertex ``steps`` (+ ``late``) away from the cell's origin if it is close enough.
 
     ``late`` steps are subtracted last: the same number on paper, not always the same double.
@@ -80,7 +90,7 @@ def corner(n, cell, offset, steps, late, vertices, weights):
     return n + 1
 
 
-def bits(point, on, off):
+def bits(point: int, on: int, off: int) -> Steps:
     """Steps along the axes: ``on`` where the point's bit is set, ``off`` elsewhere."""
     return (
         on if point & 1 else off,
@@ -89,12 +99,12 @@ def bits(point, on, off):
     )
 
 
-def lowest(point):
+def lowest(point: int) -> int:
     """The lowest set bit, or the z axis when neither x nor y is set."""
     return 1 if point & 1 else (2 if point & 2 else 4)
 
 
-def near_extras(a, a_score, b, b_score, rest):
+def near_extras(a: int, a_score: float, b: int, b_score: float, rest: float) -> tuple[Steps, Steps]:
     """Two further vertices for a point in the tetrahedron at the cell's origin."""
     if rest > a_score or rest > b_score:
         c = b if b_score > a_score else a
@@ -106,7 +116,9 @@ def near_extras(a, a_score, b, b_score, rest):
     return bits(a | b, 1, 0), bits(a | b, 1, -1)
 
 
-def far_extras(a, a_score, b, b_score, rest):
+def far_extras(
+    a: int, a_score: float, b: int, b_score: float, rest: float
+) -> tuple[Steps, Steps, Steps, Steps]:
     """The same for the tetrahedron at the opposite corner; the last is a late step."""
     if rest < a_score or rest < b_score:
         c = b if b_score < a_score else a
@@ -118,7 +130,7 @@ def far_extras(a, a_score, b, b_score, rest):
     return bits(a & b, 1, 0), (0, 0, 0), bits(a & b, 2, 0), (0, 0, 0)
 
 
-def middle_extras(xins, yins, zins):
+def middle_extras(xins: float, yins: float, zins: float) -> tuple[Steps, Steps, Steps]:
     """The same for the octahedron between the two tetrahedra."""
     xy, xz, yz = xins + yins, xins + zins, yins + zins
     a_far, b_far, c_far = xy > 1, xz > 1, yz > 1
@@ -137,7 +149,7 @@ def middle_extras(xins, yins, zins):
     return bits(lowest(7 - far), -1, 1), (0, 0, 0), bits(lowest(near), 2, 0)
 
 
-def corners(x, y, z, vertices, weights):
+def corners(x: float, y: float, z: float, vertices: np.ndarray, weights: np.ndarray) -> int:
     """Lattice vertices that matter at a point, in order of summation; returns their number.
 
     vertices: int64[8, 3], weights: float64[8, 4] = (fade, dx, dy, dz).
@@ -180,7 +192,9 @@ def corners(x, y, z, vertices, weights):
     return corner(n, cell, offset, extra1, late1, vertices, weights)
 
 
-def noise3(perm, x, y, z, vertices, weights):
+def noise3(
+    perm: np.ndarray, x: float, y: float, z: float, vertices: np.ndarray, weights: np.ndarray
+) -> float:
     """The noise at one point, the plain way; the last two are room for `corners`."""
     value = 0.0
     for i in range(corners(x, y, z, vertices, weights)):

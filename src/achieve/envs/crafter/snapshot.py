@@ -51,7 +51,7 @@ def save(batch: Batch, extra: dict[str, Any]) -> bytes:
     parts = [_PREFIX.pack(MAGIC, VERSION, len(header)), header]
     worlds = batch.worlds
     for i in range(batch.num_envs):
-        objects, chunks = int(worlds.var["num_objects"][i]), int(worlds.var["num_chunks"][i])
+        objects, chunks = (int(worlds.var[name][i]) for name in ("num_objects", "num_chunks"))
         parts.append(_BLOCK.pack(objects, chunks))
         parts.append(_without_addresses(worlds.var[i : i + 1]).tobytes())
         parts.append(worlds.objects[i, :objects].tobytes())
@@ -92,9 +92,10 @@ def load(
             check(header["extra"])
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise StateError(f"the saved state's header cannot be read: {error}") from None
-    for old, fresh in zip(batch.worlds, new, strict=True):
-        old[:] = fresh
-    bind(batch.worlds)
+    with batch.lock:
+        for old, fresh in zip(batch.worlds, new, strict=True):
+            old[:] = fresh
+        bind(batch.worlds)
     return header["extra"]
 
 

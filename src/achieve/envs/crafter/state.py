@@ -58,7 +58,17 @@ WORLD = np.dtype(
     align=True,
 )
 
-BOUND = WORLD.names[: WORLD.names.index("chunk_count") + 1]
+BOUND = (
+    "objects",
+    "material",
+    "object_at",
+    "chunks",
+    "width",
+    "height",
+    "capacity",
+    "chunk_rows",
+    "chunk_count",
+)
 """The fields that `bind` fills in."""
 
 OBJECT = np.dtype(

@@ -69,16 +69,16 @@ def _items(unit: tuple[int, int]) -> np.ndarray:
     """uint8[items, amounts, x, y, 3]: an inventory cell for each item and amount."""
     cells = np.zeros((len(ITEMS), ITEM_PICTURES, *unit, 3), np.uint8)
     shape = np.array(unit)
-    at_item = (0.1 * shape).astype(np.int32)
-    at_amount = (0.4 * shape).astype(np.int32)
-    item_size = tuple(int(n) for n in 0.8 * shape)
-    amount_size = tuple(int(n) for n in 0.6 * shape)
+    item_x, item_y = (0.1 * shape).astype(int)
+    amount_x, amount_y = (0.4 * shape).astype(int)
+    item_size = int(0.8 * unit[0]), int(0.8 * unit[1])
+    amount_size = int(0.6 * unit[0]), int(0.6 * unit[1])
     for i, item in enumerate(ITEMS):
         for amount in range(1, ITEM_PICTURES):
             cell = cells[i, amount]
-            _blend(cell, *at_item, _scaled(item, item_size))
+            _blend(cell, item_x, item_y, _scaled(item, item_size))
             text = str(amount) if amount < 10 else "unknown"
-            _blend(cell, *at_amount, _scaled(text, amount_size))
+            _blend(cell, amount_x, amount_y, _scaled(text, amount_size))
     return cells
 
 

@@ -42,12 +42,11 @@ class Pool:
     def __init__(self, batch: Batch, threads: int) -> None:
         self._batch = batch
         self._threads = threads
-        self._lock = threading.Lock()
         self._crew: Crew | None = None
 
     def reset(self, obs: np.ndarray) -> None:
         batch = self._batch
-        with self._lock:
+        with self._batch.lock:
             batch.longest = 0
             if self._threads == 1:
                 batch.reset(obs, 0, batch.num_envs, batch.workspace)
@@ -57,18 +56,16 @@ class Pool:
     def step(self, actions: np.ndarray, obs: np.ndarray) -> int:
         """Steps all environments and says how many ended."""
         batch = self._batch
-        with self._lock:
+        with self._batch.lock:
             batch.prepare_step()
             if self._threads == 1:
-                ended, batch.longest = batch.step(
-                    actions, obs, 0, batch.num_envs, batch.workspace
-                )
+                ended, batch.longest = batch.step(actions, obs, 0, batch.num_envs, batch.workspace)
             else:
                 ended, batch.longest = self._ready_crew().run(STEP, actions, obs)
         return ended
 
     def close(self) -> None:
-        with self._lock:
+        with self._batch.lock:
             if self._crew is not None:
                 self._crew.stop()
                 self._crew = None

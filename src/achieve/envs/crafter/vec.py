@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -23,7 +23,7 @@ INFOS = ("none", "final", "all")
 
 def sub_seeds(seed: int | Sequence[int] | None, num_envs: int) -> list[int]:
     """A seed for each environment: given, or spread from one number by a SeedSequence."""
-    if seed is None or not hasattr(seed, "__len__"):
+    if not isinstance(seed, Sequence | np.ndarray):
         entropy = None if seed is None else check_seed(seed)
         if entropy is not None and entropy < 0:
             raise ValueError(f"seed must not be negative, got {seed!r}")
@@ -51,7 +51,7 @@ class CrafterVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     The other arguments are those of `CrafterEnv`.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {
+    metadata: dict[str, Any] = {  # noqa: RUF012
         "render_modes": ["rgb_array"],
         "render_fps": 10,
         "autoreset_mode": AutoresetMode.SAME_STEP,
@@ -167,9 +167,7 @@ class CrafterVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         episodes, self._episodes = self._episodes, []
         which = [env for env, _, _ in episodes] or [np.zeros(0, np.int64)]
         ticks = [np.full(len(env), tick, np.int64) for env, tick, _ in episodes]
-        records = np.concatenate(
-            [record for _, _, record in episodes] or [self._batch.results[:0]]
-        )
+        records = np.concatenate([record for _, _, record in episodes] or [self._batch.results[:0]])
         return FinishedEpisodes(
             env=np.concatenate(which).astype(np.int64),
             tick=np.concatenate(ticks or [np.zeros(0, np.int64)]),

@@ -8,49 +8,50 @@ from .data import CHUNK, HEALTH, NO_MATERIAL, PLAYER, WALKABLE_BY
 from .memory import array_at, copy_bytes, record_at
 from .random import randint
 from .state import CHUNK_RECORD, OBJECT
+from .typing import Int, Record, World
 
 OBJECT_BYTES = OBJECT.itemsize
 CHUNK_BYTES = CHUNK_RECORD.itemsize
 
 
-def entity(world, index):
+def entity(world: World, index: int) -> Record:
     """The object with an index; the player's is 0."""
     return record_at(world.objects + index * OBJECT_BYTES, OBJECT)
 
 
-def chunk_at(world, chunk):
+def chunk_at(world: World, chunk: int) -> Record:
     return record_at(world.chunks + chunk * CHUNK_BYTES, CHUNK_RECORD)
 
 
-def inside(world, x, y):
+def inside(world: World, x: int, y: int) -> bool:
     return 0 <= x < world.width and 0 <= y < world.height
 
 
-def ground(world, x, y):
+def ground(world: World, x: int, y: int) -> Int:
     """The material of a cell that is known to be inside the world."""
     cells = array_at(world.material, np.uint8, world.width * world.height)
     return np.int64(cells[x * world.height + y])
 
 
-def set_ground(world, x, y, material):
+def set_ground(world: World, x: int, y: int, material: int) -> None:
     cells = array_at(world.material, np.uint8, world.width * world.height)
     cells[x * world.height + y] = material
 
 
-def set_occupant(world, x, y, index):
+def set_occupant(world: World, x: int, y: int, index: int) -> None:
     """Notes who is in a cell; -1 for nobody."""
     cells = array_at(world.object_at, np.int32, world.width * world.height)
     cells[x * world.height + y] = index + 1
 
 
-def material_at(world, x, y):
+def material_at(world: World, x: int, y: int) -> int:
     """The material of a cell, `NO_MATERIAL` outside the world."""
     if not inside(world, x, y):
         return NO_MATERIAL
     return ground(world, x, y)
 
 
-def occupant(world, x, y):
+def occupant(world: World, x: int, y: int) -> Int:
     """Index of the object in a cell, -1 if there is none."""
     if not inside(world, x, y):
         return -1
@@ -58,18 +59,18 @@ def occupant(world, x, y):
     return np.int64(cells[x * world.height + y]) - 1
 
 
-def chunk_of(world, x, y):
+def chunk_of(world: World, x: int, y: int) -> int:
     return (x // CHUNK) * world.chunk_rows + y // CHUNK
 
 
-def set_material(world, x, y, material):
+def set_material(world: World, x: int, y: int, material: int) -> None:
     counts = chunk_at(world, chunk_of(world, x, y)).materials
     counts[ground(world, x, y)] -= 1
     counts[material] += 1
     set_ground(world, x, y, material)
 
 
-def enter_chunk(world, index, chunk):
+def enter_chunk(world: World, index: int, chunk: int) -> None:
     """Last in its chunk's order; chunks are ordered by when they first held an object."""
     entity(world, index).entered = world.entries
     world.entries += 1
@@ -80,7 +81,7 @@ def enter_chunk(world, index, chunk):
         world.num_chunks += 1
 
 
-def add(world, kind, x, y):
+def add(world: World, kind: int, x: int, y: int) -> int:
     """Puts a new object into a free cell and returns its index."""
     index = world.num_objects
     if index >= world.capacity:
@@ -102,7 +103,7 @@ def add(world, kind, x, y):
     return index
 
 
-def remove(world, index):
+def remove(world: World, index: int) -> None:
     """Takes an object off the map. In its current update it still acts, as in the original."""
     me = entity(world, index)
     if me.removed:
@@ -113,7 +114,7 @@ def remove(world, index):
     chunk_at(world, chunk_of(world, me.x, me.y)).creatures[me.kind] -= 1
 
 
-def clear_removed(world):
+def clear_removed(world: World) -> None:
     """Closes the gaps that removed objects left, keeping the order of the others."""
     if world.num_removed == 0:
         return
@@ -134,12 +135,12 @@ def clear_removed(world):
     world.num_removed = 0
 
 
-def is_free(world, kind, x, y):
+def is_free(world: World, kind: int, x: int, y: int) -> bool:
     """Whether an object of a kind could step into a cell."""
     return WALKABLE_BY[kind, material_at(world, x, y)] and occupant(world, x, y) < 0
 
 
-def move(world, index, dx, dy):
+def move(world: World, index: int, dx: int, dy: int) -> bool:
     """Moves an object if the cell is free; says whether it was."""
     me = entity(world, index)
     x, y = me.x + dx, me.y + dy
@@ -158,7 +159,7 @@ def move(world, index, dx, dy):
     return True
 
 
-def hurt(world, index, damage):
+def hurt(world: World, index: int, damage: int) -> None:
     """Takes health from any object; the player's is in the inventory."""
     me = entity(world, index)
     if me.kind == PLAYER:
@@ -167,12 +168,12 @@ def hurt(world, index, damage):
         me.health = max(0, me.health - damage)
 
 
-def player_distance(world, x, y):
+def player_distance(world: World, x: int, y: int) -> int:
     """Steps from the player to a cell."""
     return abs(entity(world, 0).x - x) + abs(entity(world, 0).y - y)
 
 
-def toward_player(world, index, long_axis):
+def toward_player(world: World, index: int, long_axis: bool) -> tuple[int, int]:
     """One step towards the player, along the longer or the shorter way."""
     dx = entity(world, 0).x - entity(world, index).x
     dy = entity(world, 0).y - entity(world, index).y
@@ -182,7 +183,7 @@ def toward_player(world, index, long_axis):
     return 0, (1 if dy > 0 else -1 if dy < 0 else 0)
 
 
-def random_direction(world):
+def random_direction(world: World) -> tuple[int, int]:
     choice = randint(world, 4)
     if choice == 0:
         return -1, 0
@@ -193,7 +194,7 @@ def random_direction(world):
     return 0, 1
 
 
-def nearby(world, x, y, distance, wanted):
+def nearby(world: World, x: int, y: int, distance: int, wanted: np.ndarray) -> bool:
     """Whether every material in the mask ``wanted`` lies within a square around a cell.
 
     The square is a Python slice, as in the original: at the left and upper edge its start is

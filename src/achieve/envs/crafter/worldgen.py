@@ -8,6 +8,7 @@ tables evaluate the noise directly; the results are the same.
 from __future__ import annotations
 
 import math
+
 import numpy as np
 
 from .creatures import add_cow, add_skeleton, add_zombie
@@ -30,6 +31,7 @@ from .data import (
 from .memory import array_at, record_at
 from .random import randint, uniform
 from .simplex import GRADIENTS, MAX_CORNERS, NORM, corners, gradient, noise3, permutation
+from .typing import Record, Terrain, Workshop, World
 from .world import chunk_at, chunk_of, ground, set_ground
 
 # Kinds of noise, and the depth (z) and scale each is read at.
@@ -94,7 +96,7 @@ WORKSHOP = np.dtype(
 """Memory for making one world."""
 
 
-def noise_point(kind, x, y):
+def noise_point(kind: int, x: int, y: int) -> tuple[float, float]:
     """Where a kind of noise is read for a cell."""
     scale = NOISE_SCALE[kind]
     if kind == TUNNELS_ACROSS:
@@ -104,7 +106,7 @@ def noise_point(kind, x, y):
     return x / scale, y / scale
 
 
-def build_terrain(width, height, blocks, vertices):
+def build_terrain(width: int, height: int, blocks: np.ndarray, vertices: np.ndarray) -> None:
     """Fills the blocks, and the vertices (int64[..., 8, 3]) that belong to them."""
     row = 0
     for kind in range(NUM_NOISES):
@@ -116,7 +118,7 @@ def build_terrain(width, height, blocks, vertices):
                 row += 1
 
 
-def noise(world, terrain, shop, kind, x, y):
+def noise(world: World, terrain: Terrain, shop: Workshop, kind: int, x: int, y: int) -> float:
     """One kind of noise at a cell."""
     if terrain.blocks == 0:
         px, py = noise_point(kind, x, y)
@@ -134,7 +136,7 @@ def noise(world, terrain, shop, kind, x, y):
     return value / NORM
 
 
-def pull(block, gradients, k):
+def pull(block: Record, gradients: np.ndarray, k: int) -> float:
     """What one vertex adds to the noise."""
     g = 3 * np.int64(gradients[block.vertices[k]])
     return block.weights[k, 0] * (
@@ -144,20 +146,20 @@ def pull(block, gradients, k):
     )
 
 
-def distance_to_centre(world, terrain, x, y):
+def distance_to_centre(world: World, terrain: Terrain, x: int, y: int) -> float:
     return array_at(terrain.distance, np.float64, world.width * world.height)[x * world.height + y]
 
 
-def is_tunnel(world, shop, x, y):
+def is_tunnel(world: World, shop: Workshop, x: int, y: int) -> bool:
     return array_at(shop.tunnels, np.uint8, world.width * world.height)[x * world.height + y] != 0
 
 
-def set_tunnel(world, shop, x, y, value):
+def set_tunnel(world: World, shop: Workshop, x: int, y: int, value: int) -> None:
     tunnels = array_at(shop.tunnels, np.uint8, world.width * world.height)
     tunnels[x * world.height + y] = value
 
 
-def worldgen(world, terrain, shop):
+def worldgen(world: World, terrain: Terrain, shop: Workshop) -> None:
     permutation(randint(world, 2**31 - 1), shop.perm, shop.source)
     look_up_gradients(terrain, shop)
     for x in range(world.width):
@@ -170,7 +172,7 @@ def worldgen(world, terrain, shop):
             generate_object(world, terrain, shop, x, y)
 
 
-def look_up_gradients(terrain, shop):
+def look_up_gradients(terrain: Terrain, shop: Workshop) -> None:
     vertices = array_at(terrain.vertices, np.uint8, 3 * terrain.num_vertices)
     gradients = array_at(shop.gradients, np.uint8, terrain.num_vertices)
     for i in range(terrain.num_vertices):
@@ -178,7 +180,7 @@ def look_up_gradients(terrain, shop):
         gradients[i] = gradient(shop.perm, np.int64(x), np.int64(y), np.int64(z))
 
 
-def generate_material(world, terrain, shop, x, y):
+def generate_material(world: World, terrain: Terrain, shop: Workshop, x: int, y: int) -> int:
     start = 4 - distance_to_centre(world, terrain, x, y)
     start += 2 * noise(world, terrain, shop, START, x, y)
     start = 1 / (1 + math.exp(-start))
@@ -194,14 +196,16 @@ def generate_material(world, terrain, shop, x, y):
         return generate_mountain(world, terrain, shop, x, y, mountain)
     if 0.25 < water <= 0.35 and noise(world, terrain, shop, SANDS, x, y) > -0.2:
         return SAND
-    if 0.3 < water:
+    if water > 0.3:
         return WATER
     if noise(world, terrain, shop, TREES, x, y) > 0 and uniform(world) > 0.8:
         return TREE
     return GRASS
 
 
-def generate_mountain(world, terrain, shop, x, y, mountain):
+def generate_mountain(
+    world: World, terrain: Terrain, shop: Workshop, x: int, y: int, mountain: float
+) -> int:
     if mountain > 0.3 and noise(world, terrain, shop, CAVES, x, y) > 0.15:
         return PATH
     if noise(world, terrain, shop, TUNNELS_ACROSS, x, y) > 0.4:
@@ -221,7 +225,7 @@ def generate_mountain(world, terrain, shop, x, y, mountain):
     return STONE
 
 
-def generate_object(world, terrain, shop, x, y):
+def generate_object(world: World, terrain: Terrain, shop: Workshop, x: int, y: int) -> None:
     material = ground(world, x, y)
     distance = distance_to_centre(world, terrain, x, y)
     if not WALKABLE_BY[ZOMBIE, material]:
@@ -234,14 +238,14 @@ def generate_object(world, terrain, shop, x, y):
         add_skeleton(world, x, y)
 
 
-def count_materials(world):
+def count_materials(world: World) -> None:
     """Chunk statistics of a freshly generated map."""
     for x in range(world.width):
         for y in range(world.height):
             chunk_at(world, chunk_of(world, x, y)).materials[ground(world, x, y)] += 1
 
 
-def clear_world(world):
+def clear_world(world: World) -> None:
     world.num_objects = 0
     world.num_removed = 0
     world.num_chunks = 0

@@ -1,0 +1,28 @@
+"""Names for what rules are given. Compiled code knows the fields of these records; Python does not."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+Int: TypeAlias = Any
+"""A whole number, Python's or NumPy's."""
+Record: TypeAlias = Any
+World: TypeAlias = Record
+"""A `state.WORLD`: the variables of one environment."""
+Settings: TypeAlias = Record
+"""A `state.SETTINGS`."""
+Result: TypeAlias = Record
+"""A `state.RESULT`."""
+Context: TypeAlias = Record
+"""A `state.CONTEXT`."""
+Terrain: TypeAlias = Record
+"""A `worldgen.TERRAIN`."""
+Workshop: TypeAlias = Record
+"""A `worldgen.WORKSHOP`."""
+View: TypeAlias = Record
+"""A `render.VIEW`."""
+Easel: TypeAlias = Record
+"""A `render.EASEL`."""
+
+Steps: TypeAlias = tuple[int, int, int]
+Point: TypeAlias = tuple[float, float, float]
