@@ -36,7 +36,7 @@ import crafter  # noqa: E402
 
 from achieve.envs import make_vec  # noqa: E402
 from achieve.envs.crafter import CrafterEnv  # noqa: E402
-from achieve.envs.crafter.game import RENDER  # noqa: E402
+from achieve.envs.crafter.batch import RENDER  # noqa: E402
 
 NUM_ACTIONS = 17
 PACKAGES = ("achieve", "crafter", "opensimplex", "numpy", "numba", "pillow", "gymnasium")
@@ -210,7 +210,12 @@ def _our_phases(seconds: float) -> dict[str, float]:
     """Many worlds kept at the same time of day, so that each phase can be timed by itself."""
     play = VectorPlay(64, threads=1, infos="none")
     batch = play.vec._batch
-    draw_all = (np.zeros(0, np.int64), play.out, (0, play.num_envs), batch.workspace)
+    context, no_actions = batch.workspace.context, np.zeros(0, np.int64)
+
+    def draw_all() -> int:
+        batch.program.advance(RENDER, context, no_actions, play.out, 0, play.num_envs)
+        return play.num_envs
+
     phases: dict[str, float] = {}
     clock = Clock(seconds)
     phases["reset"] = 1e6 / clock.rate(lambda: len(play.vec.reset(out=play.out)[0]))
@@ -227,7 +232,7 @@ def _our_phases(seconds: float) -> dict[str, float]:
             # An episode that ended meanwhile has cost a reset besides.
             spent -= 1e-6 * phases["reset"] * play.ended
             steps += 20 * play.num_envs
-        frames = 1 / clock.rate(lambda: play.num_envs + batch._advance(RENDER, *draw_all)[0])
+        frames = 1 / clock.rate(draw_all)
         phases[f"drawing by {when}"] = 1e6 * frames
         phases[f"update by {when}"] = 1e6 * (spent / steps - frames)
     play.vec.close()
