@@ -376,7 +376,7 @@ def pool_forward(z: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
     oh, ow = (h + 1) // 2, (w + 1) // 2
     out = _channels_last(n, c, oh, ow, z.dtype, z.device)
     winner = _channels_last(n, c, oh, ow, torch.uint8, z.device)
-    block = min(1024, triton.next_power_of_2(ow * c))
+    block = min(512, triton.next_power_of_2(ow * c))
     _pool_forward[(n * oh, triton.cdiv(ow * c, block))](
         z, z if bias is None else bias, out, winner, h, w, oh, ow,
         C=c, BLOCK=block, BIAS=bias is not None,
@@ -390,7 +390,7 @@ def pool_backward(grad: Tensor, winner: Tensor, height: int, width: int) -> Tens
     out = _channels_last(n, c, height, width, grad.dtype, grad.device)
     block = min(1024, triton.next_power_of_2(width * c))
     _pool_backward[(n * height, triton.cdiv(width * c, block))](
-        grad, winner, out, height, width, oh, ow, C=c, BLOCK=block
+        grad, winner, out, height, width, oh, ow, C=c, BLOCK=block, num_warps=2
     )
     return out
 
@@ -449,6 +449,6 @@ def transport(cost: Tensor, rows: Tensor, columns: Tensor, *, reg: float, iterat
     size = max(16, triton.next_power_of_2(max(m, n)))
     _transport[(batch,)](
         cost.contiguous(), rows.contiguous(), columns.contiguous(), out, m, n, reg,
-        iterations=iterations, SIZE=size, num_warps=4 if size <= 32 else 8,
+        iterations=iterations, SIZE=size, num_warps=2 if size <= 32 else 8,
     )  # fmt: skip
     return out
