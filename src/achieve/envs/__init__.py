@@ -6,14 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .base import FinishedEpisodes
+from .base import FinishedEpisodes, WorldVecEnv
 
-if TYPE_CHECKING:
-    from gymnasium.vector import VectorEnv
-
-__all__ = ["FinishedEpisodes", "make_vec", "register"]
+__all__ = ["FinishedEpisodes", "WorldVecEnv", "make_vec", "register"]
 
 WORLDS = {"crafter": ("achieve.envs.crafter.vec", "CrafterVecEnv")}
 
@@ -24,16 +21,14 @@ def make_vec(
     seed: int | Sequence[int] | None = 0,
     threads: int | None = None,
     **kwargs: Any,
-) -> VectorEnv[Any, Any, Any]:
+) -> WorldVecEnv:
     """A vector environment of the named world; further arguments are the world's own."""
     if name not in WORLDS:
         raise ValueError(f"there is no world named {name!r}; known are: {', '.join(WORLDS)}")
     from importlib import import_module
 
     module, cls = WORLDS[name]
-    made: VectorEnv[Any, Any, Any] = getattr(import_module(module), cls)(
-        num_envs, seed, threads, **kwargs
-    )
+    made: WorldVecEnv = getattr(import_module(module), cls)(num_envs, seed, threads, **kwargs)
     return made
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+from gymnasium.vector import VectorEnv
 
 
 class FinishedEpisodes(NamedTuple):
@@ -18,3 +21,45 @@ class FinishedEpisodes(NamedTuple):
     length: np.ndarray  # int64[k]
     episode_return: np.ndarray  # float64[k]
     achievements: np.ndarray  # int64[k, achievements]: how often each was done
+
+
+class WorldVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
+    """A vector environment as `achieve.envs.make_vec` returns it.
+
+    It resets an environment in the same step in which its episode ends, and adds to Gymnasium's
+    interface what a learner wants: observations written in place, finished episodes as arrays,
+    and states that can be saved.
+    """
+
+    @property
+    @abstractmethod
+    def achievement_names(self) -> tuple[str, ...]:
+        """Names of the columns of `FinishedEpisodes.achievements`."""
+
+    @abstractmethod
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int] | None = None,
+        options: dict[str, Any] | None = None,
+        out: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Starts every environment's next episode; ``out`` receives the observations."""
+
+    @abstractmethod
+    def step(
+        self, actions: Any, *, out: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """One step everywhere: observations, rewards, terminations, truncations, infos."""
+
+    @abstractmethod
+    def pop_episodes(self) -> FinishedEpisodes:
+        """The episodes that ended since the last call (or reset)."""
+
+    @abstractmethod
+    def save_state(self) -> bytes:
+        """Everything needed to continue exactly here."""
+
+    @abstractmethod
+    def load_state(self, data: bytes) -> None:
+        """Continues where `save_state` was called."""

@@ -45,9 +45,9 @@ def mix(upper: Any, lower: Any, other: Any) -> Any:
 
 
 def temper(word: Any) -> Any:
-    word ^= word >> np.uint32(11)
-    word ^= (word << np.uint32(7)) & _TEMPER_B
-    word ^= (word << np.uint32(15)) & _TEMPER_C
+    word = word ^ (word >> np.uint32(11))
+    word = word ^ ((word << np.uint32(7)) & _TEMPER_B)
+    word = word ^ ((word << np.uint32(15)) & _TEMPER_C)
     return word ^ (word >> np.uint32(18))
 
 

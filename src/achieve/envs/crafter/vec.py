@@ -7,10 +7,10 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
-from ..base import FinishedEpisodes
+from ..base import FinishedEpisodes, WorldVecEnv
 from . import snapshot
 from .batch import Batch, Config
 from .data import ACHIEVEMENTS, ACTIONS, ITEMS
@@ -35,7 +35,7 @@ def sub_seeds(seed: int | Sequence[int] | None, num_envs: int) -> list[int]:
     return seeds
 
 
-class CrafterVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
+class CrafterVecEnv(WorldVecEnv):
     """``num_envs`` environments; number i is identical to ``CrafterEnv(seed=seeds[i])``.
 
     An environment whose episode ends is reset in the same step: the observation returned is the
