@@ -96,7 +96,7 @@ class CrafterVecEnv(WorldVecEnv):
         self._pool = Pool(self._batch, self._threads)
         self._begun = False
         self._tick = 0
-        self._episodes: list[tuple[np.ndarray, int, np.ndarray]] = []
+        self._episodes: list[FinishedEpisodes] = []
         self.render_mode = render_mode
         self.single_observation_space = gymnasium.spaces.Box(0, 255, config.image_shape, np.uint8)
         self.single_action_space = gymnasium.spaces.Discrete(len(ACTIONS))
@@ -153,7 +153,7 @@ class CrafterVecEnv(WorldVecEnv):
         if ended:
             done = terminated | truncated
             which = np.flatnonzero(done)
-            self._episodes.append((which, self._tick, results[which]))
+            self._episodes.append(self._finished(which, self._tick, results[which]))
             if self._infos == "final":
                 infos = self._final_infos(done)
         if self._infos == "all":
@@ -165,16 +165,9 @@ class CrafterVecEnv(WorldVecEnv):
     def pop_episodes(self) -> FinishedEpisodes:
         """The episodes that ended since the last call (or reset), in order of completion."""
         episodes, self._episodes = self._episodes, []
-        which = [env for env, _, _ in episodes] or [np.zeros(0, np.int64)]
-        ticks = [np.full(len(env), tick, np.int64) for env, tick, _ in episodes]
-        records = np.concatenate([record for _, _, record in episodes] or [self._batch.results[:0]])
-        return FinishedEpisodes(
-            env=np.concatenate(which).astype(np.int64),
-            tick=np.concatenate(ticks or [np.zeros(0, np.int64)]),
-            length=records["length"].copy(),
-            episode_return=records["episode_return"].copy(),
-            achievements=records["achievements"].copy(),
-        )
+        if not episodes:
+            return self._finished(np.zeros(0, np.int64), 0, self._batch.results[:0])
+        return FinishedEpisodes(*(np.concatenate(column) for column in zip(*episodes, strict=True)))
 
     def observe(self, out: np.ndarray | None = None) -> np.ndarray:
         """The current observations once more, for instance after `load_state`."""
@@ -194,10 +187,7 @@ class CrafterVecEnv(WorldVecEnv):
 
     def save_state(self) -> bytes:
         """Everything needed to continue exactly here, in this or another process."""
-        pending = [
-            [which.tolist(), tick, [record.tobytes().hex() for record in records]]
-            for which, tick, records in self._episodes
-        ]
+        pending = [[column.tolist() for column in episodes] for episodes in self._episodes]
         extra = {
             "seeds": self._seeds,
             "tick": self._tick,
@@ -215,15 +205,35 @@ class CrafterVecEnv(WorldVecEnv):
     def close_extras(self, **kwargs: Any) -> None:
         self._pool.close()
 
-    def _read_extra(self, extra: dict[str, Any]) -> tuple[list[int], int, bool, list[Any]]:
-        dtype = self._batch.results.dtype
+    def _finished(self, which: np.ndarray, tick: int, results: np.ndarray) -> FinishedEpisodes:
+        return FinishedEpisodes(
+            env=which.astype(np.int64),
+            tick=np.full(len(which), tick, np.int64),
+            length=results["length"].copy(),
+            episode_return=results["episode_return"].copy(),
+            achievements=results["achievements"].copy(),
+        )
+
+    def _read_extra(
+        self, extra: dict[str, Any]
+    ) -> tuple[list[int], int, bool, list[FinishedEpisodes]]:
         episodes = []
-        for which, tick, records in extra["pending"]:
-            array = np.concatenate([np.frombuffer(bytes.fromhex(r), dtype) for r in records])
-            envs = np.array(which, np.int64)
-            if len(array) != len(envs) or not np.all((envs >= 0) & (envs < self.num_envs)):
-                raise ValueError("finished episodes do not fit")
-            episodes.append((envs, int(tick), array))
+        for env, tick, length, episode_return, achievements in extra["pending"]:
+            finished = FinishedEpisodes(
+                np.array(env, np.int64),
+                np.array(tick, np.int64),
+                np.array(length, np.int64),
+                np.array(episode_return, np.float64),
+                np.array(achievements, np.int64),
+            )
+            count = len(finished.env)
+            if (
+                any(column.shape != (count,) for column in finished[:4])
+                or finished.achievements.shape != (count, len(ACHIEVEMENTS))
+                or not np.all((finished.env >= 0) & (finished.env < self.num_envs))
+            ):
+                raise ValueError("its finished episodes do not fit")
+            episodes.append(finished)
         seeds = sub_seeds(extra["seeds"], self.num_envs)
         return seeds, int(extra["tick"]), bool(extra["begun"]), episodes
 
