@@ -1,0 +1,107 @@
+"""A tiny run on the GPU from end to end, stopped and continued."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from achieve.algo.distill import Distiller
+from achieve.config import (
+    DistillConfig,
+    EnvConfig,
+    ModelConfig,
+    PPOConfig,
+    TrainConfig,
+)
+from achieve.run.weights import load_weights
+from achieve.train import train
+
+pytestmark = pytest.mark.gpu
+
+STEPS = 6 * 8 * 128
+CONFIG = TrainConfig(
+    preset="tiny",
+    total_steps=STEPS,
+    score_steps=STEPS,
+    device="cuda",
+    env=EnvConfig(num_envs=8),
+    model=ModelConfig(channels=(16, 32, 32), dense_size=64, hidden_size=64),
+    algo=PPOConfig(rollout_length=128, num_minibatches=4),
+    distill=DistillConfig(rollouts_per_phase=3, num_epochs=2),
+)
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def check(folder: Path, summary: dict[str, Any]) -> None:
+    assert summary["steps"] == STEPS
+    tensors, _ = load_weights(folder / "weights.safetensors")
+    assert all(torch.isfinite(t).all() for t in tensors.values())
+    metrics = rows(folder / "metrics.jsonl")
+    assert [r["step"] for r in metrics if r["kind"] == "ppo"] == list(
+        range(STEPS // 6, STEPS + 1, STEPS // 6)
+    )
+    phases = [r for r in metrics if r["kind"] == "distill"]
+    assert len(phases) == 2
+    assert all(r["prediction_updates"] > 0 for r in phases)
+    episodes = rows(folder / "episodes.jsonl")
+    steps = [r["step"] for r in episodes]
+    assert episodes and steps == sorted(steps)
+
+
+@pytest.mark.parametrize(
+    ("precision", "compiled", "arithmetic"),
+    [
+        ("auto", True, "fp16, fused"),
+        ("bf16", True, "bf16, fused"),
+        ("fp32", False, "fp32"),
+        ("tf32", True, "tf32"),
+    ],
+)
+def test_arithmetics(tmp_path: Path, precision: str, compiled: bool, arithmetic: str) -> None:
+    config = replace(CONFIG, precision=precision, compile=compiled)  # type: ignore[arg-type]
+    summary = train(config, tmp_path / "run", quiet=True)
+    check(tmp_path / "run", summary)
+    assert summary["arithmetic"] == arithmetic
+
+
+def test_ppo_alone(tmp_path: Path) -> None:
+    config = replace(
+        CONFIG,
+        model=replace(CONFIG.model, memory=False),
+        distill=DistillConfig(enabled=False, matching=False),
+    )
+    summary = train(config, tmp_path / "run", quiet=True)
+    assert summary["steps"] == STEPS
+
+
+def test_stopped_and_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped in the second phase: the run goes on from the checkpoint after the first, and nothing is doubled."""
+    phases = 0
+    run = Distiller.run
+
+    def interrupted(self: Distiller, *args: Any) -> Any:
+        nonlocal phases
+        phases += 1
+        if phases == 2:
+            raise KeyboardInterrupt
+        return run(self, *args)
+
+    folder = tmp_path / "run"
+    monkeypatch.setattr(Distiller, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(CONFIG, folder, quiet=True)
+    assert not (folder / "summary.json").exists()
+    before = [r for r in rows(folder / "episodes.jsonl") if r["step"] <= STEPS // 2]
+    summary = train(CONFIG, folder, quiet=True)
+    assert phases == 3, "the first phase is not repeated"
+    check(folder, summary)
+    after = [r for r in rows(folder / "episodes.jsonl") if r["step"] <= STEPS // 2]
+    assert before and after == before

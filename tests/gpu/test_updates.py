@@ -1,0 +1,260 @@
+"""Replayed graphs against eager calls: acting, PPO updates and auxiliary phases from the same state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from achieve.algo.distill import Distiller
+from achieve.algo.learner import PPOLearner
+from achieve.config import DistillConfig, ModelConfig, PPOConfig
+from achieve.data import batches
+from achieve.data.buffer import RolloutBuffer
+from achieve.data.collect import Collector
+from achieve.data.trajectories import cut_trajectories
+from achieve.nn.graphs import GraphRunner
+from achieve.nn.model import ActorCritic
+from tests.algo.distilling import script
+from tests.gpu.common import DEVICE, copy_to_gpu, difference, on_gpu, weights
+from tests.helpers.setup import IMAGE, make_buffer, make_network
+from tests.helpers.world import ScriptedWorld
+
+pytestmark = pytest.mark.gpu
+
+MODEL = ModelConfig(channels=(16, 32, 32), dense_size=32, hidden_size=32)
+# Episodes of many lengths, so that several buckets are captured and replayed.
+EPISODES = [
+    [(40 + 7 * i + 11 * env, [1, 3 + i, 20 + env, 30 + env]) for i in range(6)] for env in range(4)
+]
+ARITHMETICS = [("fp32", False), ("fp16", True)]
+
+# On random images training is chaotic: at the usual rate a rounding error has become everything after some fifty
+# updates. At this one the weights stay where gradients are alike, and the updates can be told from noise.
+SLOWLY = 1e-6
+CLOSE = 0.1  # of the way gone
+
+
+def test_a_captured_step_runs_once_per_call() -> None:
+    """Warming up runs a step for real; none of it may be left."""
+    total, weight = torch.zeros(3, device=DEVICE), torch.ones((), device=DEVICE)
+
+    def step(x: torch.Tensor) -> None:
+        total.add_(x * weight)
+        weight.mul_(2)
+
+    runner = GraphRunner(lambda: [total, weight], enabled=True)
+    inputs = [torch.arange(3.0, device=DEVICE) + i for i in range(4)]
+    for x in inputs:
+        runner("step", step, x)
+    expected = sum(x * 2**i for i, x in enumerate(inputs))
+    assert torch.equal(total, expected) and float(weight) == 16
+
+
+def test_each_key_has_a_graph_of_its_own() -> None:
+    total = torch.zeros((), device=DEVICE)
+    runner = GraphRunner(lambda: [total], enabled=True)
+    for size in (2, 5, 2, 5, 3):
+        runner(size, lambda x: total.add_(x.sum()), torch.ones(size, device=DEVICE))
+    assert float(total) == 17
+
+
+def filled(rollouts: int = 1) -> RolloutBuffer:
+    rewards, dones = script(EPISODES)
+    length = len(rewards) // rollouts
+    rows = slice(0, length * rollouts)
+    return make_buffer(rewards[rows], dones[rows], memory=MODEL.hidden_size, rollouts=rollouts)
+
+
+@pytest.mark.parametrize(("precision", "fused"), ARITHMETICS)
+def test_ppo(precision: str, fused: bool) -> None:
+    buffer, network = filled(2), make_network(MODEL)
+    config = PPOConfig(rollout_length=buffer.length, num_minibatches=4, learning_rate=SLOWLY)
+    assert buffer.length * buffer.num_envs % 4 == 0
+    ends, reports = [], []
+    for graphs in (False, True):
+        mine, experience = copy_to_gpu(network, precision, fused=fused), on_gpu(buffer)
+        learner = PPOLearner(mine, experience, config, graphs=graphs)
+        rng = np.random.default_rng(0)
+        for rollout in (1, 2):  # the second replays what the first captured
+            experience.filled = rollout * buffer.length
+            reports.append(learner.update(rng))
+        ends.append(weights(mine))
+    assert difference(weights(network), *ends) < CLOSE
+    for eager, replayed in zip(reports[:2], reports[2:], strict=True):
+        assert eager.keys() == replayed.keys()
+        for name in ("entropy", "return_mean", "value_loss", "grad_norm"):
+            assert replayed[name] == pytest.approx(eager[name], rel=2e-2), name
+
+
+def test_ppo_agrees_with_the_cpu() -> None:
+    buffer, network = filled(1), make_network(MODEL)
+    config = PPOConfig(rollout_length=buffer.length, num_minibatches=4, learning_rate=SLOWLY)
+    start = weights(network)
+    mine, experience = copy_to_gpu(network), on_gpu(buffer)
+    PPOLearner(mine, experience, config, graphs=True).update(np.random.default_rng(0))
+    PPOLearner(network, buffer, config, graphs=False).update(np.random.default_rng(0))
+    assert difference(start, weights(network), weights(mine)) < CLOSE
+    torch.testing.assert_close(experience.returns.cpu(), buffer.returns, atol=1e-4, rtol=1e-4)
+
+
+def distil(
+    network: ActorCritic, buffer: RolloutBuffer, *, replay: bool, phases: int = 2
+) -> tuple[torch.Tensor, list[dict[str, float]]]:
+    """Phases with padded updates, replayed or called."""
+    config = DistillConfig(num_epochs=2, num_targets=6, learning_rate=SLOWLY)
+    distiller = Distiller(network, buffer, config, 0.15, graphs=True)
+    distiller._run.enabled = replay
+    rng, generator = np.random.default_rng(0), torch.Generator(DEVICE).manual_seed(0)
+    reports = [distiller.run(rng, generator).as_dict() for _ in range(phases)]
+    return weights(network), reports
+
+
+@pytest.mark.parametrize(("precision", "fused"), ARITHMETICS)
+def test_auxiliary_phases(precision: str, fused: bool) -> None:
+    buffer, network = filled(), make_network(MODEL)
+    ends, reports = [], []
+    for replay in (False, True):
+        end, report = distil(
+            copy_to_gpu(network, precision, fused=fused), on_gpu(buffer), replay=replay
+        )
+        ends.append(end)
+        reports.append(report)
+    assert difference(weights(network), *ends) < CLOSE
+    for eager, replayed in zip(*reports, strict=True):
+        assert eager["prediction_updates"] == replayed["prediction_updates"] > 0
+        assert eager["matching_updates"] == replayed["matching_updates"] > 0
+        for name in (
+            "prediction_loss",
+            "prediction_grad_norm",
+            "matching_loss",
+            "matching_match_rate",
+        ):
+            assert replayed[name] == pytest.approx(eager[name], rel=5e-2), name
+
+
+def test_an_auxiliary_phase_agrees_with_the_cpu() -> None:
+    """Prediction alone: the draws behind matching come from the device's own generator."""
+    buffer, network = filled(), make_network(MODEL)
+    start = weights(network)
+    mine, experience = copy_to_gpu(network), on_gpu(buffer)
+    config = DistillConfig(num_epochs=1, matching=False, learning_rate=SLOWLY)
+    for one, data, device in ((mine, experience, DEVICE), (network, buffer, torch.device("cpu"))):
+        distiller = Distiller(one, data, config, 0.15, graphs=True)
+        distiller.run(np.random.default_rng(0), torch.Generator(device))
+    assert difference(start, weights(network), weights(mine)) < CLOSE
+
+
+@pytest.mark.parametrize(("precision", "fused"), ARITHMETICS)
+def test_padded_updates_equal_unpadded_ones(precision: str, fused: bool) -> None:
+    buffer, network = filled(), make_network(MODEL)
+    experience = on_gpu(buffer)
+    config = DistillConfig(num_targets=6, max_grad_norm=1e9)
+    trajectories = cut_trajectories(buffer.rewards, buffer.dones, buffer.fresh, 0.15)
+    width, grads = 24, []
+    for padded in (False, True):
+        mine = copy_to_gpu(network, precision, fused=fused)
+        distiller = Distiller(mine, experience, config, 0.15, graphs=False)
+        distiller._freeze(trajectories)
+        (batch,) = batches.prediction_batches(trajectories[3], 512, np.random.default_rng(0))
+        batch = distiller._pad_prediction(batch) if padded else batch
+        row = torch.from_numpy(batches.pack(batch)).to(DEVICE)
+        distiller._prediction_update(row, lengths=batches.layout(batch))
+        grads.append([p.grad.clone() for p in mine.parameters() if p.grad is not None])
+
+        source, target = batches.matching_batch(
+            trajectories[0], trajectories[1:6], 6, width, np.random.default_rng(0)
+        )
+        if padded:
+            source, target = distiller._pad_source(source), distiller._pad_target(target)
+        distiller._make_room(width)
+        distiller._noise.uniform_(generator=torch.Generator(DEVICE).manual_seed(0))
+        row = torch.from_numpy(batches.pack(target)).to(DEVICE)
+        distiller._encode_targets(row, lengths=batches.layout(target))
+        row = torch.from_numpy(batches.pack(source)).to(DEVICE)
+        distiller._matching_update(row, lengths=batches.layout(source))
+        assert distiller._matching_totals.count() == 1
+        grads.append([p.grad.clone() for p in mine.parameters() if p.grad is not None])
+    for plain, longer in ((grads[0], grads[2]), (grads[1], grads[3])):
+        mine, wanted = (torch.cat([g.flatten() for g in part]) for part in (longer, plain))
+        assert (mine - wanted).norm() / wanted.norm() < (5e-2 if fused else 1e-2)
+
+
+def play(network: ActorCritic, *, graphs: bool) -> RolloutBuffer:
+    rng = np.random.default_rng(0)
+    rewards = rng.choice([0.0, 0.1, 1.0], (48, 8))
+    world = ScriptedWorld(rewards, rng.random((48, 8)) < 0.05)
+    buffer = RolloutBuffer(2, 24, 8, IMAGE, MODEL.hidden_size, DEVICE)
+    collector = Collector(network, world, buffer, 0.15, graphs=graphs)
+    collector.start()
+    generator = torch.Generator(DEVICE).manual_seed(0)
+    for _ in range(2):
+        collector.collect(generator)
+        with torch.no_grad():  # stands for an update between rollouts
+            for p in network.parameters():
+                p.mul_(1.01)
+    np.testing.assert_array_equal(np.stack(world.actions), buffer.actions[:-1].cpu().numpy())
+    return buffer
+
+
+@pytest.mark.parametrize(("precision", "fused"), ARITHMETICS)
+def test_acting(precision: str, fused: bool) -> None:
+    network = make_network(MODEL)
+    eager = play(copy_to_gpu(network, precision, fused=fused), graphs=False)
+    replayed = play(copy_to_gpu(network, precision, fused=fused), graphs=True)
+    assert torch.equal(eager.observations, replayed.observations)
+    assert torch.equal(eager.actions, replayed.actions)
+    for name in ("memory", "values", "log_probs"):
+        torch.testing.assert_close(
+            getattr(replayed, name), getattr(eager, name), atol=1e-3, rtol=1e-3
+        )
+    assert eager.memory.any()
+
+
+def test_acting_agrees_with_the_cpu() -> None:
+    """The same images and memories give the same values and probabilities."""
+    network = make_network(MODEL)
+    start = copy_to_gpu(network)
+    buffer = play(start, graphs=True)
+    first = slice(0, 24)  # collected with the weights as they were
+    with torch.no_grad():
+        latent = network.encode(buffer.observations[first].flatten(0, 1).cpu())
+        logits, values = network.heads(latent, buffer.memory[first].flatten(0, 1).cpu())
+    expected = network.normalizer.denormalize(values)
+    torch.testing.assert_close(buffer.values[first].flatten().cpu(), expected, atol=1e-3, rtol=1e-3)
+    chosen = logits.log_softmax(1).gather(1, buffer.actions[first].flatten()[:, None].cpu())[:, 0]
+    torch.testing.assert_close(
+        buffer.log_probs[first].flatten().cpu(), chosen, atol=1e-3, rtol=1e-3
+    )
+
+
+def test_widths_that_come_and_go_keep_their_graphs() -> None:
+    """Phases with few achievements, many, and few again: graphs of the first width are replayed after the second."""
+    model = replace(MODEL, memory=False)
+    few = [[(40, [1, 5, 9]), (50, [2, 30])], [(45, [3, 8])]]
+    many = [[(60, list(range(30))), (70, list(range(5, 45)))], [(45, [3, 8])]]
+    network = make_network(model)
+    ends = []
+    for replay in (False, True):
+        mine = copy_to_gpu(network)
+        rewards, dones = script(many)
+        buffer = on_gpu(make_buffer(rewards, dones, memory=0))
+        distiller = Distiller(
+            mine,
+            buffer,
+            DistillConfig(num_epochs=1, num_targets=3, learning_rate=SLOWLY),
+            0.15,
+            graphs=True,
+        )
+        distiller._run.enabled = replay
+        rng, generator = np.random.default_rng(0), torch.Generator(DEVICE).manual_seed(0)
+        for episodes in (few, many, few):
+            rewards, dones = script(episodes)
+            buffer.rewards[:], buffer.dones[:] = 0, False
+            buffer.rewards[: len(rewards)], buffer.dones[: len(dones)] = rewards, dones
+            report = distiller.run(rng, generator)
+            assert report.matching_updates > 0
+        ends.append(weights(mine))
+    assert difference(weights(network), *ends) < CLOSE
