@@ -173,7 +173,9 @@ def single_thread(rounds: int, seconds: float) -> Table:
     rows: list[tuple[Any, ...]] = []
     for name, values in rates.items():
         ratios = [ours / theirs for ours, theirs in zip(values, reference, strict=True)]
-        rows.append((name, statistics.median(values), min(values), max(values), statistics.median(ratios)))
+        rows.append(
+            (name, statistics.median(values), min(values), max(values), statistics.median(ratios))
+        )
     return Table(
         "One thread, random actions, resets included",
         ("environment", "steps/s", "slowest round", "fastest round", "times crafter"),
@@ -195,7 +197,7 @@ def time_breakdown(seconds: float) -> Table:
         begin = time.perf_counter()
         env.step(action)
         moments.append(time.perf_counter() - begin)
-    extra = 1e6 * statistics.median(moments) - ours["update by day"] - ours["drawing by day"]
+    extra = 1e6 * statistics.median(moments) - ours["update"] - ours["drawing by day"]
     return Table(
         "Where the time goes",
         ("phase", "ours, us", "crafter, us", "times"),
@@ -216,27 +218,35 @@ def _our_phases(seconds: float) -> dict[str, float]:
         batch.program.advance(RENDER, context, no_actions, play.out, 0, play.num_envs)
         return play.num_envs
 
-    phases: dict[str, float] = {}
-    clock = Clock(seconds)
-    phases["reset"] = 1e6 / clock.rate(lambda: len(play.vec.reset(out=play.out)[0]))
-    for when, first_step in (("day", 10), ("night", 180)):
-        spent, steps = 0.0, 0
-        while spent < seconds:
+    reset = 1 / Clock(seconds).rate(lambda: len(play.vec.reset(out=play.out)[0]))
+    # Steps of the day or night, and frames of the same moments, in turns.
+    spent = {"step by day": 0.0, "frame by day": 0.0, "step by night": 0.0}
+    turns = 0
+    while sum(spent.values()) < 3 * seconds:
+        turns += 1
+        for when, first_step in (("day", 10), ("night", 180)):
             play.vec.reset(out=play.out)
             play.steps(10)
             batch.worlds.var["step"][:] = first_step
             play.steps(1)
             begin = time.process_time()
             play.steps(20)
-            spent += time.process_time() - begin
             # An episode that ended meanwhile has cost a reset besides.
-            spent -= 1e-6 * phases["reset"] * play.ended
-            steps += 20 * play.num_envs
-        frames = 1 / clock.rate(draw_all)
-        phases[f"drawing by {when}"] = 1e6 * frames
-        phases[f"update by {when}"] = 1e6 * (spent / steps - frames)
+            spent[f"step by {when}"] += time.process_time() - begin - reset * play.ended
+            if when == "day":
+                begin = time.process_time()
+                for _ in range(20):
+                    draw_all()
+                spent["frame by day"] += time.process_time() - begin
     play.vec.close()
-    return dict(sorted(phases.items(), key=lambda item: _PHASES.index(item[0])))
+    cost = {name: seconds / (20 * turns * play.num_envs) for name, seconds in spent.items()}
+    update = cost["step by day"] - cost["frame by day"]
+    return {
+        "reset": 1e6 * reset,
+        "update": 1e6 * update,
+        "drawing by day": 1e6 * cost["frame by day"],
+        "drawing by night": 1e6 * (cost["step by night"] - update),
+    }
 
 
 def _original_phases(seconds: float) -> dict[str, float]:
@@ -254,7 +264,7 @@ def _original_phases(seconds: float) -> dict[str, float]:
         when = "night" if env._world.daylight < 0.5 else "day"
         drawing = moments[2] - moments[1]
         _add(totals[f"drawing by {when}"], drawing)
-        _add(totals[f"update by {when}"], moments[1] - moments[0] - drawing)
+        _add(totals["update"], moments[1] - moments[0] - drawing)
         if done:
             env.reset()
             moments.append(time.process_time())
@@ -263,7 +273,7 @@ def _original_phases(seconds: float) -> dict[str, float]:
     return {phase: 1e6 * t / n if n else float("nan") for phase, (n, t) in totals.items()}
 
 
-_PHASES = ("reset", "update by day", "drawing by day", "update by night", "drawing by night")
+_PHASES = ("reset", "update", "drawing by day", "drawing by night")
 
 
 def _add(slot: list[float], seconds: float) -> None:
@@ -271,7 +281,9 @@ def _add(slot: list[float], seconds: float) -> None:
     slot[1] += seconds
 
 
-def vector_rates(sizes: tuple[int, ...], thread_counts: tuple[int, ...], rounds: int, seconds: float) -> Table:
+def vector_rates(
+    sizes: tuple[int, ...], thread_counts: tuple[int, ...], rounds: int, seconds: float
+) -> Table:
     """Steps per second of wall time for each number of environments and threads, in turns."""
     rows: list[tuple[Any, ...]] = []
     clock = Clock(seconds, time.perf_counter)
@@ -287,7 +299,9 @@ def vector_rates(sizes: tuple[int, ...], thread_counts: tuple[int, ...], rounds:
         base = rates[thread_counts[0]]
         for threads in thread_counts:
             gains = [rate / one for rate, one in zip(rates[threads], base, strict=True)]
-            rows.append((num_envs, threads, statistics.median(rates[threads]), statistics.median(gains)))
+            rows.append(
+                (num_envs, threads, statistics.median(rates[threads]), statistics.median(gains))
+            )
             plays[threads].vec.close()
     return Table(
         "Vector environment, random actions, resets included",
@@ -333,7 +347,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="3 rounds of half a second")
     parser.add_argument("--rounds", type=int, help="rounds per figure (7)")
     parser.add_argument("--seconds", type=float, help="length of a round (3)")
-    parser.add_argument("--many", action="store_true", help="8, 64 and 1,024 environments on 1, 2, ... all cores")
+    parser.add_argument(
+        "--many", action="store_true", help="8, 64 and 1,024 environments on 1, 2, ... all cores"
+    )
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write them as JSON")
     parser.add_argument("--markdown", type=pathlib.Path, metavar="FILE", help="write the report")
     args = parser.parse_args(argv)

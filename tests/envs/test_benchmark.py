@@ -36,13 +36,7 @@ def test_benchmark_reports_every_table(tmp_path: pathlib.Path) -> None:
         [num_envs, threads] for num_envs in (8, 64, 256) for threads in (1, 2)
     ]
     phases = {row[0]: row[1] for row in tables["Where the time goes"]}
-    assert set(phases) == {
-        "reset",
-        "update by day",
-        "drawing by day",
-        "update by night",
-        "drawing by night",
-    }
+    assert list(phases) == ["reset", "update", "drawing by day", "drawing by night"]
     assert all(math.isfinite(value) for value in phases.values())
     assert len(tables["How the cost grows"]) >= 5
     assert ["python", sys.version.split()[0]] in tables["Machine and versions"]

@@ -21,7 +21,9 @@ from .parity.lockstep import LockStep
 
 NUM_ACTIONS = 17
 # Numba compiles on first use and the original needs a tenth of a second per world.
-settings.register_profile("games", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+settings.register_profile(
+    "games", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
 settings.load_profile("games")
 
 seeds = st.integers(0, 2**63 - 1)
@@ -133,7 +135,9 @@ def test_restored_environment_continues_alike(
     actions=action_lists(40),
     sizes=st.lists(st.tuples(st.integers(27, 200), st.integers(27, 200)), max_size=3),
 )
-def test_rendering_does_not_change_the_game(seed: int, actions: list[int], sizes: list[tuple[int, int]]) -> None:
+def test_rendering_does_not_change_the_game(
+    seed: int, actions: list[int], sizes: list[tuple[int, int]]
+) -> None:
     quiet = CrafterEnv(seed=seed)
     watched = CrafterEnv(seed=seed, render_mode="rgb_array")
     first, _ = quiet.reset()
@@ -178,9 +182,7 @@ def test_thread_count_changes_nothing(num_envs: int) -> None:
 def test_other_processes_agree() -> None:
     """Whatever the hash seed of the interpreter, and however many threads it uses."""
     expected = _vector_digest(6, 1, 120, 9)
-    program = (
-        "from tests.envs.test_properties import _vector_digest as d; import sys; print(d(6, int(sys.argv[1]), 120, 9))"
-    )
+    program = "from tests.envs.test_properties import _vector_digest as d; import sys; print(d(6, int(sys.argv[1]), 120, 9))"
     for hash_seed, threads in (("1", 1), ("77", 3)):
         root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
         path = os.pathsep.join([root, os.path.join(root, "src"), os.environ.get("PYTHONPATH", "")])
@@ -202,8 +204,12 @@ def test_other_processes_agree() -> None:
     length=st.integers(5, 60),
     data=st.randoms(use_true_random=False),
 )
-def test_vector_equals_single_environments(sub_seeds: list[int], threads: int, length: int, data: Any) -> None:
-    vec: Any = make_vec("crafter", num_envs=len(sub_seeds), seed=sub_seeds, threads=threads, length=length)
+def test_vector_equals_single_environments(
+    sub_seeds: list[int], threads: int, length: int, data: Any
+) -> None:
+    vec: Any = make_vec(
+        "crafter", num_envs=len(sub_seeds), seed=sub_seeds, threads=threads, length=length
+    )
     singles = [CrafterEnv(seed=seed, length=length) for seed in sub_seeds]
     observations, _ = vec.reset()
     for row, env in zip(observations, singles, strict=True):
@@ -219,7 +225,9 @@ def test_vector_equals_single_environments(sub_seeds: list[int], threads: int, l
             returns[i] += reward
             lengths[i] += 1
             if terminated or truncated:
-                finished.append((i, tick, lengths[i], returns[i], tuple(info["achievements"].values())))
+                finished.append(
+                    (i, tick, lengths[i], returns[i], tuple(info["achievements"].values()))
+                )
                 observation, _ = env.reset()
                 returns[i], lengths[i] = 0.0, 0
             assert np.array_equal(observations[i], observation)
@@ -229,6 +237,8 @@ def test_vector_equals_single_environments(sub_seeds: list[int], threads: int, l
     assert len(vec.pop_episodes().env) == 0
     assert [
         (env, tick, length, total, tuple(achievements))
-        for env, tick, length, total, achievements in zip(*(array.tolist() for array in episodes), strict=True)
+        for env, tick, length, total, achievements in zip(
+            *(array.tolist() for array in episodes), strict=True
+        )
     ] == finished
     vec.close()

@@ -212,7 +212,9 @@ class Craft:
         now = self.situation
         lava = now.materials == MATERIAL["lava"]
         solid = ~now.walkable() & ~lava
-        hollow = now.walkable() | np.isin(now.materials, [MATERIAL[name] for name in ("stone", "coal", "tree")])
+        hollow = now.walkable() | np.isin(
+            now.materials, [MATERIAL[name] for name in ("stone", "coal", "tree")]
+        )
         columns, rows = np.indices(hollow.shape)
         distance = np.abs(columns - now.position[0]) + np.abs(rows - now.position[1])
         best: tuple[int, Cell, int] | None = None

@@ -197,7 +197,9 @@ class EventCounter:
         """The listed events and achievements that never came up."""
         unknown = events - ALL_EVENTS
         assert not unknown, f"not events: {sorted(unknown)}"
-        return sorted(e for e in events if not self.events[e]) + [a for a in achievements if not self.achievements[a]]
+        return sorted(e for e in events if not self.events[e]) + [
+            a for a in achievements if not self.achievements[a]
+        ]
 
     def report(self) -> str:
         """The counts, for people."""
@@ -283,7 +285,9 @@ def _arrow_events(env: crafter.Env, before: _Before, arrow: Any) -> set[str]:
     if not _inside(target, world.area):
         return {"arrow left the world"}
     if target == _position(player):
-        return {"arrow hit the player"} | ({"arrow hit the sleeping player"} if player.sleeping else set())
+        return {"arrow hit the player"} | (
+            {"arrow hit the sleeping player"} if player.sleeping else set()
+        )
     material = world._mat_names[before.materials[target]]
     if material in ("table", "furnace"):
         return {f"arrow broke a {material}"}
@@ -292,7 +296,9 @@ def _arrow_events(env: crafter.Env, before: _Before, arrow: Any) -> set[str]:
     return {
         f"arrow hit a{'n' if isinstance(o, objects.Arrow) else ''} {type(o).__name__}"
         for o, health, pos in before.objects
-        if o is not arrow and target in (pos, _position(o)) and (o.health < health or isinstance(o, objects.Arrow))
+        if o is not arrow
+        and target in (pos, _position(o))
+        and (o.health < health or isinstance(o, objects.Arrow))
     }
 
 

@@ -11,7 +11,9 @@ import numpy as np
 class RandomPlayer:
     """Uniformly random actions; with `stickiness`, each is repeated with that probability."""
 
-    def __init__(self, seed: int, *, stickiness: float = 0.0, weights: Iterable[float] = ()) -> None:
+    def __init__(
+        self, seed: int, *, stickiness: float = 0.0, weights: Iterable[float] = ()
+    ) -> None:
         self._random = np.random.default_rng(seed)
         self._stickiness = stickiness
         self._weights = np.asarray(list(weights) or [1.0] * 17)

@@ -43,7 +43,9 @@ PLAYS: dict[str, Play] = {
             "eat_plant",
         )
     ),
-    "clumsy": Play(("dig_barehanded", "collect_wood", "place_table", "try_recipes", "defeat_zombie", "eat_cow")),
+    "clumsy": Play(
+        ("dig_barehanded", "collect_wood", "place_table", "try_recipes", "defeat_zombie", "eat_cow")
+    ),
     "edge": Play((*_BASICS, "visit_edge", "hoard", "wait")),
     "mason": Play(
         (
