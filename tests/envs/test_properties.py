@@ -182,7 +182,11 @@ def test_thread_count_changes_nothing(num_envs: int) -> None:
 def test_other_processes_agree() -> None:
     """Whatever the hash seed of the interpreter, and however many threads it uses."""
     expected = _vector_digest(6, 1, 120, 9)
-    program = "from tests.envs.test_properties import _vector_digest as d; import sys; print(d(6, int(sys.argv[1]), 120, 9))"
+    program = (
+        "import sys\n"
+        "from tests.envs.test_properties import _vector_digest\n"
+        "print(_vector_digest(6, int(sys.argv[1]), 120, 9))"
+    )
     for hash_seed, threads in (("1", 1), ("77", 3)):
         root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
         path = os.pathsep.join([root, os.path.join(root, "src"), os.environ.get("PYTHONPATH", "")])

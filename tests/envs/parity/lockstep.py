@@ -112,7 +112,7 @@ class LockStep:
         if type(got) is not type(expected) or got != expected:
             self._fail(
                 what,
-                f"expected {expected!r} ({type(expected).__name__}), got {got!r} ({type(got).__name__})",
+                f"expected {type(expected).__name__} {expected!r}, got {type(got).__name__} {got!r}",
             )
 
     def _compare_array(self, what: str, expected: np.ndarray, got: Any) -> None:
@@ -147,9 +147,8 @@ class LockStep:
 def _describe_difference(expected: np.ndarray, got: np.ndarray) -> str:
     """Where two arrays of one shape differ: how often, within which box, and the first few."""
     where = np.argwhere(expected != got)
-    lines = [
-        f"{len(where)} of {expected.size} entries, from {where.min(axis=0).tolist()} to {where.max(axis=0).tolist()}"
-    ]
+    box = f"from {where.min(axis=0).tolist()} to {where.max(axis=0).tolist()}"
+    lines = [f"{len(where)} of {expected.size} entries, {box}"]
     for index in where[:12]:
         at = tuple(index)
         lines.append(f"  {list(map(int, at))}: expected {expected[at]}, got {got[at]}")
