@@ -110,10 +110,8 @@ class LockStep:
 
     def _compare_scalar(self, what: str, expected: Any, got: Any) -> None:
         if type(got) is not type(expected) or got != expected:
-            self._fail(
-                what,
-                f"expected {type(expected).__name__} {expected!r}, got {type(got).__name__} {got!r}",
-            )
+            types = f"{type(expected).__name__}, {type(got).__name__}"
+            self._fail(what, f"expected {expected!r}, got {got!r} (types: {types})")
 
     def _compare_array(self, what: str, expected: np.ndarray, got: Any) -> None:
         if not isinstance(got, np.ndarray):
