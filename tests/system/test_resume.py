@@ -1,0 +1,165 @@
+"""A run that is stopped anywhere and started again is, on the CPU, the run that was never stopped."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.system.conftest import Train
+from tests.system.processes import ENVIRONMENT, PATIENCE, Child
+from tests.system.runs import assert_same_run, checkpoint_file, half_written, read
+from tests.system.tiny import ROLLOUT, ROLLOUTS_PER_PHASE, STEPS
+
+# A checkpoint written with these pauses takes a few tenths of a second, time enough to be killed in.
+PAUSE = 0.002
+SHARE_IN_WRITE = 0.4
+
+
+def kill(child: Child) -> bool:
+    """kill -9; False for a process that had ended well before."""
+    if not child.ended():
+        child.send(signal.SIGKILL)
+    code = child.wait()
+    assert code in (0, -signal.SIGKILL), child.output
+    return code != 0
+
+
+def kill_in_write(child: Child, folder: Path, rng: random.Random) -> tuple[bool, bool]:
+    """kill -9 around the write of a checkpoint; whether it was killed, and whether in the middle of a write."""
+    half_written(folder).unlink(missing_ok=True)
+    child.wait_for(half_written(folder).exists)
+    time.sleep(rng.uniform(0, 0.1))
+    killed = kill(child)
+    return killed, killed and half_written(folder).exists()
+
+
+@pytest.mark.parametrize(
+    ("kills", "seed"), [(20, 0), pytest.param(60, 1, marks=pytest.mark.long)]
+)
+def test_killed_at_random_moments(
+    train: Train, finished: Path, tmp_path: Path, kills: int, seed: int
+) -> None:
+    rng = random.Random(seed)
+    seconds = read(finished / "summary.json")["seconds"]["total"]
+    done = in_writes = runs = 0
+    while done < kills:
+        folder = tmp_path / f"run-{runs}"
+        runs += 1
+        killed = True
+        while killed and done < kills:
+            child = train(folder, slow_writes=PAUSE)
+            if rng.random() < SHARE_IN_WRITE:
+                killed, in_write = kill_in_write(child, folder, rng)
+                in_writes += in_write
+            else:
+                time.sleep(rng.uniform(0, 1.2 * seconds))
+                killed = kill(child)
+            done += killed
+        if killed:
+            train(folder).run()
+        assert_same_run(folder, finished)
+    assert in_writes >= kills // 5, f"only {in_writes} of {kills} during the write of a checkpoint"
+
+
+def test_killed_command_continues_as_the_same_command(
+    settings: Path, finished: Path, tmp_path: Path
+) -> None:
+    """As one types it: `python -m achieve train`, from a shell, in the default folder."""
+    command = [sys.executable, "-m", "achieve", "train", "--config", str(settings), "--no-report"]
+    folder = tmp_path / "runs" / "tiny-s0"
+    first = subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + PATIENCE
+    while not checkpoint_file(folder).exists():
+        assert first.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    first.kill()
+    assert first.wait() == -signal.SIGKILL
+    assert not (folder / "summary.json").exists()
+    second = subprocess.run(
+        command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert second.returncode == 0, second.stderr
+    assert f"{STEPS:,}/{STEPS:,} steps (100%)" in second.stdout
+    assert_same_run(folder, finished)
+    shown = f"python -m achieve train --config {settings} --no-report"
+    assert [start["command"] for start in read(folder / "config.json")["starts"]] == [shown] * 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_asked_to_stop(
+    train: Train, finished: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    folder = tmp_path / "run"
+    child = train(folder)
+    assert child.wait_for(checkpoint_file(folder).exists)
+    child.send(number)
+    assert child.wait() == 130
+    assert child.output == (
+        f"achieve train: stopped; the same command continues the run in {folder}\n"
+    )
+    assert not (folder / "summary.json").exists()
+    train(folder).run()
+    assert_same_run(folder, finished)
+
+
+def test_stopped_before_the_first_checkpoint(train: Train, finished: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    child = train(folder)
+    assert child.wait_for((folder / "episodes.jsonl").exists)
+    child.send(signal.SIGTERM)
+    assert child.wait() == 130
+    assert not checkpoint_file(folder).exists()
+    train(folder).run()
+    assert_same_run(folder, finished)
+
+
+def test_killed_between_the_last_checkpoint_and_the_summary(
+    train: Train, finished: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    for name in ("summary.json", "weights.safetensors"):
+        (folder / name).unlink()
+    train(folder).run()
+    assert_same_run(folder, finished)
+
+
+def test_run_that_ends_between_phases(train: Train, tmp_path: Path) -> None:
+    """The rollouts after the last whole phase are trained again, with the same result."""
+    steps = 4 * ROLLOUT * (ROLLOUTS_PER_PHASE + 2)
+    flags = ("--total-steps", steps)
+    whole, folder = tmp_path / "whole", tmp_path / "stopped"
+    train(whole, *flags).run()
+    child = train(folder, *flags)
+    assert child.wait_for(checkpoint_file(folder).exists)
+    assert kill(child)
+    train(folder, *flags).run()
+    assert_same_run(folder, whole)
+    assert read(folder / "summary.json")["steps"] == steps
+
+
+def test_plain_ppo_resumes_from_checkpoints_between_rollouts(train: Train, tmp_path: Path) -> None:
+    flags = ("--distill.no-enabled", "--distill.no-matching", "--model.no-memory")
+    whole, folder = tmp_path / "whole", tmp_path / "stopped"
+    train(whole, *flags).run()
+    child = train(folder, *flags, "--checkpoint-every", 2)
+    assert child.wait_for(checkpoint_file(folder).exists)
+    assert kill(child)
+    train(folder, *flags, "--checkpoint-every", 5).run()
+    assert (folder / "episodes.jsonl").read_bytes() == (whole / "episodes.jsonl").read_bytes()
+    for name in ("score", "reward", "success_rates", "episodes", "steps", "parameters"):
+        assert read(folder / "summary.json")[name] == read(whole / "summary.json")[name]
+
+
+def test_settings_of_where_and_how_may_change(train: Train, finished: Path, stopped: Path) -> None:
+    """Device, trackers and the like are no part of what is computed."""
+    train(stopped, "--device", "auto", "--checkpoint-every", 3, "--tensorboard").run()
+    assert (stopped / "episodes.jsonl").read_bytes() == (finished / "episodes.jsonl").read_bytes()
+    assert list((stopped / "tensorboard").glob("events.out.*"))
