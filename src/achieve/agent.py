@@ -143,6 +143,10 @@ def load_agent(source: str | Path = PRETRAINED, *, device: str = "cpu", seed: in
     height, width, channels = about["image_shape"]
     network = ActorCritic(config.model, (height, width, channels), about["num_actions"], auxiliary=False)
     acting = {name: t.float() for name, t in tensors.items() if not name.startswith(AUXILIARY)}
+    needed = {name: t.shape for name, t in network.state_dict().items()}
+    wrong = [name for name in needed | acting if name not in acting or acting[name].shape != needed.get(name)]
+    if wrong:
+        raise RunFolderError(f"{source}: its weights do not fit its config, {wrong[0]} is missing or has another size")
     network.load_state_dict(acting)
     return Agent(network.to(device), config, (height, width, channels), seed=seed)
 
@@ -166,6 +170,8 @@ def _read(source: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise RunFolderError(f"{path} has no weights yet: its first checkpoint is still to come")
     prefix = "network/"
     tensors = {k.removeprefix(prefix): v for k, v in checkpoint.tensors.items() if k.startswith(prefix)}
+    if "policy.bias" not in tensors or "collector/observation" not in checkpoint.tensors:
+        raise RunFolderError(f"{path / 'checkpoint'} does not hold an agent; it is not a training run's")
     return tensors, {
         "config": saved["config"],
         "image_shape": list(checkpoint.tensors["collector/observation"].shape[1:]),
