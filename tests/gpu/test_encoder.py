@@ -40,7 +40,7 @@ def network() -> ActorCritic:
 
 
 # Relative error of features and latents, and the least cosine of any layer's gradient.
-TOLERANCES = {"fp16": (2e-3, 5e-3, 0.99), "bf16": (2e-2, 4e-2, 0.95)}
+TOLERANCES = {"fp16": (2e-3, 5e-3, 0.99), "bf16": (3e-2, 8e-2, 0.9)}
 
 
 @pytest.mark.parametrize("precision", TOLERANCES)
