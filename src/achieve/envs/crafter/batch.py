@@ -127,8 +127,9 @@ class Workspace:
         shape = view.record[0]
         pixels = int(shape["map_width"] * shape["map_height"])
         tiles = int(shape["num_tiles"])
-        shop, easel = np.zeros(1, WORKSHOP), np.zeros(1, EASEL)
-        self._parts = [shop, easel, view]
+        self.shop = shop = np.zeros(1, WORKSHOP)
+        self.easel = easel = np.zeros(1, EASEL)
+        self._parts: list[Any] = [view, job]
         self._give(shop, "gradients", int(batch.terrain.record["num_vertices"][0]), np.uint8)
         self._give(shop, "tunnels", batch.config.area[0] * batch.config.area[1], np.uint8)
         self._give(easel, "lit", tiles * int(shape["tile_bytes"]), np.uint8)

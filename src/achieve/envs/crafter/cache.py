@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import pickle
 import sys
 import tempfile
 from pathlib import Path
@@ -101,7 +102,11 @@ class _Store(FunctionCache):
 
     def save_overload(self, sig: Any, data: Any) -> None:
         try:
-            super().save_overload(sig, data)
+            try:
+                super().save_overload(sig, data)
+            except (pickle.UnpicklingError, EOFError, ValueError, TypeError):
+                self.flush()  # a damaged index: start it anew
+                super().save_overload(sig, data)
         except OSError as error:
             log.warning(
                 "achieve: compiled code could not be kept in %s: %s", self._cache_path, error

@@ -33,6 +33,9 @@ MODULES = (
     "runner",
     "sharing",
 )
+SUPPORT = ("data", "memory", "state", "program")
+"""Modules that are not compiled themselves but decide what the compiled ones become."""
+
 # Without reference counting (`_nrt`) compiled code cannot allocate; all memory comes from Python.
 # The "numpy" error model only concerns division by zero, which no rule does.
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
@@ -54,11 +57,11 @@ def _source_modules() -> tuple[types.ModuleType, ...]:
 
 @lru_cache(maxsize=1)
 def source_fingerprint() -> str:
-    """A digest of every source file of this package: any edit makes a new one."""
+    """A digest of every source file that has a part in the compiled code: any edit changes it."""
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.name.encode())
-        digest.update(path.read_bytes())
+    for name in (*MODULES, *SUPPORT):
+        digest.update(name.encode())
+        digest.update(Path(__file__).with_name(f"{name}.py").read_bytes())
     return digest.hexdigest()
 
 

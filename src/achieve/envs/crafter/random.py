@@ -1,8 +1,8 @@
 """NumPy's legacy generator (``RandomState``): the Mersenne Twister, its uniform and its randint.
 
-A world's record holds the generator's 624 words (``key``), the outputs they give (``ready``) and the
-number of outputs already used (``pos``). Nothing may be drawn out of order or skipped: the game's
-whole course hangs on the stream.
+A world's record holds the generator's 624 words (``key``), the outputs they give (``ready``) and
+the number of outputs already used (``pos``). Nothing may be drawn out of order or skipped: the
+game's whole course hangs on the stream.
 """
 
 from __future__ import annotations

@@ -132,6 +132,11 @@ def luma(red: Any, green: Any, blue: Any) -> Any:
     return (red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16
 
 
+def saturate(grey: Any, colour: Any) -> Any:
+    """Pillow's colour enhancement by 0.4: its blend of grey and colour, rounding included."""
+    return (3 * grey + 2 * colour) // 5
+
+
 def render(world: World, view: View, easel: Easel, image: int) -> None:
     """Draws the world into the image (uint8[height, width, 3]) at an address."""
     clear(view, image)
@@ -284,14 +289,14 @@ def to_grey(red: Any, green: Any, blue: Any, grey: np.ndarray) -> None:
 
 
 def shade(daylight: float, easel: Easel, plane: int, pixels: int) -> None:
-    """Mixes a plane with its night colours: saturation 0.4 as Pillow rounds it, half tinted."""
+    """Mixes a plane with its night colours: less saturated, half tinted."""
     colour = array_at(easel.planes + plane * pixels, np.uint8, pixels)
     noisy = array_at(easel.noisy + plane * pixels, np.uint8, pixels)
     grey = array_at(easel.grey, np.uint8, pixels)
-    tint = NIGHT_TINT[plane]
+    tint = np.uint32(NIGHT_TINT[plane])
     night = 1 - daylight
     for i in range(pixels):
-        dark = (3 * np.int32(grey[i]) + 2 * np.int32(noisy[i])) // np.int32(5) + np.int32(tint)
+        dark = saturate(np.uint32(grey[i]), np.uint32(noisy[i])) + tint
         colour[i] = np.uint8(np.int32(daylight * colour[i] + night * (0.5 * dark)))
 
 

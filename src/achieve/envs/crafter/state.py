@@ -1,8 +1,8 @@
 """What an environment consists of: the arrays behind a world, and how many of each there are.
 
-Every environment owns one row of each array in `Worlds`. Rules get the row's `WORLD` record, in which
-the other parts' addresses stand; the functions of `world` reach them. All sizes are fixed, so a saved
-state is a copy of the used parts (see `snapshot`).
+Every environment owns one row of each array in `Worlds`. Rules get the row's `WORLD` record, in
+which the other parts' addresses stand; the functions of `world` reach them. All sizes are fixed, so
+a saved state is a copy of the used parts (see `snapshot`).
 """
 
 from __future__ import annotations

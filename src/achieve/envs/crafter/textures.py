@@ -110,7 +110,7 @@ class View:
 
 @lru_cache(maxsize=8)
 def make_view(view: tuple[int, int], size: tuple[int, int]) -> View:
-    """Everything `render` needs to draw ``view`` cells into an image of ``size`` (width, height)."""
+    """What `render` needs to draw ``view`` cells into an image of ``size`` (width, height)."""
     unit = (size[0] // view[0], size[1] // view[1])
     grid = (view[0], view[1] - -(-len(ITEMS) // view[0]))
     tiles = _tiles(unit)

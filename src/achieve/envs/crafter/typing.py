@@ -1,4 +1,4 @@
-"""Names for what rules are given. Compiled code knows the fields of these records; Python does not."""
+"""Names for what rules are given; only compiled code knows the fields of these records."""
 
 from __future__ import annotations
 
