@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -79,8 +80,9 @@ def achieve(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
 
     def run(*argv: object) -> tuple[int, str, str]:
         capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["achieve", *(str(a) for a in argv)])
         try:
-            code = main([str(a) for a in argv])
+            code = main()
         except SystemExit as stop:
             assert isinstance(stop.code, int)
             code = stop.code

@@ -1,0 +1,288 @@
+"""The command line, end to end on a tiny run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import sys
+import typing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import achieve as package
+from achieve.analysis.episodes import load_episodes
+from achieve.config import DESCRIPTIONS, PRESETS, TrainConfig, from_dict, to_dict
+from achieve.run.weights import file_sha256
+from tests.system.conftest import Command, Train
+from tests.system.runs import FILES, read
+from tests.system.tiny import STEPS, tiny_config
+
+COMMANDS = ("train", "score", "eval", "video", "bench", "export", "presets")
+
+
+def leaves(cls: type, prefix: str = "") -> list[tuple[str, Any]]:
+    """Every setting's name and type, with the names of its groups."""
+    hints = typing.get_type_hints(cls)
+    found = []
+    for field in dataclasses.fields(cls):
+        kind = hints[field.name]
+        if dataclasses.is_dataclass(kind):
+            found += leaves(typing.cast(type, kind), f"{prefix}{field.name}.")
+        else:
+            found.append((prefix + field.name, kind))
+    return found
+
+
+def test_usage_names_every_command(achieve: Command) -> None:
+    for arguments in ((), ("--help",), ("-h",)):
+        code, out, err = achieve(*arguments)
+        assert (code, err) == (0, "")
+        for command in COMMANDS:
+            assert re.search(rf"^  {command} +[A-Z]", out, re.MULTILINE)
+
+
+def test_version(achieve: Command) -> None:
+    assert achieve("--version") == (0, f"achieve {package.__version__}\n", "")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_each_command(achieve: Command, command: str) -> None:
+    code, out, err = achieve(command, "--help")
+    assert (code, err) == (0, "")
+    assert f"achieve {command}" in out
+    assert len(out.splitlines()) >= 3
+
+
+def flags_of(achieve: Command, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> dict[str, str]:
+    """What the help says about each flag of `achieve train`, by the flag's name."""
+    monkeypatch.setenv("COLUMNS", "80")  # too narrow for two columns of boxes
+    _, out, _ = achieve("train", *arguments, "--help")
+    lines = [line.strip("│ ") for line in out.splitlines()]  # boxes are drawn on some terminals only
+    found: dict[str, list[str]] = {}
+    for line in lines:
+        if match := re.match(r"--([a-z][\w.-]*)", line):
+            about = found.setdefault(match.group(1), [])
+        elif found:
+            about.append(line)
+    return {name: " ".join(words) for name, words in found.items()}
+
+
+def test_every_hyperparameter_is_a_flag_with_help_and_default(
+    achieve: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = flags_of(achieve, monkeypatch)
+    settings = leaves(TrainConfig)
+    assert len(settings) > 45
+    for name, kind in settings:
+        flag = name.replace("_", "-")
+        assert flag in flags, f"--{flag} is not a flag"
+        about = re.fullmatch(r"(.+[.)]) \(default: (.+)\).*", flags[flag])
+        assert about is not None, f"--{flag} ({kind}): {flags[flag]!r}"
+        assert len(about.group(1).split()) >= 2, f"--{flag} is not explained: {about.group(1)!r}"
+
+
+def test_defaults_are_those_of_the_preset(
+    achieve: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "(default: 8)" in flags_of(achieve, monkeypatch)["env.num-envs"]
+    assert "(default: 16)" in flags_of(achieve, monkeypatch, "--preset", "quick")["env.num-envs"]
+
+
+def test_presets_are_listed(achieve: Command) -> None:
+    code, out, _ = achieve("presets")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == list(PRESETS) == list(DESCRIPTIONS)
+
+
+def test_flags_reach_the_saved_config(achieve: Command, settings: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    code, out, _ = achieve(
+        "train", "--config", settings, "--folder", folder, "--no-report", "--quiet",
+        "--total-steps", "1", "--seed", "3", "--algo.gae-lambda", "0.7", "--distill.order", "prediction-first",
+        "--model.channels", "2", "3", "4", "--env.threads", "None", "--model.film", "double",
+    )  # fmt: skip
+    assert code == 0, out
+    assert read(folder / "config.json")["config"] == to_dict(
+        tiny_config(
+            total_steps=1, seed=3, algo={"gae_lambda": 0.7}, distill={"order": "prediction-first"},
+            model={"channels": [2, 3, 4], "film": "double"}, env={"threads": None},
+        )
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_saved_config_is_enough_to_rerun(name: str) -> None:
+    config = PRESETS[name]
+    assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
+    assert config.preset == name
+
+
+@pytest.mark.parametrize("which", ["folder", "file"])
+def test_rerun_of_a_saved_config_has_the_same_config(
+    achieve: Command, finished: Path, tmp_path: Path, which: str
+) -> None:
+    source = finished if which == "folder" else finished / "config.json"
+    again = tmp_path / "again"
+    flags = ("--total-steps", 1, "--no-report", "--quiet")
+    assert achieve("train", "--config", source, "--folder", again, *flags)[0] == 0
+    saved = read(again / "config.json")["config"]
+    assert saved | {"total_steps": STEPS} == read(finished / "config.json")["config"]
+
+
+def test_progress_and_result_are_shown(achieve: Command, settings: Path, tmp_path: Path) -> None:
+    code, out, err = achieve(
+        "train", "--config", settings, "--folder", tmp_path / "run", "--no-report", "--total-steps", 1
+    )
+    assert (code, err) == (0, "")
+    assert "tiny s0  256/256 steps (100%)" in out
+    assert "Training score" in out and f"run folder: {tmp_path / 'run'}" in out
+
+
+def test_large_network_without_gpu_is_advised_against(
+    achieve: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Path
+) -> None:
+    monkeypatch.setattr(sys.modules["achieve.train"], "train", lambda *a, **k: sys.exit(5))
+    code, out, _ = achieve("train", "--preset", "ad-small", "--device", "cpu", "--folder", tmp_path)
+    assert code == 5 and "no GPU in use" in out and "--preset quick" in out
+    code, out, _ = achieve("train", "--config", settings, "--folder", tmp_path)
+    assert code == 5 and "no GPU in use" not in out
+
+
+def test_report(
+    achieve: Command, finished: Path, settings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `make train` ends with, with a shorter video and fewer games of the random agent."""
+    from achieve.viz import run_page
+
+    monkeypatch.setattr(run_page, "RANDOM_EPISODES", 3)
+    monkeypatch.setattr(run_page, "VIDEO_STEPS", 8)
+    folder = tmp_path / "run"
+    code, out, err = achieve(
+        "train", "--config", settings, "--folder", folder, "--quiet", "--total-steps", 2048
+    )
+    assert (code, err) == (0, "")
+    assert re.search(r"random agent: score \d+\.\d\d %, mean return -?\d\.\d\d; this agent at the end", out)
+    shown = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+    assert shown == {*FILES, "curve.png", "video.mp4", "index.html"}
+    page = (folder / "index.html").read_text()
+    assert "data:image/png;base64," in page and "data:video/mp4;base64," in page
+    assert "achieve train" in page and "Collect sapling" in page
+    assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_report_of_a_run_without_episodes(
+    achieve: Command, settings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from achieve.viz import run_page
+
+    monkeypatch.setattr(run_page, "RANDOM_EPISODES", 1)
+    monkeypatch.setattr(run_page, "VIDEO_STEPS", 2)
+    code, out, err = achieve(
+        "train", "--config", settings, "--folder", tmp_path / "run", "--quiet", "--total-steps", 1
+    )
+    assert (code, err) == (0, "")
+    assert "this agent at the end: mean return -" in out
+    assert (tmp_path / "run" / "index.html").exists()
+
+
+def test_score_reads_what_the_summary_says(achieve: Command, finished: Path) -> None:
+    summary = read(finished / "summary.json")
+    code, out, err = achieve("score", finished)
+    assert (code, err) == (0, "")
+    row = re.search(r"│ tiny-s0 +│ +([\d,]+) │ +(\d+) │ +([\d.]+) │ +([\d.-]+) │", out)
+    assert row is not None, out
+    assert row.groups() == (
+        f"{summary['read_at']:,}", str(summary["episodes"]), f"{summary['score']:.2f}",
+        "-" if summary["reward"] is None else f"{summary['reward']:.2f}",
+    )  # fmt: skip
+    rates = dict(re.findall(r"│ ([A-Z][a-z ]+?) +│ +([\d.]+) │", out))
+    assert rates == {
+        name.replace("_", " ").capitalize(): f"{rate:.1f}"
+        for name, rate in summary["success_rates"].items()
+    }
+    assert f"last {summary['reward_window']:,} steps" in out
+
+
+def test_score_of_several_runs_has_mean_and_deviation(
+    achieve: Command, finished: Path, stopped: Path
+) -> None:
+    code, out, _ = achieve("score", finished, stopped)
+    assert code == 0
+    found = re.search(r"mean ± std of 2.*?│ +([\d.]+) ± ([\d.]+) │", out)
+    assert found is not None, out
+    scores = [float(s) for s in re.findall(r"│ tiny-s0 +│ +[\d,]+ │ +\d+ │ +([\d.]+) │", out)]
+    assert len(scores) == 2
+    assert float(found.group(1)) == pytest.approx(np.mean(scores), abs=0.011)
+    assert float(found.group(2)) == pytest.approx(np.std(scores), abs=0.011)
+
+
+def test_score_at_fewer_steps(achieve: Command, finished: Path) -> None:
+    code, out, _ = achieve("score", finished, "--steps", "1500")
+    assert code == 0 and "│ 1,500 │" in out
+    counted = int((load_episodes(finished).length.cumsum() <= 1500).sum())
+    assert re.search(rf"│ 1,500 │ +{counted} │", out)
+
+
+def test_eval(achieve: Command, finished: Path, tmp_path: Path) -> None:
+    command = ("eval", finished, "--episodes", 3, "--seed", 2)
+    code, out, err = achieve(*command, "--out", tmp_path / "a.jsonl")
+    assert (code, err) == (0, "")
+    assert "Final policy, unseen worlds" in out and "not the training-protocol score" in out
+    assert "3 episodes of the final policy (sampled actions) on unseen worlds, seed 2" in out
+    episodes = load_episodes(tmp_path / "a.jsonl")
+    assert len(episodes.length) == 3 and len(episodes.names) == 22
+    assert f"Return: mean {episodes.reward.mean():.2f}" in out
+    assert f"Episode length: mean {episodes.length.mean():.0f}" in out
+    assert "Training score" not in out
+    _, again, _ = achieve(*command, "--out", tmp_path / "a.jsonl")
+    assert again == out, "the same seed gives the same table, and the file is replaced"
+    assert len((tmp_path / "a.jsonl").read_text().splitlines()) == 3
+    achieve("eval", finished, "--episodes", 3, "--seed", 3, "--out", tmp_path / "b.jsonl")
+    assert (tmp_path / "b.jsonl").read_bytes() != (tmp_path / "a.jsonl").read_bytes()
+    _, greedy, _ = achieve("eval", finished, "--episodes", 1, "--greedy")
+    assert "1 episodes of the final policy (most probable actions)" in greedy
+
+
+def test_eval_of_an_unfinished_run(achieve: Command, stopped: Path) -> None:
+    code, out, err = achieve("eval", stopped, "--episodes", 1)
+    assert (code, err) == (0, "") and "tiny-s0" in out
+
+
+@pytest.mark.parametrize(
+    ("name", "magic"), [("play.mp4", b"ftyp"), ("play.gif", b"GIF89a"), ("new/play.gif", b"GIF89a")]
+)
+def test_video(achieve: Command, finished: Path, tmp_path: Path, name: str, magic: bytes) -> None:
+    path = tmp_path / name
+    code, out, err = achieve("video", finished, "--out", path, "--max-steps", 6, "--best-of", 2)
+    assert (code, err) == (0, "")
+    assert re.search(rf"{re.escape(str(path))}: 7 frames, \d+ achievements, return -?\d\.\d\n", out)
+    data = path.read_bytes()
+    assert magic in data[:16]
+    first = data
+    assert achieve("video", finished, "--out", path, "--max-steps", 6, "--best-of", 2)[0] == 0
+    assert path.read_bytes() == first, "the same seed is the same video"
+
+
+def test_export(achieve: Command, finished: Path, tmp_path: Path) -> None:
+    path = tmp_path / "small.safetensors"
+    code, out, err = achieve("export", finished, path)
+    assert (code, err) == (0, "")
+    assert out == f"{path}: 0.0 MB, sha256 {file_sha256(path)}\n"
+    assert path.stat().st_size < 0.5 * (finished / "weights.safetensors").stat().st_size
+    assert achieve("eval", path, "--episodes", 1)[0] == 0
+
+
+def test_tensorboard(train: Train, tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    folder = tmp_path / "run"
+    train(folder, "--total-steps", 512, "--tensorboard").run()
+    events = EventAccumulator(str(folder / "tensorboard"))
+    events.Reload()
+    drawn = set(events.Tags()["scalars"])
+    assert drawn >= {"ppo/policy_loss", "ppo/entropy", "ppo/rollout_steps_per_second", "ppo/host_gib"}
+    assert [e.step for e in events.Scalars("ppo/entropy")] == [256, 512]
