@@ -102,6 +102,9 @@ def make_terrain(program: Program, area: tuple[int, int]) -> Terrain:
     width, height = area
     xs, ys = np.meshgrid(np.arange(width), np.arange(height), indexing="ij")
     distance = np.sqrt((xs - width // 2) ** 2 + (ys - height // 2) ** 2)
+    # The noise never leaves [-1.5, 1.5] (a test holds it to that), so 4 - distance + 2 * noise is
+    # at most this before its logistic function.
+    bound = 1 / (1 + np.exp(distance - 4 - 2 * 1.5))
     blocks, vertices = np.zeros(0, BLOCK), np.zeros((0, 3), np.uint8)
     if width * height <= TABLE_CELLS:
         blocks = np.zeros(NUM_NOISES * width * height, BLOCK)
@@ -116,8 +119,9 @@ def make_terrain(program: Program, area: tuple[int, int]) -> Terrain:
     record["blocks"] = blocks.ctypes.data if len(blocks) else 0
     record["vertices"] = vertices.ctypes.data
     record["distance"] = distance.ctypes.data
+    record["start_bound"] = bound.ctypes.data
     record["num_vertices"] = len(vertices)
-    return Terrain(record, (blocks, vertices, distance))
+    return Terrain(record, (blocks, vertices, distance, bound))
 
 
 class Workspace:

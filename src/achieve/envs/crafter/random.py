@@ -114,8 +114,7 @@ def fill_words(world: World, out: np.ndarray) -> None:
         if world.pos >= WORDS:
             next_words(world)
         count = min(WORDS - world.pos, len(out) - done)
-        for i in range(count):
-            out[done + i] = world.ready[world.pos + i]
+        copy(world.ready[world.pos : world.pos + count], out[done : done + count])
         world.pos += count
         done += count
 

@@ -134,7 +134,8 @@ def luma(red: Any, green: Any, blue: Any) -> Any:
 
 def saturate(grey: Any, colour: Any) -> Any:
     """Pillow's colour enhancement by 0.4: its blend of grey and colour, rounding included."""
-    return (3 * grey + 2 * colour) // 5
+    # (3 * grey + 2 * colour) // 5, with the division written as 32-bit vector instructions have it.
+    return ((3 * grey + 2 * colour) * 52429) >> 18
 
 
 def render(world: World, view: View, easel: Easel, image: int) -> None:
@@ -293,10 +294,10 @@ def shade(daylight: float, easel: Easel, plane: int, pixels: int) -> None:
     colour = array_at(easel.planes + plane * pixels, np.uint8, pixels)
     noisy = array_at(easel.noisy + plane * pixels, np.uint8, pixels)
     grey = array_at(easel.grey, np.uint8, pixels)
-    tint = np.uint32(NIGHT_TINT[plane])
+    tint = np.int32(NIGHT_TINT[plane])
     night = 1 - daylight
     for i in range(pixels):
-        dark = saturate(np.uint32(grey[i]), np.uint32(noisy[i])) + tint
+        dark = np.int32(saturate(np.int32(grey[i]), np.int32(noisy[i]))) + tint
         colour[i] = np.uint8(np.int32(daylight * colour[i] + night * (0.5 * dark)))
 
 

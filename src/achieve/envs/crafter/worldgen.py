@@ -55,6 +55,12 @@ NOISE_DEPTH = np.array([8, 3, 3, 0, 0, 6, 7, 7, 1, 2, 6, 4, 5], np.int64)
 NOISE_SCALE = np.array([3, 15, 5, 15, 5, 7, 3, 3, 8, 6, 5, 9, 7], np.int64)
 
 
+MOUNTAIN_LINE, DIAMOND_LINE, CAVE_LINE = 0.15, 0.18, 0.3
+SAND_LINE, WATER_LINE, DEEP_LINE = 0.25, 0.3, 0.35
+
+SMALL_START = 0.01
+ROUNDING = 1e-9
+
 USUAL_CORNERS = 7
 """Vertices every sum of noise runs over; the eighth is rarely close enough to matter."""
 
@@ -73,6 +79,7 @@ TERRAIN = np.dtype(
         ("blocks", np.int64),  # BLOCK[NUM_NOISES, width, height], or 0: evaluate directly
         ("vertices", np.int64),  # uint8[num_vertices, 3]: distinct lattice vertices, modulo 256
         ("distance", np.int64),  # float64[width, height]: from the world's centre
+        ("start_bound", np.int64),  # float64[width, height]: no start share is larger
         ("num_vertices", np.int64),
     ],
     align=True,
@@ -150,6 +157,12 @@ def distance_to_centre(world: World, terrain: Terrain, x: int, y: int) -> float:
     return array_at(terrain.distance, np.float64, world.width * world.height)[x * world.height + y]
 
 
+def start_bound(world: World, terrain: Terrain, x: int, y: int) -> float:
+    return array_at(terrain.start_bound, np.float64, world.width * world.height)[
+        x * world.height + y
+    ]
+
+
 def is_tunnel(world: World, shop: Workshop, x: int, y: int) -> bool:
     return array_at(shop.tunnels, np.uint8, world.width * world.height)[x * world.height + y] != 0
 
@@ -181,32 +194,66 @@ def look_up_gradients(terrain: Terrain, shop: Workshop) -> None:
 
 
 def generate_material(world: World, terrain: Terrain, shop: Workshop, x: int, y: int) -> int:
-    start = 4 - distance_to_centre(world, terrain, x, y)
-    start += 2 * noise(world, terrain, shop, START, x, y)
-    start = 1 / (1 + math.exp(-start))
-    if start > 0.5:
-        return GRASS
-    water = noise(world, terrain, shop, WATER_COARSE, x, y)
-    water += 0.15 * noise(world, terrain, shop, WATER_FINE, x, y)
-    water = water + 0.1 - 2 * start
-    mountain = noise(world, terrain, shop, MOUNTAIN_COARSE, x, y)
-    mountain += 0.3 * noise(world, terrain, shop, MOUNTAIN_FINE, x, y)
-    mountain = mountain / 1.3 - (4 * start + 0.3 * water)
-    if mountain > 0.15:
+    most = start_bound(world, terrain, x, y)
+    start = 0.0
+    if most > SMALL_START:
+        start = start_area(world, terrain, shop, x, y)
+        if start > 0.5:
+            return GRASS
+    wet = noise(world, terrain, shop, WATER_COARSE, x, y)
+    wet += 0.15 * noise(world, terrain, shop, WATER_FINE, x, y)
+    high = noise(world, terrain, shop, MOUNTAIN_COARSE, x, y)
+    high += 0.3 * noise(world, terrain, shop, MOUNTAIN_FINE, x, y)
+    high /= 1.3
+    water = wet + 0.1 - 2 * start
+    mountain = high - (4 * start + 0.3 * water)
+    if most <= SMALL_START and start_matters(water, mountain, most):
+        start = start_area(world, terrain, shop, x, y)
+        water = wet + 0.1 - 2 * start
+        mountain = high - (4 * start + 0.3 * water)
+    if mountain > MOUNTAIN_LINE:
         return generate_mountain(world, terrain, shop, x, y, mountain)
-    if 0.25 < water <= 0.35 and noise(world, terrain, shop, SANDS, x, y) > -0.2:
+    if SAND_LINE < water <= DEEP_LINE and noise(world, terrain, shop, SANDS, x, y) > -0.2:
         return SAND
-    if water > 0.3:
+    if water > WATER_LINE:
         return WATER
     if noise(world, terrain, shop, TREES, x, y) > 0 and uniform(world) > 0.8:
         return TREE
     return GRASS
 
 
+def start_area(world: World, terrain: Terrain, shop: Workshop, x: int, y: int) -> float:
+    """How much a cell belongs to the meadow around the player's first position."""
+    start = 4 - distance_to_centre(world, terrain, x, y)
+    start += 2 * noise(world, terrain, shop, START, x, y)
+    return 1 / (1 + math.exp(-start))
+
+
+def start_matters(water: float, mountain: float, most: float) -> bool:
+    """Whether a meadow share between 0 and ``most`` could move a cell across any line.
+
+    Far from the start the share is tiny, and its noise and exponential need not be evaluated
+    unless a cell happens to be next to a line. The share lowers the water by 2 and the mountain by
+    3.4 times itself; rounding is covered by a margin.
+    """
+    return (
+        crosses(water, 2 * most, SAND_LINE)
+        or crosses(water, 2 * most, WATER_LINE)
+        or crosses(water, 2 * most, DEEP_LINE)
+        or crosses(mountain, 3.4 * most, MOUNTAIN_LINE)
+        or crosses(mountain, 3.4 * most, DIAMOND_LINE)
+        or crosses(mountain, 3.4 * most, CAVE_LINE)
+    )
+
+
+def crosses(value: float, fall: float, line: float) -> bool:
+    return value - fall - ROUNDING <= line <= value + ROUNDING
+
+
 def generate_mountain(
     world: World, terrain: Terrain, shop: Workshop, x: int, y: int, mountain: float
 ) -> int:
-    if mountain > 0.3 and noise(world, terrain, shop, CAVES, x, y) > 0.15:
+    if mountain > CAVE_LINE and noise(world, terrain, shop, CAVES, x, y) > 0.15:
         return PATH
     if noise(world, terrain, shop, TUNNELS_ACROSS, x, y) > 0.4:
         set_tunnel(world, shop, x, y, 1)
@@ -218,9 +265,9 @@ def generate_mountain(
         return COAL
     if noise(world, terrain, shop, IRONS, x, y) > 0.4 and uniform(world) > 0.75:
         return IRON
-    if mountain > 0.18 and uniform(world) > 0.994:
+    if mountain > DIAMOND_LINE and uniform(world) > 0.994:
         return DIAMOND
-    if mountain > 0.3 and noise(world, terrain, shop, LAVAS, x, y) > 0.35:
+    if mountain > CAVE_LINE and noise(world, terrain, shop, LAVAS, x, y) > 0.35:
         return LAVA
     return STONE
 
