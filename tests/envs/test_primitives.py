@@ -8,7 +8,7 @@ import opensimplex
 import pytest
 from PIL import Image, ImageEnhance
 
-from achieve.envs.crafter import data, random, render, simplex, textures, worldgen
+from achieve.envs.crafter import data, mod, random, render, simplex, textures, worldgen
 from achieve.envs.crafter.batch import Batch, Config
 from achieve.envs.crafter.daylight import daylight_table
 from achieve.envs.crafter.program import original
@@ -94,6 +94,34 @@ def test_noise_tables_hold_what_direct_evaluation_gives(compiled):
                 assert value == compiled["noise"](world, direct[0], shop[0], kind, x, y)
                 px, py = worldgen.noise_point(kind, x, y)
                 assert value == reference.noise3(px, py, depth)
+
+
+@pytest.mark.parametrize("area", [(64, 64), (31, 50), (9, 9)])
+def test_noise_stays_within_the_bound_that_world_making_relies_on(area):
+    batch = Batch(Config.make(area, (9, 9), (64, 64), True, 0), 1, rules=None, autoreset=True)
+    weights = batch.terrain.parts[0]["weights"]
+    largest = np.abs(weights[..., 1:] @ simplex.GRADIENTS.T).max(-1)
+    assert (weights[..., 0] * largest).sum(-1).max() / simplex.NORM < 1.5
+
+
+def always(water, mountain, most):
+    return True
+
+
+def test_worlds_do_not_depend_on_the_short_cut(compiled):
+    """Leaving out the start area's noise where it cannot matter changes no cell."""
+    plain = mod("plain", start_matters=always).functions
+    batch = Batch(Config.make(64, 9, 64, True, 0), 2, rules=None, autoreset=True)
+    shop, terrain = batch.workspace.shop[0], batch.terrain.record[0]
+    for seed in range(400):
+        for i, functions in enumerate((compiled, plain)):
+            world = batch.worlds.var[i]
+            functions["seed_generator"](world, seed)
+            functions["clear_world"](world)
+            functions["worldgen"](world, terrain, shop)
+        material, var = batch.worlds.material, batch.worlds.var
+        assert (material[0] == material[1]).all()
+        assert (var["key"][0] == var["key"][1]).all() and var["pos"][0] == var["pos"][1]
 
 
 def test_daylight_is_that_of_the_original():
