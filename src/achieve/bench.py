@@ -98,14 +98,13 @@ def bench(
         if not trainer.buffer.full:
             continue
         if trainer.distiller is not None:
-            once = replace(config.distill, num_epochs=1)
-            trainer.distiller.configure(once)
+            trainer.distiller.set_epochs(1)
             capture = _clock(lambda: _distill(trainer), where)
             start = time.perf_counter()
             report = _distill(trainer)  # ends by reading its statistics, so nothing is left running
             phases.append(time.perf_counter() - start)
             updates = report.prediction_updates + report.matching_updates
-            trainer.distiller.configure(config.distill)
+            trainer.distiller.set_epochs(config.distill.num_epochs)
         trainer.buffer.clear()
     rollout, ppo = float(np.median(acting)), float(np.median(learning))
     epoch = float(np.median(phases)) if phases else 0.0

@@ -7,6 +7,7 @@ folder and is enough to rerun it: :func:`to_dict` and :func:`from_dict` are inve
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -125,7 +126,7 @@ class TrainConfig:
     """One training run."""
 
     preset: str = "ad"
-    """Name of the preset this config started from."""
+    """Preset to start from; `achieve presets` lists them."""
     seed: int = 0
     """Seed of everything random: worlds, weights, actions, shuffles."""
     total_steps: int = 1_024_000
@@ -135,7 +136,7 @@ class TrainConfig:
     device: str = "auto"
     """`auto` takes the GPU if there is one; or `cpu`, `cuda`, `cuda:1`."""
     precision: Literal["auto", "fp16", "bf16", "tf32", "fp32"] = "auto"
-    """Arithmetic of the convolutions; `auto` is fp16 on a GPU and fp32 on a CPU. Everything else stays float32."""
+    """Arithmetic of the convolutions; `auto`: fp16 on a GPU (tf32 without fused kernels), fp32 on a CPU."""
     compile: bool = True
     """On a GPU: fused kernels, and updates replayed as captured graphs. `--no-compile` runs the plain code."""
     torch_threads: int | None = None
@@ -234,8 +235,13 @@ def validate(config: TrainConfig) -> None:
 
     def positive(**values: float) -> None:
         for name, value in values.items():
-            if value <= 0:
+            if not 0 < value < math.inf:
                 raise ConfigError(f"{name.replace('__', '.')} is {value}; it must be above 0")
+
+    def not_negative(**values: float) -> None:
+        for name, value in values.items():
+            if not 0 <= value < math.inf:
+                raise ConfigError(f"{name.replace('__', '.')} is {value}; it must be 0 or more")
 
     positive(
         total_steps=config.total_steps,
@@ -259,6 +265,19 @@ def validate(config: TrainConfig) -> None:
         model__dense_size=model.dense_size,
         model__hidden_size=model.hidden_size,
     )
+    not_negative(
+        seed=config.seed,
+        env__unlock_threshold=config.env.unlock_threshold,
+        algo__clip_coef=algo.clip_coef,
+        algo__vf_coef=algo.vf_coef,
+        algo__ent_coef=algo.ent_coef,
+        distill__policy_reg_coef=distill.policy_reg_coef,
+        distill__value_reg_coef=distill.value_reg_coef,
+        distill__match_threshold=distill.match_threshold,
+    )
+    for name, threads in (("env.threads", config.env.threads), ("torch_threads", config.torch_threads)):
+        if threads is not None and threads < 1:
+            raise ConfigError(f"{name} is {threads}; it must be 1 or more")
     if config.rollout_steps % algo.num_minibatches:
         raise ConfigError(
             f"a rollout of {config.env.num_envs} x {algo.rollout_length} = {config.rollout_steps} steps "
@@ -274,8 +293,6 @@ def validate(config: TrainConfig) -> None:
         raise ConfigError("model.memory needs distillation, which makes its representations; use --model.no-memory")
     if distill.matching and not distill.enabled:
         raise ConfigError("distill.matching needs distill.enabled")
-    if config.seed < 0:
-        raise ConfigError(f"seed is {config.seed}; it must be 0 or more")
 
 
 def to_dict(config: TrainConfig) -> dict[str, Any]:

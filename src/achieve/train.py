@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from achieve.agent import describe_agent
+from achieve.algo.collect import Collector
 from achieve.algo.distill import Distiller
 from achieve.algo.learner import PPOLearner
 from achieve.algo.transport import partial_transport
@@ -30,7 +31,6 @@ from achieve.analysis.score import score_run
 from achieve.analysis.tally import Tally
 from achieve.config import RUNTIME_FIELDS, TrainConfig, to_dict, validate
 from achieve.data.buffer import RolloutBuffer
-from achieve.data.collect import Collector
 from achieve.envs import make_vec
 from achieve.nn.model import ActorCritic, count_parameters
 from achieve.run.checkpoint import Checkpoint, CheckpointWriter, load_checkpoint
@@ -74,10 +74,7 @@ class Trainer:
             torch.cuda.set_device(self.device)
             # Its search costs more time over the many sizes here than the found algorithms save (benchmarks/).
             torch.backends.cudnn.benchmark = False
-        precision = config.precision
-        if precision == "auto":
-            precision = "fp16" if on_gpu else "fp32"
-        self.arithmetic = self.network.use_precision(precision, fused=config.compile)
+        self.arithmetic = self.network.use_precision(config.precision, fused=config.compile)
         self.buffer = RolloutBuffer(
             config.rollouts_per_phase,
             config.algo.rollout_length,
@@ -241,8 +238,8 @@ def train(
             trainer.load(checkpoint)
         else:
             trainer.collector.start()
-        episodes.truncate_to(checkpoint.state["episodes"] if checkpoint else 0)
-        metrics.truncate_to(checkpoint.state["metrics"] if checkpoint else 0)
+        state = checkpoint.state if checkpoint else {"episodes": 0, "metrics": 0}
+        _cut_back((episodes, state["episodes"]), (metrics, state["metrics"]))
         trackers = list(_trackers(config, run, trainer.step))
         for tracker in trackers:
             stack.callback(tracker.close)
@@ -415,6 +412,12 @@ def _trackers(config: TrainConfig, run: RunFolder, step: int) -> Iterator[Tracke
         yield TensorBoardTracker(run.path / "tensorboard", step)
     if config.wandb:
         yield WandbTracker(run.path.name, run.path, to_dict(config))
+
+
+def _cut_back(*logs: tuple[JsonlWriter, int]) -> None:
+    """Forget what was logged after the checkpoint; a log that is too short is refused before any is touched."""
+    for log, length in sorted(logs, key=lambda item: item[0].path.stat().st_size >= item[1]):
+        log.truncate_to(length)
 
 
 @contextlib.contextmanager

@@ -217,14 +217,18 @@ class Parts:
         setting = make_setting(replace(CONFIG, batch_size=batch_size), solver=everything)
         self.update = Update(setting, 0, [1, 4])
         self.masks: list[torch.Tensor] = []
+        self.first_states: list[int] = []
         self.grads: list[dict[str, torch.Tensor]] = []
         distiller = setting.distiller
         inner = distiller._matching_update
 
-        def spy(row: torch.Tensor, *, lengths: Any, matches: torch.Tensor | None = None) -> None:
+        def spy(
+            row: torch.Tensor, *, lengths: Any, matches: torch.Tensor | None = None, first_state: int = 0
+        ) -> None:
             assert matches is not None
-            inner(row, lengths=lengths, matches=matches)
+            inner(row, lengths=lengths, matches=matches, first_state=first_state)
             self.masks.append(matches)
+            self.first_states.append(first_state)
             named = setting.network.named_parameters()
             self.grads.append(
                 {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in named}
@@ -250,6 +254,7 @@ def test_many_matches_are_split_into_shuffled_parts() -> None:
     sizes = [int(mask.sum()) for mask in parts.masks]
     assert sizes == [8, 8, 8, 3]  # 3 achievements with 4 and 5 others
     assert torch.stack(parts.masks).sum(0).max() == 1, "no match twice"
+    assert parts.first_states == [0, 8, 16, 24], "every part regularises on states of its own"
     assert parts.encoded == 4, "every part sees the targets with the weights in force"
     first = parts.masks[0].flatten().nonzero().flatten().tolist()
     everything_in_order = torch.stack(parts.masks).sum(0).flatten().nonzero().flatten().tolist()

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from achieve.algo.collect import Collector
 from achieve.algo.distill import Distiller
 from achieve.algo.learner import PPOLearner
 from achieve.config import (
@@ -22,7 +23,6 @@ from achieve.config import (
     PPOConfig,
     TrainConfig,
 )
-from achieve.data.collect import Collector
 from achieve.envs import WORLDS
 from achieve.envs.base import FinishedEpisodes
 from achieve.run.weights import load_weights

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from achieve.algo.collect import Collector
 from achieve.algo.distill import Distiller
 from achieve.algo.learner import PPOLearner
 from achieve.config import DistillConfig, ModelConfig, PPOConfig
 from achieve.data import batches
 from achieve.data.buffer import RolloutBuffer
-from achieve.data.collect import Collector
 from achieve.data.trajectories import cut_trajectories
 from achieve.nn.graphs import GraphRunner
 from achieve.nn.model import ActorCritic

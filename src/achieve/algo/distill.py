@@ -7,7 +7,7 @@ while the policy and the value function are held where they are.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 
 import numpy as np
@@ -21,6 +21,7 @@ from achieve.algo.contrastive import (
     value_deviation,
     weighted_mean,
 )
+from achieve.algo.learner import check_finite
 from achieve.algo.totals import Totals
 from achieve.algo.transport import cosine_cost, partial_transport
 from achieve.config import DistillConfig
@@ -64,6 +65,7 @@ class PhaseReport:
     achievements: int
     prediction_updates: int
     matching_updates: int
+    skipped_updates: int
     statistics: dict[str, float]
 
     def as_dict(self) -> dict[str, float]:
@@ -113,9 +115,9 @@ class Distiller:
         totals = [self._prediction_totals.sums, self._matching_totals.sums]
         return [*all_state(self._network, optimizers), *totals]
 
-    def configure(self, config: DistillConfig) -> None:
-        """Change what does not enter a single update: the number of epochs, their order."""
-        self._config = config
+    def set_epochs(self, num_epochs: int) -> None:
+        """Change the number of epochs of the phases to come."""
+        self._config = replace(self._config, num_epochs=num_epochs)
 
     def run(self, rng: np.random.Generator, generator: torch.Generator) -> PhaseReport:
         """One auxiliary phase. ``rng`` draws orders and pairs, ``generator`` the negatives of matches."""
@@ -134,6 +136,8 @@ class Distiller:
             for phase in phases:
                 phase()
         predictions, matches = self._prediction_totals.count(), self._matching_totals.count()
+        skipped = self.prediction_optimizer.take_skipped() + self.matching_optimizer.take_skipped()
+        check_finite(skipped, predictions + matches + skipped, "distillation")
         statistics = {
             **{f"prediction_{k}": v for k, v in self._prediction_totals.means().items()},
             **{f"matching_{k}": v for k, v in self._matching_totals.means().items()},
@@ -144,6 +148,7 @@ class Distiller:
             achievements=sum(len(t.unlocks) for t in usable),
             prediction_updates=predictions,
             matching_updates=matches,
+            skipped_updates=skipped,
             statistics=statistics,
         )
 
@@ -254,7 +259,7 @@ class Distiller:
             )
             encode()
             self._noise.uniform_(generator=generator)
-            if config.num_targets * width <= config.batch_size:
+            if int(source.capacity[0]) <= config.batch_size:
                 step = partial(self._matching_update, lengths=layout(source))
                 self._run(("match", width, layout(source)), step, row)
             else:
@@ -304,16 +309,25 @@ class Distiller:
             matches = self._matches(self._similarity(batch, self._source_latents(batch)), batch)
         found = matches.flatten().nonzero().squeeze(1).cpu()
         found = found[torch.from_numpy(rng.permutation(len(found)))]
-        for index, part in enumerate(found.split(self._config.batch_size)):
+        size = self._config.batch_size
+        for index, part in enumerate(found.split(size)):
             if index:
                 encode_targets()
             mask = torch.zeros_like(matches).flatten()
             mask[part.to(mask.device)] = 1
-            self._matching_update(row, lengths=lengths, matches=mask.view_as(matches))
+            self._matching_update(
+                row, lengths=lengths, matches=mask.view_as(matches), first_state=index * size
+            )
 
     def _matching_update(
-        self, row: Tensor, *, lengths: tuple[int, ...], matches: Tensor | None = None
+        self,
+        row: Tensor,
+        *,
+        lengths: tuple[int, ...],
+        matches: Tensor | None = None,
+        first_state: int = 0,
     ) -> None:
+        """Match (or take the matches given) and learn from it; regularise on as many states from ``first_state`` on."""
         config = self._config
         batch = unpack(SourceBatch, row, lengths)
         images, states, columns = batch["images"], batch["states"], batch["columns"]
@@ -328,8 +342,9 @@ class Distiller:
         contrastive = weighted_mean(
             contrastive_loss(similarity, other, config.temperature), matches
         )
-        chosen = torch.minimum(count, batch["capacity"])
-        weights = (torch.arange(len(states), device=row.device) < chosen).float()
+        place = torch.arange(len(states), device=row.device)
+        end = torch.minimum(first_state + count, batch["capacity"])
+        weights = ((place >= first_state) & (place < end)).float()
         policy_reg, value_reg = self._regularizers(
             phi, self._pick("memory", images), images, states, weights
         )

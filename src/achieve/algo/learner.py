@@ -16,11 +16,21 @@ from achieve.data.buffer import RolloutBuffer
 from achieve.nn.graphs import GraphRunner
 from achieve.nn.model import ActorCritic
 from achieve.nn.optim import ClippedAdam, all_state
+from achieve.run.errors import DivergedError
 
 STATISTICS = (
     "policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "grad_norm",
     "value_mean", "return_mean", "explained_variance",
 )  # fmt: skip
+
+
+def check_finite(skipped: int, updates: int, phase: str) -> None:
+    """Raise when no update of a phase had finite gradients: nothing is being learned any more."""
+    if skipped and skipped >= updates:
+        raise DivergedError(
+            f"all {updates} {phase} updates had gradients that are not finite: the network has diverged; "
+            "start again in a new folder with --precision tf32 or a lower learning rate"
+        )
 
 
 class PPOLearner:
@@ -68,7 +78,9 @@ class PPOLearner:
             for batch in order.chunk(config.num_minibatches):
                 self._check()
                 self._run(("ppo", len(batch)), self._minibatch, batch)
-        return self._totals.means()
+        skipped = self.optimizer.take_skipped()
+        check_finite(skipped, config.num_epochs * config.num_minibatches, "PPO")
+        return {**self._totals.means(), "skipped_updates": skipped}
 
     def _minibatch(self, index: Tensor) -> None:
         config, network, buffer = self._config, self._network, self._buffer

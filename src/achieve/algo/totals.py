@@ -16,13 +16,16 @@ class Totals:
         self.sums = torch.zeros(len(names) + 1, dtype=torch.float64, device=device)
 
     def add(self, *values: Tensor, weight: Tensor | None = None) -> None:
-        """Add one update's statistics, all scalars, in the order of the names."""
+        """Add one update's statistics, all scalars, in the order of the names.
+
+        An update with a statistic that is not finite was skipped by its optimiser, and is left out here too.
+        """
         row = torch.stack([v.detach().to(torch.float64) for v in values])
-        one = torch.ones((), dtype=torch.float64, device=self.sums.device)
-        weight = one if weight is None else weight.to(torch.float64)
-        # A skipped update may carry a NaN, and 0 * NaN is one.
-        row = torch.where(weight > 0, row * weight, torch.zeros_like(row))
-        self.sums.add_(torch.cat([row, weight[None]]))
+        counts = row.isfinite().all().to(torch.float64)
+        if weight is not None:
+            counts = counts * weight.to(torch.float64)
+        row = torch.where(counts > 0, row * counts, torch.zeros_like(row))  # 0 * NaN is NaN
+        self.sums.add_(torch.cat([row, counts[None]]))
 
     def means(self) -> dict[str, float]:
         """The mean of each statistic since the last call (empty when nothing was added), and start again."""

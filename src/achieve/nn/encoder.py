@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from achieve.nn.init import scale_rows
 from achieve.nn.layers import NormConv, NormDense
 
-# Gain of a convolution inside a residual block: two blocks share a stack of three stacks' depth.
+# Gain of a convolution inside a residual block: 1/sqrt(3) for one of three stacks, of which each of its two blocks
+# takes 1/sqrt(2), and each of a block's two convolutions the square root of that.
 BLOCK_GAIN = math.sqrt(1 / (math.sqrt(3) * math.sqrt(2)))
 
 

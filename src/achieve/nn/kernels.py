@@ -411,11 +411,11 @@ def prepare(images: Tensor, dtype: torch.dtype) -> Tensor:
     Powers of two leave bytes exact in half precision; eight channels suit the tensor cores.
     """
     n, h, w, c = images.shape
-    outputs = -(-c // 8) * 8
+    outputs = max(8, triton.next_power_of_2(c))
     out = _channels_last(n, outputs, h, w, dtype, images.device)
     pixels = n * h * w
     _prepare[(triton.cdiv(pixels, 512),)](
-        images.contiguous(), out, pixels, IN=c, OUT=triton.next_power_of_2(outputs), BLOCK=512
+        images.contiguous(), out, pixels, IN=c, OUT=outputs, BLOCK=512
     )
     return out
 

@@ -14,6 +14,7 @@ from achieve.nn.encoder import ResidualEncoder, StridedEncoder
 from achieve.nn.init import orthogonal
 from achieve.nn.layers import MLP
 from achieve.nn.normalizer import ValueNormalizer
+from achieve.run.errors import ConfigError
 
 
 class FastFeatures(Protocol):
@@ -88,23 +89,29 @@ class ActorCritic(nn.Module):
     def use_precision(self, precision: str, *, fused: bool) -> str:
         """Choose the arithmetic of the convolutions; call it once the network is on its device.
 
-        Returns a description of what is in force. ``fused`` takes the hand-written kernels where there are any for
-        this network, device and precision.
+        ``auto`` is fp16 with the hand-written kernels where there are any for this network and device and ``fused``
+        asks for them, else TF32 on a GPU, as the published runs had, and float32 on a CPU. Returns a description of
+        what is in force.
         """
         self._fast, self._autocast = None, None
         half = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(precision)
-        torch.backends.cudnn.allow_tf32 = precision == "tf32"
+        torch.backends.cudnn.allow_tf32 = precision in ("auto", "tf32")
         on_gpu = self.policy.weight.is_cuda
-        if half is not None and fused and on_gpu and find_spec("triton") is not None:
+        if fused and on_gpu and find_spec("triton") is not None and (half or precision == "auto"):
             from achieve.nn.fused import FusedEncoder, supports
 
             if supports(self.encoder):
-                self._fast = FusedEncoder(cast(ResidualEncoder, self.encoder), half)
-                return f"{precision}, fused"
-        if half is not None:
-            # fp16 would need the fused path's gradient scaling.
+                self._fast = FusedEncoder(cast(ResidualEncoder, self.encoder), half or torch.float16)
+                return f"{'fp16' if precision == 'auto' else precision}, fused"
+        if precision == "auto":
+            return "tf32" if on_gpu else "fp32"
+        if precision == "fp16":
+            raise ConfigError(
+                "fp16 needs the fused kernels: a GPU, Triton, the residual encoder with norms, and no --no-compile; "
+                "use --precision auto"
+            )
+        if precision == "bf16":
             self._autocast = torch.bfloat16
-            return "bf16"
         return precision
 
     def keep_weights(self) -> None:

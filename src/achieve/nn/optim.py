@@ -25,6 +25,7 @@ class ClippedAdam:
         self.parameters = list(self.named.values())
         self.max_grad_norm = max_grad_norm
         on_gpu = self.parameters[0].is_cuda
+        self.skipped = torch.zeros((), device=self.parameters[0].device)
         self._one = torch.ones((), device=self.parameters[0].device)
         self.adam = torch.optim.Adam(
             self.parameters, lr=learning_rate, fused=True, capturable=on_gpu
@@ -40,18 +41,25 @@ class ClippedAdam:
         """Back-propagate, clip, step. Returns the gradients' norm before clipping.
 
         ``skip``, a scalar tensor, turns the step into nothing where it is 1: decided on the device, without waiting.
-        A gradient that is not finite skips the step too.
+        A gradient that is not finite skips the step too, and is counted in ``skipped``.
         """
         self.adam.zero_grad(set_to_none=True)
         loss.backward()
         self._network.finish_backward()
         norm = nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm)
         broken = (~norm.isfinite()).float()
+        self.skipped.add_(broken)
         # The hooks gradient scalers use: with found_inf 1 the fused step leaves weights and state alone.
         self.adam.grad_scale = self._one  # type: ignore[attr-defined]
         self.adam.found_inf = broken if skip is None else torch.maximum(broken, skip)  # type: ignore[attr-defined]
         self.adam.step()
         return norm
+
+    def take_skipped(self) -> int:
+        """Steps skipped for gradients that were not finite since the last call."""
+        count = round(float(self.skipped))
+        self.skipped.zero_()
+        return count
 
     def state_tensors(self) -> dict[str, Tensor]:
         """Every tensor of the optimiser's state by name; writing into them restores it."""
@@ -67,4 +75,5 @@ def all_state(network: nn.Module, optimizers: Iterable[ClippedAdam]) -> list[Ten
     tensors: list[Tensor] = [*network.parameters(), *network.buffers()]
     for optimizer in optimizers:
         tensors.extend(optimizer.state_tensors().values())
+        tensors.append(optimizer.skipped)
     return tensors

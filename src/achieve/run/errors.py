@@ -12,6 +12,10 @@ class ConfigError(AchieveError):
     """A setting that cannot work: an unknown preset, an impossible size, a missing device."""
 
 
+class DivergedError(AchieveError):
+    """Training that has become meaningless: gradients that are not finite."""
+
+
 class RunFolderError(AchieveError):
     """A run folder or one of its files that cannot be used: unreadable, in use, another run's."""
 

@@ -1,5 +1,6 @@
 """One seed, independent streams: worlds, weights, actions and shuffles do not share random numbers."""
 
+import hashlib
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -52,4 +53,5 @@ class Generators:
             self.actions.set_state(saved)
         else:
             # Saved on the other kind of device, whose generator has another state: a fresh stream, drawn from it.
-            self.actions.manual_seed(int.from_bytes(saved.numpy().tobytes()[:8], "little") >> 1)
+            digest = hashlib.blake2b(saved.numpy().tobytes(), digest_size=8).digest()
+            self.actions.manual_seed(int.from_bytes(digest, "little") >> 1)

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from achieve.algo import ppo
+from achieve.algo.collect import Collector
 from achieve.data.buffer import RolloutBuffer
-from achieve.data.collect import Collector
 from achieve.nn.model import ActorCritic
 from tests.helpers.setup import ACTIONS, IMAGE, MODEL, literal_agent, make_network, perturb
 from tests.helpers.world import ScriptedWorld

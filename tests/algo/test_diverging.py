@@ -1,0 +1,45 @@
+"""Gradients that are not finite: skipped, counted, left out of the statistics, fatal when nothing else is left."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from achieve.algo.learner import check_finite
+from achieve.algo.totals import Totals
+from achieve.nn.optim import ClippedAdam, all_state
+from achieve.run.errors import DivergedError
+from tests.helpers.setup import make_network
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_step_without_finite_gradients_changes_nothing_and_is_counted(bad: float) -> None:
+    network = make_network()
+    optimizer = ClippedAdam(network, learning_rate=1e-2, max_grad_norm=0.5)
+    before = [t.clone() for t in all_state(network, []) + list(optimizer.state_tensors().values())]
+    optimizer.step(network.policy.weight.sum() * bad)
+    after = all_state(network, []) + list(optimizer.state_tensors().values())
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    assert optimizer.take_skipped() == 1
+    weight = network.policy.weight.clone()
+    optimizer.step(network.policy.weight.sum())
+    assert not torch.equal(weight, network.policy.weight)
+    assert optimizer.take_skipped() == 0
+
+
+def test_statistics_leave_out_what_was_skipped() -> None:
+    totals = Totals(["loss", "norm"], torch.device("cpu"))
+    for norm in (1.0, math.nan, 3.0, math.inf):
+        totals.add(torch.tensor(0.5), torch.tensor(norm))
+    assert totals.count() == 2
+    assert totals.means() == {"loss": 0.5, "norm": 2.0}
+
+
+def test_only_a_phase_without_any_finite_update_ends_the_run() -> None:
+    check_finite(0, 24, "PPO")
+    check_finite(23, 24, "PPO")
+    with pytest.raises(DivergedError, match="all 24 PPO updates"):
+        check_finite(24, 24, "PPO")
+    check_finite(0, 0, "distillation")
