@@ -181,6 +181,7 @@ class Batch:
         # Two threads in one world could leave it in a state that compiled code cannot survive.
         self.lock = threading.RLock()
         self.program = original() if rules is None else rules
+        self._advance = self.program.advance
         self.worlds: Worlds = allocate(num_envs, config.area)
         self.terrain = make_terrain(self.program, config.area)
         self.view = make_view(config.view, config.size)
@@ -224,7 +225,7 @@ class Batch:
         self.settings["daylight"] = self._daylight.ctypes.data
 
     def reset(self, obs: np.ndarray, first: int, last: int, workspace: Workspace) -> None:
-        self.program.advance(RESET, workspace.context, _NO_ACTIONS, obs, first, last)
+        self._advance(RESET, workspace.context, _NO_ACTIONS, obs, first, last)
 
     def step(
         self, actions: np.ndarray, obs: np.ndarray, first: int, last: int, workspace: Workspace
@@ -233,7 +234,7 @@ class Batch:
 
         ``actions`` must be checked, ``obs`` be a C-contiguous uint8 array for all environments.
         """
-        ended, longest = self.program.advance(STEP, workspace.context, actions, obs, first, last)
+        ended, longest = self._advance(STEP, workspace.context, actions, obs, first, last)
         return ended, longest
 
     def draw(self, index: int, size: Any = None) -> np.ndarray:
@@ -246,7 +247,7 @@ class Batch:
         workspace.context["worlds"] += index * self.worlds.var.itemsize
         images = np.zeros((1, *shape), np.uint8)
         with self.lock:
-            self.program.advance(RENDER, workspace.context, _NO_ACTIONS, images, 0, 1)
+            self._advance(RENDER, workspace.context, _NO_ACTIONS, images, 0, 1)
         return images[0]
 
     def check_image_size(self, size: Any) -> tuple[int, int]:

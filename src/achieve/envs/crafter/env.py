@@ -12,7 +12,7 @@ from . import snapshot
 from .batch import Batch, Config
 from .data import ACHIEVEMENTS, ACTIONS, HEALTH, ITEMS
 from .program import Program
-from .state import NEW, OVER, RUNNING
+from .state import INVENTORY_OFFSET, NEW, OVER, RUNNING
 
 
 def check_seed(seed: Any) -> int:
@@ -78,12 +78,15 @@ class CrafterEnv(gymnasium.Env[np.ndarray, np.int64]):
         self._batch.seed([self._seed])
         self._actions = np.zeros(1, np.int64)
         self._status = NEW
-        world = self._batch.worlds.var[0]
-        self._inventory = world["inventory"]
-        self._achievements = world["achievements"]
-        self._player_x, self._player_y = (
-            self._batch.worlds.objects[name][0, :1] for name in ("x", "y")
+        self._image_shape = (1, *config.image_shape)
+        # Views of what infos report. The inventory is followed by the achievements.
+        self._counts = np.ndarray(
+            len(ITEMS) + len(ACHIEVEMENTS),
+            np.int64,
+            self._batch.worlds.var,
+            INVENTORY_OFFSET,
         )
+        self._player_pos = self._batch.results["player_pos"][0]
         self._reward = self._batch.results["reward"]
         self.render_mode = render_mode
         self._render_size = render_size
@@ -148,14 +151,14 @@ class CrafterEnv(gymnasium.Env[np.ndarray, np.int64]):
     def _reset(self) -> np.ndarray:
         batch = self._batch
         batch.longest = 0
-        obs = np.empty((1, *batch.config.image_shape), np.uint8)
+        obs = np.empty(self._image_shape, np.uint8)
         batch.reset(obs, 0, 1, batch.workspace)
         self._status = RUNNING
         return obs[0]
 
     def _step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         batch = self._batch
-        obs = np.empty((1, *batch.config.image_shape), np.uint8)
+        obs = np.empty(self._image_shape, np.uint8)
         self._actions[0] = action
         batch.prepare_step()
         ended, batch.longest = batch.step(self._actions, obs, 0, 1, batch.workspace)
@@ -163,16 +166,17 @@ class CrafterEnv(gymnasium.Env[np.ndarray, np.int64]):
         dead = over = False
         if ended:
             self._status = OVER
-            dead = int(self._inventory[HEALTH]) <= 0
+            dead = int(self._counts[HEALTH]) <= 0
             over = bool(batch.config.length and batch.longest >= batch.config.length)
         return obs[0], reward, dead, over, self._info(batch.semantic, reward, dead)
 
     def _info(self, semantic: np.ndarray, reward: float, dead: bool) -> dict[str, Any]:
+        counts = self._counts.tolist()
         return {
-            "inventory": dict(zip(ITEMS, self._inventory.tolist(), strict=True)),
-            "achievements": dict(zip(ACHIEVEMENTS, self._achievements.tolist(), strict=True)),
+            "inventory": dict(zip(ITEMS, counts, strict=False)),
+            "achievements": dict(zip(ACHIEVEMENTS, counts[len(ITEMS) :], strict=True)),
             "discount": 1 - float(dead),
             "semantic": semantic[0].copy(),
-            "player_pos": np.array((self._player_x[0], self._player_y[0])),
+            "player_pos": self._player_pos.copy(),
             "reward": reward,
         }

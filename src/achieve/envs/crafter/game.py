@@ -141,10 +141,13 @@ def semantic_view(world: World, image: int) -> None:
         cells[me.x * world.height + me.y] = NUM_MATERIALS - 1 + me.kind
 
 
+def note_position(world: World, result: Result) -> None:
+    result.player_pos[0] = entity(world, 0).x
+    result.player_pos[1] = entity(world, 0).y
+
+
 def finish(world: World, result: Result) -> None:
     result.length = world.step
     result.episode_return = world.episode_return
     copy(world.achievements, result.achievements)
     copy(world.inventory, result.inventory)
-    result.player_pos[0] = entity(world, 0).x
-    result.player_pos[1] = entity(world, 0).y

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .data import HEALTH
-from .game import finish, observe, redraw, reset, semantic_view, step
+from .game import finish, note_position, observe, redraw, reset, semantic_view, step
 from .memory import array_at, record_at
 from .render import EASEL, VIEW
 from .state import OVER, RESULT, SETTINGS, WORLD
@@ -74,6 +74,7 @@ def run_one(
         result.terminated = dead
         result.truncated = over and not dead
         ended = dead or over
+        note_position(world, result)
         if settings.semantic != 0:
             semantic_view(world, settings.semantic + i * map_bytes)
         if ended:
@@ -83,6 +84,8 @@ def run_one(
                 observe(world, view, easel, settings.final_obs + i * image_bytes)
     if operation == RESET or (ended and settings.autoreset):
         reset(world, terrain, shop, settings)
+        if not ended:
+            note_position(world, result)
         if settings.first_semantic != 0:
             semantic_view(world, settings.first_semantic + i * map_bytes)
     observe(world, view, easel, image)

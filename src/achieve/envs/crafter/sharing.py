@@ -49,9 +49,9 @@ JOB = np.dtype(
     align=True,
 )
 
-_OFFSETS = {name: JOB.fields[name][1] for name in JOB.names} if JOB.fields and JOB.names else {}
+assert JOB.fields is not None
 TICKET, FINISHED, ENDED, LONGEST, STOP, ASLEEP = (
-    _OFFSETS[name] for name in ("ticket", "finished", "ended", "longest", "stop", "asleep")
+    JOB.fields[name][1] for name in ("ticket", "finished", "ended", "longest", "stop", "asleep")
 )
 SPINS = 2000
 

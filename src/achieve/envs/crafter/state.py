@@ -71,6 +71,9 @@ BOUND = (
 )
 """The fields that `bind` fills in."""
 
+assert WORLD.fields is not None
+INVENTORY_OFFSET = WORLD.fields["inventory"][1]
+
 OBJECT = np.dtype(
     [
         ("kind", np.int64),
@@ -103,12 +106,12 @@ RESULT = np.dtype(
         ("reward", np.float64),
         ("terminated", np.bool_),
         ("truncated", np.bool_),
+        ("player_pos", np.int64, (2,)),
         # Of the episode that ended in this step, if one did:
         ("length", np.int64),
         ("episode_return", np.float64),
         ("achievements", np.int64, (len(ACHIEVEMENTS),)),
         ("inventory", np.int64, (len(ITEMS),)),
-        ("player_pos", np.int64, (2,)),
     ],
     align=True,
 )
