@@ -10,6 +10,7 @@ import hashlib
 import logging
 import os
 import pickle
+import stat
 import sys
 import tempfile
 from pathlib import Path
@@ -37,18 +38,27 @@ def cache_folder() -> Path | None:
         candidates.append(default / "achieve")
     user = getattr(os, "getuid", lambda: "user")()
     candidates.append(Path(tempfile.gettempdir()) / f"achieve-{user}")
-    for folder in candidates:
+    for base in candidates:
         try:
-            folder = folder.expanduser() / "crafter"
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            base = base.expanduser()
+            folder = base / "crafter"
+            base.mkdir(parents=True, exist_ok=True, mode=0o700)
+            folder.mkdir(exist_ok=True, mode=0o700)
             with tempfile.TemporaryFile(dir=folder):
                 pass
+            if _ours(base) and _ours(folder):
+                return folder
         except (OSError, RuntimeError):
             continue
-        if hasattr(os, "getuid") and folder.stat().st_uid != os.getuid():
-            continue  # somebody else's: what lies there would be run as our code
-        return folder
     return None
+
+
+def _ours(folder: Path) -> bool:
+    """Whether nobody else can put files there: what lies there would be run as our code."""
+    if not hasattr(os, "getuid"):
+        return True
+    status = folder.stat()
+    return status.st_uid == os.getuid() and not status.st_mode & stat.S_IWOTH
 
 
 class _Locator(_CacheLocator):
