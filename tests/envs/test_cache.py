@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import achieve
-from achieve.envs.crafter import mod, program
+from achieve.envs.crafter import cache, mod, program
 
 PACKAGE = Path(achieve.__file__).parent
 
@@ -104,12 +104,35 @@ def test_damaged_files_are_replaced(copied):
     assert run(copied, TERRAIN) == (before, "")
 
 
-def test_without_a_writable_folder_it_still_runs(copied):
+def test_without_its_folder_it_uses_a_temporary_one(copied):
     blocked = copied / "blocked"
     blocked.write_text("a file, not a folder")
-    where = str(blocked / "x")
-    output, said = run(copied, TERRAIN, ACHIEVE_CACHE_DIR=where, TMPDIR=where, HOME=where)
-    assert float(output) > 0 and "compiling" in said
+    temporary = copied / "temporary"
+    temporary.mkdir()
+    where = {"ACHIEVE_CACHE_DIR": str(blocked / "x"), "TMPDIR": str(temporary)}
+    first, said = run(copied, TERRAIN, **where)
+    assert "compiling" in said
+    assert run(copied, TERRAIN, **where) == (first, "")
+    assert list(temporary.rglob("*.nbc"))
+
+
+def test_without_any_folder_it_still_runs(copied):
+    script = "from achieve.envs.crafter import cache; cache.cache_folder = lambda: None\n" + TERRAIN
+    output, said = run(copied, script)
+    assert float(output) > 0 and said.count("compiling") == 1
+    assert not (copied / "cache").exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="there are no owners of files")
+def test_folders_that_others_can_write_to_are_not_trusted(monkeypatch, tmp_path):
+    shared = tmp_path / "shared"
+    (shared / "crafter").mkdir(parents=True)
+    (shared / "crafter").chmod(0o777)
+    monkeypatch.setenv("ACHIEVE_CACHE_DIR", str(shared))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert cache.cache_folder().parent.parent == tmp_path
+    (shared / "crafter").chmod(0o700)
+    assert cache.cache_folder() == shared / "crafter"
 
 
 def test_every_source_of_compiled_code_is_part_of_the_key():
