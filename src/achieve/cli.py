@@ -84,6 +84,10 @@ class VideoArguments:
     """Stop the episode after so many steps."""
     fps: int = 10
     """Frames per second."""
+    every: int = 1
+    """Show one step in so many, for a smaller file."""
+    half: bool = False
+    """Draw at half the size, for a smaller file."""
 
 
 @dataclass(frozen=True)
@@ -318,6 +322,8 @@ def video_command(arguments: list[str]) -> None:
             episode_moments(agent, played.seed, greedy=parsed.greedy, max_steps=parsed.max_steps),
             parsed.fps,
             CrafterEnv().achievement_names,
+            every=parsed.every,
+            half=parsed.half,
         )
     _say(f"{parsed.out}: {frames} frames, {played.unlocked} achievements, return {played.episode_return:.1f}")
 

@@ -119,3 +119,13 @@ def test_failed_video_keeps_the_old_one(tmp_path: Path) -> None:
         write_video(tmp_path / "a.mp4", broken())
     assert (tmp_path / "a.mp4").read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["a.mp4"]
+
+
+@pytest.mark.parametrize("name", ["a.mp4", "a.gif"])
+def test_small_files_show_fewer_and_smaller_frames(tmp_path: Path, name: str) -> None:
+    assert write_video(tmp_path / name, moments(7), every=3, half=True) == 3
+    reader = imageio_ffmpeg.read_frames(str(tmp_path / name))
+    assert next(reader)["size"] == ((GAME + PANEL) // 2, GAME // 2)
+    assert sum(1 for _ in reader) == 3
+    with pytest.raises(VideoError, match="every is 0"):
+        write_video(tmp_path / name, moments(2), every=0)

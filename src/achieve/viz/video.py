@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,16 +71,29 @@ def compose(moment: Moment, achievements: Sequence[str] = ()) -> Picture:
     return np.asarray(canvas)
 
 
-def write_video(path: Path, moments: Iterable[Moment], fps: int = 10, achievements: Sequence[str] = ()) -> int:
+def write_video(
+    path: Path,
+    moments: Iterable[Moment],
+    fps: int = 10,
+    achievements: Sequence[str] = (),
+    *,
+    every: int = 1,
+    half: bool = False,
+) -> int:
     """Writes an `.mp4` (H.264, plays in every browser) or a `.gif`; returns the number of frames.
 
-    A file that was there before is replaced when the new one is complete.
+    `every` keeps one moment in so many and `half` draws at half the size: for small files. A file that was there
+    before is replaced when the new one is complete.
     """
     if path.suffix not in (".mp4", ".gif"):
         raise VideoError(f"the video's name is {path.name!r}; it must end in .mp4 or .gif")
     if fps < 1:
         raise VideoError(f"fps is {fps}; it must be 1 or more")
-    pictures = (compose(moment, achievements) for moment in moments)
+    if every < 1:
+        raise VideoError(f"every is {every}; it must be 1 or more")
+    pictures = (compose(moment, achievements) for moment in islice(moments, 0, None, every))
+    if half:
+        pictures = (_halved(picture) for picture in pictures)
     first = next(pictures, None)
     if first is None:
         raise VideoError("there is no frame to make a video of")
@@ -98,6 +111,11 @@ def write_video(path: Path, moments: Iterable[Moment], fps: int = 10, achievemen
     return count
 
 
+def _halved(picture: Picture) -> Picture:
+    height, width, _ = picture.shape
+    return np.asarray(Image.fromarray(picture).resize((width // 2, height // 2), Image.Resampling.BOX))
+
+
 def _write_mp4(path: Path, pictures: Iterator[Picture], fps: int) -> int:
     import imageio_ffmpeg
 
@@ -105,20 +123,21 @@ def _write_mp4(path: Path, pictures: Iterator[Picture], fps: int) -> int:
         imageio_ffmpeg.get_ffmpeg_exe()
     except RuntimeError:
         raise VideoError("no ffmpeg was found for .mp4; install one, or write a .gif") from None
+    first = next(pictures)
     writer = imageio_ffmpeg.write_frames(
         str(path),
-        (GAME + PANEL, GAME),
+        (first.shape[1], first.shape[0]),
         fps=fps,
         codec="libx264",
         pix_fmt_out="yuv420p",
         quality=None,
         output_params=["-crf", "20", "-preset", "medium", "-movflags", "+faststart"],
-        macro_block_size=16,
+        macro_block_size=2,  # what 4:2:0 colour needs
     )
     writer.send(None)
     count = 0
     try:
-        for picture in pictures:
+        for picture in chain([first], pictures):
             writer.send(np.ascontiguousarray(picture))
             count += 1
     finally:
