@@ -6,6 +6,7 @@ would go unseen. Here the key is a digest of all sources of the game (and of rep
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -13,6 +14,7 @@ import pickle
 import stat
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,8 @@ from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLoca
 
 log = logging.getLogger("achieve")
 _announced = False
+
+KEEP_DAYS = 180
 
 
 def cache_folder() -> Path | None:
@@ -81,7 +85,9 @@ class _Impl(CompileResultCacheImpl):
     def __init__(self, function: Any, locator: _Locator) -> None:
         self._lineno = function.__code__.co_firstlineno
         self._locator = locator
-        self._filename_base = self.get_filename_base(function.__name__, sys.abiflags)
+        self._filename_base = self.get_filename_base(
+            function.__name__, getattr(sys, "abiflags", "")
+        )
 
 
 class _Store(FunctionCache):
@@ -108,6 +114,7 @@ class _Store(FunctionCache):
             loaded = None
         if loaded is None:
             announce()
+            _forget_old(Path(self._cache_path))
         return loaded
 
     def save_overload(self, sig: Any, data: Any) -> None:
@@ -121,6 +128,14 @@ class _Store(FunctionCache):
             log.warning(
                 "achieve: compiled code could not be kept in %s: %s", self._cache_path, error
             )
+
+
+def _forget_old(folder: Path) -> None:
+    """Removes what no longer belongs to any recent version of the game."""
+    for path in folder.glob("*.nb[ic]"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > KEEP_DAYS * 24 * 3600:
+                path.unlink()
 
 
 def announce() -> None:

@@ -265,14 +265,12 @@ def draw_noise(world: World, view: View, easel: Easel) -> None:
         high = np.float64(np.int32(words[2 * i] >> np.uint32(5)))
         low = np.float64(np.int32(words[2 * i + 1] >> np.uint32(6)))
         drawn[i] = 32 + 95.0 * ((high * 67108864.0 + low) / 9007199254740992.0)
-    for x in range(width):
-        for y in range(height):
-            added[y * width + x] = drawn[x * height + y]
     amount = 2 * (0.5 - world.daylight)
-    for i in range(width * height):
-        mask = amount * vignette[i]
-        keep[i] = 1 - mask
-        added[i] = mask * added[i]
+    for y in range(height):
+        for x in range(width):
+            mask = amount * vignette[y * width + x]
+            keep[y * width + x] = 1 - mask
+            added[y * width + x] = mask * drawn[x * height + y]
 
 
 def add_noise(view: View, easel: Easel, plane: int, pixels: int) -> None:
