@@ -93,6 +93,16 @@ def test_an_edited_rule_takes_effect_in_the_game(copied):
     assert run(copied, PLAY)[0] == "8"
 
 
+def test_old_files_are_forgotten(copied):
+    run(copied, TERRAIN)
+    (old,) = (copied / "cache").rglob("*.nbc")
+    os.utime(old, (0, 0))
+    edit(copied, "simplex.py", "NORM = 103", "NORM = 104")
+    run(copied, TERRAIN)
+    (new,) = (copied / "cache").rglob("*.nbc")
+    assert new != old
+
+
 def test_damaged_files_are_replaced(copied):
     before, _ = run(copied, TERRAIN)
     files = [path for path in (copied / "cache").rglob("*") if path.is_file()]
