@@ -112,6 +112,8 @@ def make_terrain(program: Program, area: tuple[int, int]) -> Terrain:
         program.build_terrain(width, height, blocks, around)
         x, y, z = (around & 255).reshape(-1, 3).T
         distinct, inverse = np.unique((x << 16) | (y << 8) | z, return_inverse=True)
+        if len(distinct) > np.iinfo(np.uint16).max:
+            raise ValueError(f"area={area} needs more noise vertices than a table can number")
         blocks["vertices"] = inverse.reshape(len(blocks), MAX_CORNERS)
         vertices = np.stack([distinct >> 16, (distinct >> 8) & 255, distinct & 255], 1)
         vertices = vertices.astype(np.uint8)
