@@ -104,7 +104,8 @@ def make_terrain(program: Program, area: tuple[int, int]) -> Terrain:
     distance = np.sqrt((xs - width // 2) ** 2 + (ys - height // 2) ** 2)
     # The noise never leaves [-1.5, 1.5] (a test holds it to that), so 4 - distance + 2 * noise is
     # at most this before its logistic function.
-    bound = 1 / (1 + np.exp(distance - 4 - 2 * 1.5))
+    share = np.exp(4 + 2 * 1.5 - distance)
+    bound = share / (1 + share)
     blocks, vertices = np.zeros(0, BLOCK), np.zeros((0, 3), np.uint8)
     if width * height <= TABLE_CELLS:
         blocks = np.zeros(NUM_NOISES * width * height, BLOCK)
