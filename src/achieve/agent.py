@@ -167,7 +167,7 @@ def _read(source: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     saved = read_config(path)
     checkpoint = load_checkpoint(path / "checkpoint")
     if checkpoint is None:
-        raise RunFolderError(f"{path} has no weights yet: its first checkpoint is still to come")
+        raise RunFolderError(f"{path} has neither weights nor a checkpoint: there is no agent in it (yet)")
     prefix = "network/"
     tensors = {k.removeprefix(prefix): v for k, v in checkpoint.tensors.items() if k.startswith(prefix)}
     if "policy.bias" not in tensors or "collector/observation" not in checkpoint.tensors:

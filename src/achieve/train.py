@@ -57,8 +57,6 @@ class Trainer:
         self.config = config
         self.device = resolve_device(config.device)
         if config.torch_threads is not None:
-            if config.torch_threads < 1:
-                raise ConfigError(f"torch_threads is {config.torch_threads}; it must be 1 or more")
             torch.set_num_threads(config.torch_threads)
         env = config.env
         self.envs = make_envs(config)

@@ -55,7 +55,7 @@ def finished(train: Train, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def first_part(train: Train, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the tiny run, killed soon after its first checkpoint. Not to be written to."""
     folder = tmp_path_factory.mktemp("stopped") / "tiny-s0"
-    child = train(folder)
+    child = train(folder, slow_writes=0.004)
     assert child.wait_for(checkpoint_file(folder).exists)
     child.send(signal.SIGKILL)
     child.wait()

@@ -167,7 +167,7 @@ def test_unfinished_run_gives_the_agent_of_its_checkpoint(stopped: Path, frames:
 
 def test_run_without_a_checkpoint_has_no_agent_yet(stopped: Path) -> None:
     shutil.rmtree(stopped / "checkpoint")
-    with pytest.raises(RunFolderError, match="has no weights yet: its first checkpoint is still to come"):
+    with pytest.raises(RunFolderError, match="has neither weights nor a checkpoint"):
         load_agent(stopped)
 
 

@@ -128,16 +128,25 @@ def test_checkpoint_of_a_newer_version(
     assert "has checkpoint format '2', this achieve reads 1 to 1" in sentence
 
 
-def test_log_that_is_shorter_than_the_checkpoint_says(refused: Any, stopped: Path) -> None:
-    (stopped / "metrics.jsonl").write_text("")
-    assert "the log and the checkpoint are not of the same run" in refused(stopped)
+@pytest.mark.parametrize("name", ["episodes.jsonl", "metrics.jsonl"])
+def test_log_that_is_shorter_than_the_checkpoint_says(
+    refused: Any, stopped: Path, name: str
+) -> None:
+    """The other log, which holds more than the checkpoint knows of, is left alone too."""
+    for log in ("episodes.jsonl", "metrics.jsonl"):
+        with open(stopped / log, "a") as file:
+            file.write("{}\n")
+    (stopped / name).write_text("")
+    sentence = refused(stopped)
+    assert f"{stopped / name} has 0 bytes" in sentence
+    assert "the log and the checkpoint are not of the same run" in sentence
 
 
 def test_second_process(
     train: Train, nursery: Nursery, finished: Path, tmp_path: Path, refused: Any
 ) -> None:
     folder = tmp_path / "run"
-    first = train(folder)
+    first = train(folder, slow_writes=0.002)
     assert first.wait_for(checkpoint_file(folder).exists)
     first.send(signal.SIGSTOP)
     sentence = refused(folder)
@@ -206,6 +215,15 @@ def test_full_disk(
     assert_same_run(stopped, finished)
 
 
+def test_run_that_learns_nothing_any_more(train: Train, tmp_path: Path) -> None:
+    """A sentence and no summary, in place of a run that goes on with broken numbers."""
+    folder = tmp_path / "run"
+    child = train(folder, "--algo.learning-rate", "1e30")
+    assert child.wait() == 2
+    assert "the network has diverged" in child.output and child.output.count("\n") == 1
+    assert not (folder / "summary.json").exists()
+
+
 def test_finished_run_is_shown_not_trained(
     achieve: Command, settings: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,7 +241,6 @@ def test_new_run_that_cannot_be_set_up_leaves_the_folder_free(
 ) -> None:
     """The corrected command must not be told that the folder holds another run."""
     folder = tmp_path / "run"
-    assert "threads must be a whole number from 1" in refused(folder, "--env.threads", "0")
     assert "there is no world named 'nethack'" in refused(folder, "--env.name", "nethack")
     train(folder, "--total-steps", 1).run()
     assert {path.name for path in folder.iterdir()} >= {"config.json", "summary.json"}

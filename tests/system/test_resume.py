@@ -19,7 +19,9 @@ from tests.system.tiny import ROLLOUT, ROLLOUTS_PER_PHASE, STEPS
 
 # A checkpoint written with these pauses takes a few tenths of a second, time enough to be killed in.
 PAUSE = 0.002
-SHARE_IN_WRITE = 0.4
+# Seconds go by between the first checkpoint and the end of a run with these.
+LONG_PAUSE = 0.004
+SHARE_IN_WRITE = 0.5
 
 
 def kill(child: Child) -> bool:
@@ -35,7 +37,7 @@ def kill_in_write(child: Child, folder: Path, rng: random.Random) -> tuple[bool,
     """kill -9 around the write of a checkpoint; whether it was killed, and whether in the middle of a write."""
     half_written(folder).unlink(missing_ok=True)
     child.wait_for(half_written(folder).exists)
-    time.sleep(rng.uniform(0, 0.1))
+    time.sleep(rng.uniform(0, 0.08))
     killed = kill(child)
     return killed, killed and half_written(folder).exists()
 
@@ -97,7 +99,7 @@ def test_asked_to_stop(
     train: Train, finished: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     folder = tmp_path / "run"
-    child = train(folder)
+    child = train(folder, slow_writes=LONG_PAUSE)
     assert child.wait_for(checkpoint_file(folder).exists)
     child.send(number)
     assert child.wait() == 130
@@ -137,7 +139,7 @@ def test_run_that_ends_between_phases(train: Train, tmp_path: Path) -> None:
     flags = ("--total-steps", steps)
     whole, folder = tmp_path / "whole", tmp_path / "stopped"
     train(whole, *flags).run()
-    child = train(folder, *flags)
+    child = train(folder, *flags, slow_writes=LONG_PAUSE)
     assert child.wait_for(checkpoint_file(folder).exists)
     assert kill(child)
     train(folder, *flags).run()
@@ -149,7 +151,7 @@ def test_plain_ppo_resumes_from_checkpoints_between_rollouts(train: Train, tmp_p
     flags = ("--distill.no-enabled", "--distill.no-matching", "--model.no-memory")
     whole, folder = tmp_path / "whole", tmp_path / "stopped"
     train(whole, *flags).run()
-    child = train(folder, *flags, "--checkpoint-every", 2)
+    child = train(folder, *flags, "--checkpoint-every", 2, slow_writes=LONG_PAUSE)
     assert child.wait_for(checkpoint_file(folder).exists)
     assert kill(child)
     train(folder, *flags, "--checkpoint-every", 5).run()
