@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -127,6 +128,9 @@ class PresetArguments:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit code."""
+    # PyTorch's CPU threads wait by spinning, which on a busy machine makes everything several times slower. Read when
+    # PyTorch is loaded, which the commands do.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments and arguments[0] in ("--version", "-V"):
         print(f"achieve {achieve.__version__}")
