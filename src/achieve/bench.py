@@ -103,7 +103,7 @@ def bench(
             start = time.perf_counter()
             report = _distill(trainer)  # ends by reading its statistics, so nothing is left running
             phases.append(time.perf_counter() - start)
-            updates = report.prediction_updates + report.matching_updates
+            updates += report.prediction_updates + report.matching_updates
             trainer.distiller.set_epochs(config.distill.num_epochs)
         trainer.buffer.clear()
     rollout, ppo = float(np.median(acting)), float(np.median(learning))
@@ -124,7 +124,13 @@ def bench(
     ]
     if phases:
         rows.append(
-            ("distillation phase", f"{phase:.2f} s", f"{1e3 * epoch / updates:.2f} ms per update, {played_by}")
+            (
+                "distillation phase",
+                f"{phase:.2f} s",
+                f"{1e3 * sum(phases) / updates:.2f} ms per update, {played_by}"
+                if updates
+                else f"nothing to distil in {played_by}; measure more rollouts",
+            )
         )
     rows += [
         ("start-up", f"{started + warmed:.1f} s", f"and {capture:.1f} s for the first distillation epoch"),
