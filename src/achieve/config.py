@@ -200,8 +200,8 @@ PRESETS: dict[str, TrainConfig] = {
     # Sized for two CPU cores and about five minutes; not a configuration of the paper.
     "quick": TrainConfig(
         preset="quick",
-        total_steps=300_000,
-        score_steps=300_000,
+        total_steps=245_760,
+        score_steps=245_760,
         env=EnvConfig(num_envs=16, threads=1),  # a second thread would only get in PyTorch's way
         model=ModelConfig(encoder="strided", channels=(16, 32, 32), dense_size=128, hidden_size=256),
         algo=PPOConfig(rollout_length=128, num_minibatches=4, ent_coef=0.01),

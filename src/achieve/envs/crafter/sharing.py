@@ -53,7 +53,7 @@ assert JOB.fields is not None
 TICKET, FINISHED, ENDED, LONGEST, STOP, ASLEEP = (
     JOB.fields[name][1] for name in ("ticket", "finished", "ended", "longest", "stop", "asleep")
 )
-SPINS = 2000
+SPINS = 20000
 
 
 def open_job(own: Context, operation: int, actions: int, obs: int) -> int:
