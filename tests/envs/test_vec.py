@@ -259,3 +259,24 @@ def test_the_picture_at_another_size_is_the_originals_at_that_size():
         if daylight(step) < 0.5:
             return  # the larger picture drew more noise: from here on the games differ
     pytest.fail("it never became night")
+
+
+def test_arrays_are_used_again_only_when_nobody_holds_them():
+    vec = make_vec("crafter", num_envs=3, seed=0, threads=1)
+    other = make_vec("crafter", num_envs=3, seed=0, threads=1)
+    vec.reset()
+    other.reset()
+    held, copies, addresses = [], [], set()
+    for step in range(12):
+        obs = vec.step([step % 17] * 3)[0]
+        expected = other.step([step % 17] * 3, out=np.empty_like(obs))[0]
+        assert np.array_equal(obs, expected)
+        addresses.add(obs.ctypes.data)
+        if step % 3 == 0:
+            held.append(obs[1:, 5])  # a view holds the whole array
+            copies.append(expected[1:, 5].copy())
+    assert all(np.array_equal(a, b) for a, b in zip(held, copies, strict=True))
+    assert len(addresses) < 12, "nothing was used again"
+    del held, obs
+    vec.close()
+    other.close()

@@ -38,9 +38,12 @@ def success_rates(achievements: ArrayLike) -> Floats:
 def crafter_score(rates: ArrayLike) -> Any:
     """`exp(mean_i(ln(1 + s_i))) - 1` over the last axis: the geometric mean of success rates.
 
-    rates: [..., A] percentages. Returns [...] percentages.
+    rates: [..., A] percentages. Returns [...] percentages, nan where there are no rates.
     """
-    return np.expm1(np.log1p(np.asarray(rates, np.float64)).mean(axis=-1))
+    values = np.asarray(rates, np.float64)
+    if values.shape[-1] == 0:
+        return np.full(values.shape[:-1], np.nan)
+    return np.expm1(np.log1p(values).mean(axis=-1))
 
 
 def final_reward(steps: ArrayLike, returns: ArrayLike, end: int, window: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,6 +34,39 @@ def sub_seeds(seed: int | Sequence[int] | None, num_envs: int) -> list[int]:
     if len(seeds) != num_envs:
         raise ValueError(f"{num_envs} environments need {num_envs} seeds, got {len(seeds)}")
     return seeds
+
+
+class SpareArrays:
+    """Arrays handed out earlier that nobody holds any more.
+
+    Fresh memory is handed out by the system page by page, which for many environments takes as long as drawing
+    into it. A loop that lets go of its observations gets the same few arrays in turn.
+    """
+
+    KEPT = 3
+
+    def __init__(self) -> None:
+        self._arrays: list[np.ndarray] = []
+
+    def take(self, shape: tuple[int, ...]) -> np.ndarray:
+        for array in self._arrays:
+            # Whoever looks at an array holds it, so two threads cannot both find it free.
+            if sys.getrefcount(array) == _UNHELD:
+                return array
+        array = np.empty(shape, np.uint8)
+        if len(self._arrays) == self.KEPT:
+            self._arrays.pop(0)
+        self._arrays.append(array)
+        return array
+
+
+def _references(arrays: list[np.ndarray]) -> int:
+    for array in arrays:
+        return sys.getrefcount(array)
+    return 0
+
+
+_UNHELD = _references([np.empty(0, np.uint8)])
 
 
 class CrafterVecEnv(WorldVecEnv):
@@ -94,6 +128,7 @@ class CrafterVecEnv(WorldVecEnv):
         self._batch.seed(self._seeds)
         self._infos = infos
         self._pool = Pool(self._batch, self._threads)
+        self._spare = SpareArrays()
         self._begun = False
         self._tick = 0
         self._episodes: list[FinishedEpisodes] = []
@@ -244,7 +279,7 @@ class CrafterVecEnv(WorldVecEnv):
     def _obs_array(self, out: np.ndarray | None) -> np.ndarray:
         shape = (self.num_envs, *self._batch.config.image_shape)
         if out is None:
-            return np.empty(shape, np.uint8)
+            return self._spare.take(shape)
         if (
             not isinstance(out, np.ndarray)
             or out.dtype != np.uint8
