@@ -132,9 +132,10 @@ def random_actions(seed: int) -> Iterator[int]:
 
 
 class VectorPlay:
-    """Random play of a vector environment into one observation buffer."""
+    """Random play of a vector environment into one observation buffer, as a learner uses it: without infos."""
 
     def __init__(self, num_envs: int, threads: int, seed: int = 0, **kwargs: Any) -> None:
+        kwargs.setdefault("infos", "none")
         self.vec: Any = make_vec("crafter", num_envs=num_envs, seed=seed, threads=threads, **kwargs)
         self.num_envs = num_envs
         self.out, _ = self.vec.reset()

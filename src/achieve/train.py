@@ -361,6 +361,7 @@ def make_envs(config: TrainConfig) -> Any:
             num_envs=env.num_envs,
             seed=world_seeds(config.seed, env.num_envs),
             threads=env.threads,
+            infos="none",  # the learner looks at observations and rewards alone
         )
     except ValueError as error:
         raise ConfigError(str(error)) from error

@@ -44,8 +44,8 @@ TINY = TrainConfig(
 class Mislabelled(TinyWorld):
     """The same world, its achievements named in another order."""
 
-    def __init__(self, num_envs: int, seed: list[int], threads: int | None = None) -> None:
-        super().__init__(num_envs, seed, threads, labels=[2, 3, 1, 0])
+    def __init__(self, num_envs: int, seed: list[int], threads: int | None = None, *, infos: str = "final") -> None:
+        super().__init__(num_envs, seed, threads, infos=infos, labels=[2, 3, 1, 0])
 
 
 @pytest.fixture(autouse=True)

@@ -31,6 +31,7 @@ class TinyWorld:
         seed: list[int],
         threads: int | None = None,
         *,
+        infos: str = "final",
         limit: int = 30,
         labels: list[int] | None = None,
     ) -> None:

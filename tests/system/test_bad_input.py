@@ -127,7 +127,7 @@ class Oddity:
     observations: gym.Space[Any] = gym.spaces.Box(0, 255, (64, 64, 3), np.uint8)
     actions: gym.Space[Any] = gym.spaces.Discrete(3)
 
-    def __init__(self, num_envs: int, seed: list[int], threads: int | None) -> None:
+    def __init__(self, num_envs: int, seed: list[int], threads: int | None, *, infos: str) -> None:
         self.num_envs = num_envs
         self.single_observation_space = self.observations
         self.single_action_space = self.actions

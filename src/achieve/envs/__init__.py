@@ -20,15 +20,22 @@ def make_vec(
     num_envs: int = 8,
     seed: int | Sequence[int] | None = 0,
     threads: int | None = None,
+    *,
+    infos: str = "final",
     **kwargs: Any,
 ) -> WorldVecEnv:
-    """A vector environment of the named world; further arguments are the world's own."""
+    """A vector environment of the named world; further arguments are the world's own.
+
+    ``infos`` says what `step` reports besides: "none", "final" when an episode ended, or "all" at every step.
+    """
     if name not in WORLDS:
         raise ValueError(f"there is no world named {name!r}; known are: {', '.join(WORLDS)}")
     from importlib import import_module
 
     module, cls = WORLDS[name]
-    made: WorldVecEnv = getattr(import_module(module), cls)(num_envs, seed, threads, **kwargs)
+    made: WorldVecEnv = getattr(import_module(module), cls)(
+        num_envs, seed, threads, infos=infos, **kwargs
+    )
     return made
 
 
