@@ -47,8 +47,28 @@ class Stack(nn.Module):
         return x
 
 
-class ResidualEncoder(nn.Module):
-    """Bytes [B, H, W, C] -> latent ``phi`` [B, hidden_size], float32."""
+class ImageEncoder(nn.Module):
+    """Bytes [B, H, W, C] -> latent ``phi`` [B, hidden_size]: convolutions, then two dense layers in float32."""
+
+    def add_head(self, flat: int, dense_size: int, hidden_size: int, *, norm: bool) -> None:
+        """The two dense layers, on so many features."""
+        self.dense = NormDense(flat, dense_size, norm=norm, gain=1.4)
+        self.latent = NormDense(dense_size, hidden_size, norm=norm, gain=1.0)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.features(images))
+
+    def features(self, images: Tensor) -> Tensor:
+        """The convolutional part: bytes [B, H, W, C] -> [B, channels, H/8, W/8]."""
+        raise TypeError("an encoder says itself what its convolutions are")
+
+    def head(self, features: Tensor) -> Tensor:
+        """The dense part, in float32 whatever the convolutions ran in."""
+        return cast(Tensor, self.latent(self.dense(features.float().flatten(1))))
+
+
+class ResidualEncoder(ImageEncoder):
+    """The paper's: three stacks of a convolution, a pool and two residual blocks."""
 
     def __init__(
         self,
@@ -66,26 +86,17 @@ class ResidualEncoder(nn.Module):
             self.stacks.append(Stack(inputs, outputs, first=index == 0, norm=norm))
             inputs = outputs
             height, width = (height + 1) // 2, (width + 1) // 2
-        self.dense = NormDense(height * width * inputs, dense_size, norm=norm, gain=1.4)
-        self.latent = NormDense(dense_size, hidden_size, norm=norm, gain=1.0)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.features(images))
+        self.add_head(height * width * inputs, dense_size, hidden_size, norm=norm)
 
     def features(self, images: Tensor) -> Tensor:
-        """The convolutional part: bytes [B, H, W, C] -> [B, channels, H/8, W/8]."""
         x = images.permute(0, 3, 1, 2).float() / 255
         for stack in self.stacks:
             x = stack(x)
         return x
 
-    def head(self, features: Tensor) -> Tensor:
-        """The dense part, in float32 whatever the convolutions ran in."""
-        return cast(Tensor, self.latent(self.dense(features.float().flatten(1))))
 
-
-class StridedEncoder(nn.Module):
-    """Three strided convolutions and two dense layers: about a hundredth of the residual encoder's work."""
+class StridedEncoder(ImageEncoder):
+    """Three strided convolutions: about a hundredth of the residual encoder's work."""
 
     def __init__(
         self,
@@ -105,22 +116,15 @@ class StridedEncoder(nn.Module):
         ]
         for layer in layers:
             scale_rows(layer, math.sqrt(2))
-        self.convs = nn.ModuleList(layers)
         with torch.no_grad():
-            flat = self.features(torch.zeros(1, *image_shape, dtype=torch.uint8)).numel()
-        self.dense = NormDense(flat, dense_size, norm=norm, gain=1.4)
-        self.latent = NormDense(dense_size, hidden_size, norm=norm, gain=1.0)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.features(images))
+            probe = torch.zeros(1, image_shape[2], *image_shape[:2])
+            for layer in layers:
+                probe = layer(probe)
+        self.convs = nn.ModuleList(layers)
+        self.add_head(probe.numel(), dense_size, hidden_size, norm=norm)
 
     def features(self, images: Tensor) -> Tensor:
-        """The convolutional part: bytes [B, H, W, C] -> [B, channels, H/8, W/8]."""
         x = images.permute(0, 3, 1, 2).float() / 255
         for conv in self.convs:
             x = torch.relu(conv(x))
         return x
-
-    def head(self, features: Tensor) -> Tensor:
-        """The dense part, in float32 whatever the convolutions ran in."""
-        return cast(Tensor, self.latent(self.dense(features.float().flatten(1))))
