@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from .base import FinishedEpisodes, WorldVecEnv
+from .worlds import WORLDS, World
 
-__all__ = ["FinishedEpisodes", "WorldVecEnv", "make_vec", "register"]
-
-WORLDS = {"crafter": ("achieve.envs.crafter.vec", "CrafterVecEnv")}
+__all__ = ["WORLDS", "FinishedEpisodes", "World", "WorldVecEnv", "make_vec", "register"]
 
 
 def make_vec(
@@ -32,8 +31,8 @@ def make_vec(
         raise ValueError(f"there is no world named {name!r}; known are: {', '.join(WORLDS)}")
     from importlib import import_module
 
-    module, cls = WORLDS[name]
-    made: WorldVecEnv = getattr(import_module(module), cls)(
+    world = WORLDS[name]
+    made: WorldVecEnv = getattr(import_module(world.module), world.cls)(
         num_envs, seed, threads, infos=infos, **kwargs
     )
     return made

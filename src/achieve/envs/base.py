@@ -31,6 +31,9 @@ class WorldVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     and states that can be saved.
     """
 
+    exact_resume: bool = True
+    """Whether a loaded state continues bit for bit; where not, `load_state` starts new episodes, on new worlds."""
+
     @property
     @abstractmethod
     def achievement_names(self) -> tuple[str, ...]:
@@ -62,4 +65,4 @@ class WorldVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
 
     @abstractmethod
     def load_state(self, data: bytes) -> None:
-        """Continues where `save_state` was called."""
+        """Continues where `save_state` was called; without `exact_resume`, `reset` must be called next."""
