@@ -15,6 +15,7 @@ from rich.table import Table
 
 import achieve
 from achieve import config as configs
+from achieve.envs import find_world
 from achieve.run.errors import AchieveError, ConfigError
 from achieve.run.files import read_json
 
@@ -29,10 +30,14 @@ class TrainArguments:
     """
 
     train: Annotated[configs.TrainConfig, tyro.conf.arg(name="")]
+    world: Annotated[str | None, tyro.conf.arg(name="env", metavar="WORLD")] = None
+    """World to learn in: crafter, minigrid, heist, `module:function` that makes a Gymnasium environment, or a
+    registered id. Sets env.name, and env.unlock-threshold unless that is given."""
     config: Path | None = None
     """Start from a saved config (a run folder or its config.json) in place of a preset."""
     folder: Path | None = None
-    """Run folder; runs/<preset>-s<seed> by default. A run with the same config in it is continued."""
+    """Run folder; runs/<preset>-s<seed> by default (runs/<preset>-<world>-s<seed> in a world that is not the preset's).
+    A run with the same config in it is continued."""
     report: bool = True
     """When done, write curve, video and a page that holds them into the run folder."""
     quiet: bool = False
@@ -182,6 +187,7 @@ def train_command(arguments: list[str]) -> None:
     if source is not None and preset is not None:
         raise ConfigError("give --config or --preset, not both: a saved config names its preset")
     base = configs.get_preset(preset or "ad") if source is None else _saved_config(Path(source))
+    base = _in_world(base, _value_of("--env", arguments), _value_of("--env.name", arguments))
     default = TrainArguments(train=base)
     parsed: TrainArguments = _parse(TrainArguments, "train", arguments, default)
     from achieve.train import default_folder, resolve_device, train
@@ -196,13 +202,21 @@ def train_command(arguments: list[str]) -> None:
         console.print("this machine has a GPU: [bold]achieve train --preset ad[/] trains the full agent in minutes")
     summary = train(parsed.train, folder, quiet=parsed.quiet)
     if parsed.report and parsed.train.env.name == "crafter":
-        _report(folder, summary)
+        _report(folder, summary, find_world(parsed.train.env.name).measure)
     else:
         _show_scores([folder], None)
     _say(f"run folder: {folder}")
 
 
-def _report(folder: Path, summary: Mapping[str, Any]) -> None:
+def _in_world(base: configs.TrainConfig, world: str | None, name: str | None) -> configs.TrainConfig:
+    """The base config in the world given by `--env` or `--env.name`, whose threshold is then the default."""
+    if world is not None and name is not None and world != name:
+        raise ConfigError(f"--env says {world!r} and --env.name {name!r}; give one of them")
+    wanted = world if world is not None else name
+    return base if wanted is None else configs.with_world(base, wanted)
+
+
+def _report(folder: Path, summary: Mapping[str, Any], measure: str) -> None:
     from achieve.viz.run_page import random_baseline, write_run_page
 
     console.print("writing the report: a random agent to compare with, the curve, a video ...")
@@ -210,7 +224,7 @@ def _report(folder: Path, summary: Mapping[str, Any]) -> None:
     _show_scores([folder], None)
     reached = "-" if summary["reward"] is None else f"{summary['reward']:.2f}"
     console.print(
-        f"random agent: score {baseline.score:.2f} %, mean return {baseline.mean_return:.2f}; "
+        f"random agent: {measure} {baseline.score:.2f} %, mean return {baseline.mean_return:.2f}; "
         f"this agent at the end: mean return {reached}"
     )
     _say(f"curve, video and page: {write_run_page(folder, baseline)}")
@@ -238,21 +252,25 @@ def score_command(arguments: list[str]) -> None:
 def _show_scores(runs: Sequence[Path], steps: int | None) -> None:
     from achieve.analysis.episodes import load_episodes
     from achieve.analysis.report import score_tables
-    from achieve.analysis.score import BUDGET, score_run
+    from achieve.analysis.score import BUDGET, CRAFTER, RunScore, score_run
     from achieve.run.folder import read_summary
 
-    scores = []
+    # Figures of different worlds are not comparable: each has its table, and its mean over runs.
+    tables: dict[str, list[tuple[str, RunScore]]] = {}
     for run in runs:
-        budget = steps
-        if budget is None:
-            known = (run / "config.json").is_file()
-            budget = _saved_config(run / "config.json").score_steps if known else BUDGET
+        saved = _saved_config(run / "config.json") if (run / "config.json").is_file() else None
+        world = find_world(saved.env.name) if saved else CRAFTER
+        budget = steps if steps is not None else saved.score_steps if saved else BUDGET
         if budget < 1:
             raise ConfigError(f"steps is {budget}; it must be 1 or more")
         # A finished run went on after its last episode; an unfinished one is read at the last one's end.
         taken = (read_summary(run) or {}).get("steps")
-        scores.append(score_run(load_episodes(run), taken, budget))
-    console.print(score_tables([run.name for run in runs], scores))
+        score = score_run(load_episodes(run), taken, budget, world)
+        tables.setdefault(world.name, []).append((run.name, score))
+    for rows in tables.values():
+        labels, scores = zip(*rows, strict=True)
+        title = "Training score" if len(tables) == 1 else f"Training score, {scores[0].world.title}"
+        console.print(score_tables(labels, scores, title))
 
 
 def eval_command(arguments: list[str]) -> None:
@@ -264,7 +282,7 @@ def eval_command(arguments: list[str]) -> None:
     from achieve.agent import load_agent
     from achieve.analysis.evaluate import evaluate, save_episodes
     from achieve.analysis.report import score_tables
-    from achieve.analysis.score import RunScore, crafter_score, success_rates
+    from achieve.analysis.score import RunScore, measure, success_rates
     from achieve.train import resolve_device
 
     agent = load_agent(parsed.agent, device=str(resolve_device(parsed.device)))
@@ -278,14 +296,16 @@ def eval_command(arguments: list[str]) -> None:
             progress=lambda done: progress.update(task, completed=done),
         )
     rates = success_rates(episodes.achievements)
+    world = find_world(agent.config.env.name)
     result = RunScore(
-        score=float(crafter_score(rates)),
+        score=measure(rates, episodes.names, world.goal),
         reward=float(episodes.reward.mean()),
         success_rates=rates,
         names=episodes.names,
         episodes=parsed.episodes,
         read_at=int(episodes.length.sum()),
         reward_window=int(episodes.length.sum()),
+        world=world,
     )
     how = "most probable actions" if parsed.greedy else "sampled actions"
     notes = [
@@ -297,7 +317,7 @@ def eval_command(arguments: list[str]) -> None:
     ]
     console.print(score_tables([Path(parsed.agent).name], [result], title="Final policy, unseen worlds", notes=notes))
     if parsed.out is not None:
-        save_episodes(parsed.out, episodes)
+        save_episodes(parsed.out, episodes, world.decimals)
 
 
 def _median(values: Any) -> Any:

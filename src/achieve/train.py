@@ -9,6 +9,7 @@ The loop itself is :func:`_learn`: collect, update, every eighth time distil.
 from __future__ import annotations
 
 import contextlib
+import re
 import resource
 import sys
 import time
@@ -29,9 +30,9 @@ from achieve.algo.transport import partial_transport
 from achieve.analysis.episodes import load_episodes
 from achieve.analysis.score import score_run
 from achieve.analysis.tally import Tally
-from achieve.config import RUNTIME_FIELDS, TrainConfig, to_dict, validate
+from achieve.config import PRESETS, RUNTIME_FIELDS, EnvConfig, TrainConfig, to_dict, validate
 from achieve.data.buffer import RolloutBuffer
-from achieve.envs import make_vec
+from achieve.envs import find_world, make_vec
 from achieve.nn.model import ActorCritic, count_parameters
 from achieve.run.checkpoint import Checkpoint, CheckpointWriter, load_checkpoint
 from achieve.run.errors import CheckpointError, ConfigError
@@ -103,7 +104,8 @@ class Trainer:
         self.rollouts = 0
         self.seconds: dict[str, float] = {}
         self.latest: dict[str, float] = {}
-        self.tally = Tally(self.envs.achievement_names, config.score_steps)
+        self.world = find_world(env.name)
+        self.tally = Tally(self.envs.achievement_names, config.score_steps, self.world)
 
     @property
     def step(self) -> int:
@@ -205,8 +207,8 @@ def train(
 
     Args:
         config: see :func:`achieve.config.get_preset`.
-        folder: where the run lives; ``runs/<preset>-s<seed>`` by default. A folder that holds a run with this
-            config is continued.
+        folder: where the run lives; that of :func:`default_folder` if not given. A folder that holds a run with
+            this config is continued.
         quiet: no progress display.
 
     Raises:
@@ -249,6 +251,7 @@ def train(
                     config.num_rollouts * config.rollout_steps,
                     trainer.step,
                     f"{config.preset} s{config.seed}",
+                    trainer.world.measure,
                 )
             )
         trainer.seconds["start"] = (
@@ -299,7 +302,9 @@ def _learn(
 
         finished = trainer.envs.pop_episodes()
         episodes.write_many(
-            episode_rows(finished, trainer.envs.achievement_names, config.env.num_envs)
+            episode_rows(
+                finished, trainer.envs.achievement_names, config.env.num_envs, trainer.world.decimals
+            )
         )
         trainer.tally.add(finished)
         log(
@@ -333,7 +338,7 @@ def _finish(trainer: Trainer, run: RunFolder) -> dict[str, Any]:
     config = trainer.config
     about = describe_agent(config, *check_spaces(trainer.envs))
     digest = save_weights(run.weights, trainer.network.state_dict(), about)
-    score = score_run(load_episodes(run.path), trainer.step, config.score_steps)
+    score = score_run(load_episodes(run.path), trainer.step, config.score_steps, trainer.world)
     total = sum(trainer.seconds.values())
     summary = {
         "preset": config.preset,
@@ -362,14 +367,17 @@ def make_envs(config: TrainConfig) -> Any:
             seed=world_seeds(config.seed, env.num_envs),
             threads=env.threads,
             infos="none",  # the learner looks at observations and rewards alone
+            **env.arguments,
         )
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
 
 def default_folder(config: TrainConfig) -> Path:
-    """`runs/<preset>-s<seed>`."""
-    return Path("runs") / f"{config.preset}-s{config.seed}"
+    """`runs/<preset>-s<seed>`, and `runs/<preset>-<world>-s<seed>` in a world that is not the preset's own."""
+    own = PRESETS[config.preset].env if config.preset in PRESETS else EnvConfig()
+    world = "" if config.env.name == own.name else "-" + re.sub(r"[^\w.-]+", "-", config.env.name)
+    return Path("runs") / f"{config.preset}{world}-s{config.seed}"
 
 
 def resolve_device(name: str) -> torch.device:

@@ -13,6 +13,7 @@ import torch
 
 from achieve import envs as worlds
 from achieve import train
+from achieve.envs import World
 from achieve.run.errors import ConfigError
 from tests.system.conftest import Command
 from tests.system.tiny import tiny_config
@@ -35,7 +36,9 @@ from tests.system.tiny import tiny_config
         (["--algo.learning-rate", "nan"], "algo.learning_rate is nan; it must be above 0"),
         (["--distill.temperature", "inf"], "distill.temperature is inf; it must be above 0"),
         (["--env.unlock-threshold", "-0.1"], "env.unlock_threshold is -0.1; it must be 0 or more"),
-        (["--env.name", "nethack"], "there is no world named 'nethack'; known are: crafter"),
+        (["--env.name", "nethack"], "there is no world named 'nethack'; known are: crafter, minigrid, heist, "),
+        (["--env", "nethack"], "there is no world named 'nethack'; known are: crafter, minigrid, heist, "),
+        (["--env", "minigrid", "--env.name", "heist"], "--env says 'minigrid' and --env.name 'heist'; give one"),
         (["--device", "tpu"], "unknown device 'tpu'; use auto, cpu, cuda or cuda:<number>"),
         (["--device", "meta"], "device 'meta' is not supported; use auto, cpu, cuda or cuda:<number>"),
         (["--preset", "ad"], "give --config or --preset, not both"),
@@ -149,7 +152,7 @@ class Oddity:
 def test_environment_of_another_shape(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, observations: Any, actions: Any, sentence: str
 ) -> None:
-    monkeypatch.setitem(worlds.WORLDS, "oddity", (__name__, "Oddity"))
+    monkeypatch.setitem(worlds.WORLDS, "oddity", World("oddity", "", __name__, "Oddity", 0.5))
     if observations is not None:
         monkeypatch.setattr(Oddity, "observations", observations)
     if actions is not None:

@@ -50,7 +50,7 @@ def evaluate_random(config: TrainConfig, episodes: int = 100, *, seed: int = 0) 
     """The same for an agent that acts at random."""
     _check_seed(seed)
     rng = np.random.default_rng(stream(seed, "actions"))
-    envs: Any = make_vec(config.env.name, num_envs=1, seed=0)
+    envs: Any = make_vec(config.env.name, num_envs=1, seed=0, **config.env.arguments)
     count = envs.single_action_space.n
     envs.close()
     return play(lambda obs, *_: rng.integers(0, count, len(obs)), config, episodes, seed)
@@ -70,7 +70,8 @@ def play(
     # The first environments play one more where the number does not divide.
     quota = np.full(num_envs, episodes // num_envs) + (np.arange(num_envs) < episodes % num_envs)
     seeds = unseen_seeds(config, seed, num_envs, int(quota.max()))
-    envs: Any = make_vec(config.env.name, num_envs=num_envs, seed=seeds, threads=config.env.threads)
+    env = config.env
+    envs: Any = make_vec(env.name, num_envs=num_envs, seed=seeds, threads=env.threads, **env.arguments)
     played = np.zeros(num_envs, dtype=np.int64)
     rows = []
     observation, _ = envs.reset()
@@ -91,7 +92,7 @@ def play(
     return Episodes(np.cumsum(lengths), lengths, returns, achievements.astype(np.int64), names)
 
 
-def save_episodes(path: Path, episodes: Episodes) -> None:
+def save_episodes(path: Path, episodes: Episodes, decimals: int = 1) -> None:
     """Write episodes as JSON lines, as a run's own log has them."""
     keys = [PREFIX + name for name in episodes.names]
     rows = zip(
@@ -104,7 +105,7 @@ def save_episodes(path: Path, episodes: Episodes) -> None:
     try:
         with atomic_file(path) as file:
             for step, length, reward, counts in rows:
-                row = {"step": step, "length": length, "reward": round(reward, 1)}
+                row = {"step": step, "length": length, "reward": round(reward, decimals)}
                 file.write((json.dumps(row | dict(zip(keys, counts, strict=True))) + "\n").encode())
     except OSError as error:
         raise RunFolderError(f"{path} cannot be written: {reason(error)}") from error
@@ -114,15 +115,19 @@ def unseen_seeds(config: TrainConfig, seed: int, count: int, episodes: int) -> l
     """Seeds of environments whose first ``episodes`` worlds occurred in no training run of this config's seed.
 
     Crafter makes a world from the environment's seed and the episode's number, modulo 2^31 - 1; chance meetings are
-    looked up and avoided.
+    looked up and avoided. Other worlds make their own random numbers from a seed: they get seeds of which no training
+    environment had one.
     """
     _check_seed(seed)
-    trained = set(_worlds(world_seeds(config.seed, config.env.num_envs), _most_episodes(config)))
+    seeds = world_seeds(config.seed, config.env.num_envs)
+    crafter = config.env.name == "crafter"
+    trained = set(_worlds(seeds, _most_episodes(config))) if crafter else set(seeds)
     draws = np.random.default_rng(stream(seed, "evaluation"))
     chosen: list[int] = []
     while len(chosen) < count:
         candidate = int(draws.integers(0, _WORLDS))
-        if candidate not in chosen and trained.isdisjoint(_worlds([candidate], episodes)):
+        played = _worlds([candidate], episodes) if crafter else [candidate]
+        if candidate not in chosen and trained.isdisjoint(played):
             chosen.append(candidate)
     return chosen
 

@@ -7,7 +7,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from achieve.analysis.score import BUDGET, RunScore, mean_std
+from achieve.analysis.score import RunScore, mean_std
 
 BAR_WIDTH = 20
 
@@ -29,7 +29,7 @@ def score_tables(
 ) -> Group:
     """One table of runs with their mean, one of success rates with bars, and notes below them.
 
-    The default notes are those of the training protocol.
+    The runs are of one world. The default notes are those of the training protocol.
     """
     lines = [Text(note, "dim") for note in (_protocol_notes(runs) if notes is None else notes)]
     return Group(_runs_table(labels, runs, title), "", _rates_table(runs), *lines)
@@ -37,7 +37,7 @@ def score_tables(
 
 def score_markdown(labels: Sequence[str], runs: Sequence[RunScore]) -> str:
     """The same figures as Markdown, for a README."""
-    lines = ["| run | steps | episodes | score % | reward |", "| --- | --- | --- | --- | --- |"]
+    lines = [f"| run | steps | episodes | {_measure(runs)} | reward |", "| --- | --- | --- | --- | --- |"]
     lines += ["| " + " | ".join(row) + " |" for row in _rows(labels, runs)]
     lines += ["", "| achievement | success rate % |", "| --- | --- |"]
     lines += [f"| {name} | {rate} |" for name, rate, _ in _rates(runs)]
@@ -47,6 +47,10 @@ def score_markdown(labels: Sequence[str], runs: Sequence[RunScore]) -> str:
 def title_case(name: str) -> str:
     """`collect_coal` -> `Collect coal`."""
     return name.replace("_", " ").capitalize()
+
+
+def _measure(runs: Sequence[RunScore]) -> str:
+    return f"{runs[0].world.measure} %"
 
 
 def _rows(labels: Sequence[str], runs: Sequence[RunScore]) -> list[tuple[str, ...]]:
@@ -72,7 +76,7 @@ def _rates(runs: Sequence[RunScore]) -> list[tuple[str, str, float]]:
 def _runs_table(labels: Sequence[str], runs: Sequence[RunScore], title: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("run")
-    for column in ("steps", "episodes", "score %", "reward"):
+    for column in ("steps", "episodes", _measure(runs), "reward"):
         table.add_column(column, justify="right")
     for number, row in enumerate(_rows(labels, runs)):
         if number == len(runs):
@@ -98,7 +102,14 @@ def _rates_table(runs: Sequence[RunScore]) -> Table:
 
 def _protocol_notes(runs: Sequence[RunScore]) -> list[str]:
     windows = sorted({run.reward_window for run in runs})
+    world = runs[0].world
     notes = [f"Reward: mean return of the episodes that ended in the last {windows[-1]:,} steps."]
-    if any(run.read_at < BUDGET for run in runs):
-        notes.append(f"Read before {BUDGET:,} steps, so not comparable with published figures.")
+    if world.goal is not None:
+        notes = [
+            f"{title_case(world.goal)} and reward: success rate and mean return of the episodes that ended in the last "
+            f"{windows[-1]:,} steps; the success rates above are those of all episodes."
+        ]
+    published = world.published_steps
+    if published is not None and any(run.read_at < published for run in runs):
+        notes.append(f"Read before {published:,} steps, so not comparable with published figures.")
     return notes

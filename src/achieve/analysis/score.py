@@ -1,8 +1,9 @@
-"""Crafter's figures, from the episodes of training: success rates, score, reward, learning curves.
+"""A world's figures, from the episodes of training: success rates, score, reward, learning curves.
 
 Pure functions on arrays. `k` is the number of finished episodes in order of completion, `A` the
 number of achievements (22 in Crafter). The protocol reads every figure at 1,000,000 environment
-steps; a run that is shorter is read at its end, and says so.
+steps; a run that is shorter is read at its end, and says so. Worlds with a goal (Heist's gem) are
+measured by that achievement's success rate in the last episodes, in place of the score.
 """
 
 from collections.abc import Sequence
@@ -12,9 +13,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from achieve.analysis.episodes import Episodes
+from achieve.envs.worlds import WORLDS, World
 
 BUDGET = 1_000_000
-REWARD_WINDOW = 100_000
+CRAFTER = WORLDS["crafter"]
 
 Floats = NDArray[np.float64]
 
@@ -56,6 +58,13 @@ def final_reward(steps: ArrayLike, returns: ArrayLike, end: int, window: int) ->
     return float(chosen.mean()) if len(chosen) else float("nan")
 
 
+def measure(rates: ArrayLike, names: Sequence[str], goal: str | None) -> float:
+    """The score of success rates [A], or with a goal that achievement's own rate; nan where there is none."""
+    if goal is None:
+        return float(crafter_score(rates))
+    return float(np.asarray(rates)[names.index(goal)]) if goal in names else float("nan")
+
+
 def mean_std(values: ArrayLike) -> tuple[Any, Any]:
     """Mean and population standard deviation (ddof 0) over the first axis, as the paper prints."""
     values = np.asarray(values, np.float64)
@@ -63,7 +72,11 @@ def mean_std(values: ArrayLike) -> tuple[Any, Any]:
 
 
 class RunScore(NamedTuple):
-    """What one run reached, read at `read_at` environment steps."""
+    """What one run reached, read at `read_at` environment steps.
+
+    `score` is the world's measure: the score, or in a world with a goal that achievement's success
+    rate over the same episodes as the reward.
+    """
 
     score: float
     reward: float
@@ -72,12 +85,16 @@ class RunScore(NamedTuple):
     episodes: int
     read_at: int
     reward_window: int
+    world: World = CRAFTER
 
     def as_dict(self) -> dict[str, Any]:
         """For `summary.json`; a figure that no episode supports is null."""
         rates = {n: _or_none(r) for n, r in zip(self.names, self.success_rates, strict=True)}
+        measured = {"score": _or_none(self.score)}
+        if self.world.goal is not None:
+            measured = {f"{self.world.goal}_success_rate": _or_none(self.score)}
         return {
-            "score": _or_none(self.score),
+            **measured,
             "reward": _or_none(self.reward),
             "success_rates": rates,
             "episodes": self.episodes,
@@ -86,41 +103,53 @@ class RunScore(NamedTuple):
         }
 
 
-def score_run(episodes: Episodes, steps: int | None = None, budget: int = BUDGET) -> RunScore:
-    """Score and reward of one run by the training protocol.
+def score_run(
+    episodes: Episodes, steps: int | None = None, budget: int = BUDGET, world: World = CRAFTER
+) -> RunScore:
+    """The world's measure and the reward of one run by the training protocol.
 
     `steps` is how many environment steps the run took (by default the last episode's end). The
-    score counts the episodes within a summed length of `budget`, the reward those that ended in
-    the last 100,000 steps before it. A run of fewer steps is read at its end, over its last tenth.
+    score counts the episodes within a summed length of `budget`; the reward, and the success rate
+    of a world's goal, those that ended in the world's window before it (100,000 steps in Crafter).
+    A run of fewer steps than published ones is read at its end, over its last tenth.
     """
     last = int(episodes.step[-1]) if len(episodes.step) else 0
     read_at = min(budget, max(last, steps or 0))
-    window = REWARD_WINDOW if read_at >= BUDGET else max(1, min(REWARD_WINDOW, read_at // 10))
+    full = read_at >= (world.published_steps or BUDGET)
+    window = world.window if full else max(1, min(world.window, read_at // 10))
     counted = episodes_within(episodes.length, budget)
     rates = success_rates(episodes.achievements[:counted])
+    measured = rates
+    if world.goal is not None:
+        recent = (episodes.step > read_at - window) & (episodes.step <= read_at)
+        measured = success_rates(episodes.achievements[recent])
     return RunScore(
-        score=float(crafter_score(rates)),
+        score=measure(measured, episodes.names, world.goal),
         reward=final_reward(episodes.step, episodes.reward, read_at, window),
         success_rates=rates,
         names=episodes.names,
         episodes=counted,
         read_at=read_at,
         reward_window=window,
+        world=world,
     )
 
 
 class LearningCurve(NamedTuple):
-    """A run's course at `steps` [p]: the score so far and the mean return of recent episodes."""
+    """A run's course at `steps` [p]: the world's measure and the mean return of recent episodes."""
 
     steps: NDArray[np.int64]
     score: Floats
     mean_return: Floats
 
 
-def learning_curve(episodes: Episodes, steps: ArrayLike, window: int) -> LearningCurve:
+def learning_curve(
+    episodes: Episodes, steps: ArrayLike, window: int, goal: str | None = None
+) -> LearningCurve:
     """Score over all episodes that ended up to each step, and mean return over the last `window`.
 
-    steps: [p], in environment steps. Where no episode has ended yet the curve is nan.
+    With a goal, its success rate over the last `window` is in the score's place. steps: [p], in
+    environment steps. Where no episode has ended yet the curve is nan.
     """
     grid = np.asarray(steps, np.int64)
     ends = np.searchsorted(episodes.step, grid, side="right")
@@ -129,8 +158,13 @@ def learning_curve(episodes: Episodes, steps: ArrayLike, window: int) -> Learnin
     returns = _running_sum(np.asarray(episodes.reward, np.float64))
     with np.errstate(invalid="ignore", divide="ignore"):
         rates = 100.0 * unlocked[ends] / ends[:, None]
+        score = np.asarray(crafter_score(rates))
+        if goal is not None:
+            recent = 100.0 * (unlocked[ends] - unlocked[begins]) / (ends - begins)[:, None]
+            place = episodes.names.index(goal) if goal in episodes.names else None
+            score = recent[:, place] if place is not None else np.full(len(grid), np.nan)
         mean_return = (returns[ends] - returns[begins]) / (ends - begins)
-    return LearningCurve(grid, np.asarray(crafter_score(rates)), mean_return)
+    return LearningCurve(grid, score, mean_return)
 
 
 def curve_grid(runs: Sequence[Episodes], points: int = 200) -> tuple[NDArray[np.int64], int]:

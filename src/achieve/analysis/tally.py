@@ -1,4 +1,4 @@
-"""Score and return of a run in progress, kept up to date episode by episode."""
+"""The world's measure and the return of a run in progress, kept up to date episode by episode."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from achieve.analysis.score import crafter_score
+from achieve.analysis.score import CRAFTER, measure
+from achieve.envs.worlds import World
 
 RECENT = 100
 
@@ -14,17 +15,20 @@ RECENT = 100
 class Tally:
     """Counts successes over all episodes up to a summed length of ``budget``, and the last returns.
 
-    Agrees with :func:`achieve.analysis.score.score_run`, which reads the log, but never reads it.
+    Agrees with :func:`achieve.analysis.score.score_run`, which reads the log, but never reads it. In a world with a
+    goal, the measure is that achievement's success rate in the last hundred episodes.
     """
 
-    def __init__(self, names: Sequence[str], budget: int) -> None:
+    def __init__(self, names: Sequence[str], budget: int, world: World = CRAFTER) -> None:
         self.names = tuple(names)
+        self.goal = world.goal
         self.budget = budget
         self.episodes = 0
         self.counted = 0
         self.length = 0
         self.successes = np.zeros(len(self.names), dtype=np.int64)
         self.recent: deque[tuple[float, int]] = deque(maxlen=RECENT)
+        self.reached: deque[bool] = deque(maxlen=RECENT)
 
     def add(self, finished: Any) -> None:
         """Take in finished episodes, in order of completion."""
@@ -33,6 +37,8 @@ class Tally:
         ):
             self.episodes += 1
             self.recent.append((float(episode_return), int(length)))
+            if self.goal in self.names:
+                self.reached.append(bool(counts[self.names.index(self.goal)] > 0))
             if self.length + int(length) > self.budget:
                 self.length = self.budget  # protocol: nothing after the budget counts
                 continue
@@ -42,10 +48,12 @@ class Tally:
 
     @property
     def score(self) -> float:
-        """The score so far, nan before the first episode."""
+        """The score so far or the goal's recent success rate, nan before the first episode."""
+        if self.goal is not None:
+            return 100 * float(np.mean(self.reached)) if self.reached else float("nan")
         if not self.counted:
             return float("nan")
-        return float(crafter_score(100 * self.successes / self.counted))
+        return measure(100 * self.successes / self.counted, self.names, None)
 
     @property
     def mean_return(self) -> float:
@@ -56,7 +64,7 @@ class Tally:
         """For the metrics log."""
         lengths = [n for _, n in self.recent]
         return {
-            "score": self.score,
+            "score" if self.goal is None else f"{self.goal}_success_rate": self.score,
             "mean_return": self.mean_return,
             "mean_length": float(np.mean(lengths)) if lengths else float("nan"),
             "episodes": self.episodes,
@@ -64,7 +72,9 @@ class Tally:
 
     def save(self) -> dict[str, Any]:
         """JSON state."""
+        reached = {} if self.goal is None else {"reached": list(self.reached)}
         return {
+            **reached,
             "episodes": self.episodes,
             "counted": self.counted,
             "length": self.length,
@@ -78,3 +88,4 @@ class Tally:
         self.length = state["length"]
         self.successes = np.array(state["successes"], dtype=np.int64)
         self.recent = deque(((r, n) for r, n in state["recent"]), maxlen=RECENT)
+        self.reached = deque(state.get("reached", []), maxlen=RECENT)

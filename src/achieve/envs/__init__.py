@@ -1,6 +1,9 @@
 """Environments: `make_vec` by name, and what worlds share.
 
 - ``crafter``: `achieve.envs.crafter`, the game of the ``crafter`` package, compiled.
+- ``minigrid``: `achieve.envs.minigrid`, a tree of locked doors and keys on MiniGrid.
+- ``heist``: `achieve.envs.heist`, Procgen Heist in hard mode.
+- ``module:function`` or a registered id: `achieve.envs.gym`, any Gymnasium environment of images and discrete actions.
 """
 
 from __future__ import annotations
@@ -9,9 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from .base import FinishedEpisodes, WorldVecEnv
-from .worlds import WORLDS, World
+from .worlds import KNOWN, WORLDS, World, find_world, is_known
 
-__all__ = ["WORLDS", "FinishedEpisodes", "World", "WorldVecEnv", "make_vec", "register"]
+__all__ = ["WORLDS", "FinishedEpisodes", "World", "WorldVecEnv", "find_world", "make_vec", "register"]
 
 
 def make_vec(
@@ -27,13 +30,13 @@ def make_vec(
 
     ``infos`` says what `step` reports besides: "none", "final" when an episode ended, or "all" at every step.
     """
-    if name not in WORLDS:
-        raise ValueError(f"there is no world named {name!r}; known are: {', '.join(WORLDS)}")
+    if not is_known(name):
+        raise ValueError(f"there is no world named {name!r}; known are: {KNOWN}")
     from importlib import import_module
 
-    world = WORLDS[name]
+    world = find_world(name)
     made: WorldVecEnv = getattr(import_module(world.module), world.cls)(
-        num_envs, seed, threads, infos=infos, **kwargs
+        num_envs, seed, threads, infos=infos, **{**world.arguments, **kwargs}
     )
     return made
 
@@ -42,11 +45,12 @@ def register() -> None:
     """Makes the worlds known to Gymnasium; safe to call again."""
     import gymnasium
 
-    for name, reward in (("achieve/Crafter-v1", True), ("achieve/CrafterNoReward-v1", False)):
+    crafter = ("achieve.envs.crafter.env:CrafterEnv", "achieve.envs.crafter.vec:CrafterVecEnv")
+    tree = ("achieve.envs.minigrid.env:DoorKeyTreeEnv", "achieve.envs.minigrid.vec:DoorKeyTreeVecEnv")
+    for name, (single, vector), kwargs in (
+        ("achieve/Crafter-v1", crafter, {"reward": True}),
+        ("achieve/CrafterNoReward-v1", crafter, {"reward": False}),
+        ("achieve/DoorKeyTree-v1", tree, {}),
+    ):
         if name not in gymnasium.registry:
-            gymnasium.register(
-                id=name,
-                entry_point="achieve.envs.crafter.env:CrafterEnv",
-                vector_entry_point="achieve.envs.crafter.vec:CrafterVecEnv",
-                kwargs={"reward": reward},
-            )
+            gymnasium.register(id=name, entry_point=single, vector_entry_point=vector, kwargs=kwargs)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -18,6 +20,23 @@ class World:
     """A reward above this means that an achievement was unlocked."""
     goal: str | None = None
     """The achievement whose success rate is the world's measure; without one it is the score over all of them."""
+    title: str = ""
+    """The world's name as it is written in headings."""
+    published_steps: int | None = 1_000_000
+    """Environment steps at which published figures are read; None where there are none."""
+    window: int = 100_000
+    """Reward, and the goal's success rate, are those of the episodes that ended in so many last steps."""
+    decimals: int = 6
+    """Decimals of the returns in the episode log."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """What its vector environment is always made with."""
+    by_reward: bool = False
+    """Whether the vector environment itself counts achievements by the threshold, so that it must be told."""
+
+    @property
+    def measure(self) -> str:
+        """What a success rate in percent is called in tables: the goal's name, or the score."""
+        return self.goal or "score"
 
 
 WORLDS: dict[str, World] = {
@@ -29,6 +48,54 @@ WORLDS: dict[str, World] = {
             "achieve.envs.crafter.vec",
             "CrafterVecEnv",
             0.15,  # regained health gives 0.1, an unlock at least 0.2
+            title="Crafter",
+            decimals=1,  # as the original's recorder writes them
+        ),
+        World(
+            "minigrid",
+            "a tree of locked doors and keys on `minigrid`, ten achievements",
+            "achieve.envs.minigrid.vec",
+            "DoorKeyTreeVecEnv",
+            0.5,
+            title="MiniGrid",
+        ),
+        World(
+            "heist",
+            "Procgen Heist in hard mode, 2 for each lock and 10 for the gem (`make heist`)",
+            "achieve.envs.heist.vec",
+            "HeistVecEnv",
+            1.0,
+            goal="gem",
+            title="Heist",
+            published_steps=25_000_000,
+            # A hundred thousand steps hold some two hundred episodes, too few for a success rate.
+            window=1_000_000,
         ),
     )
 }
+
+KNOWN = f"{', '.join(WORLDS)}, a Gymnasium id such as pkg/Name-v0, or module:function"
+
+
+def find_world(name: str) -> World:
+    """The world of that name. Any other name is taken for a Gymnasium environment's; `make_vec` will tell."""
+    if name in WORLDS:
+        return WORLDS[name]
+    return World(
+        name,
+        "a Gymnasium environment",
+        "achieve.envs.gym.vec",
+        "GymVecEnv",
+        0.0,  # without a threshold of the user's, any reward
+        title=name,
+        published_steps=None,
+        arguments={"id": name},
+        by_reward=True,
+    )
+
+
+def is_known(name: str) -> bool:
+    """Whether there is such a world, or a Gymnasium environment could be meant."""
+    import gymnasium
+
+    return name in WORLDS or ":" in name or "/" in name or name in gymnasium.registry

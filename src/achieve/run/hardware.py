@@ -10,7 +10,7 @@ from typing import Any
 
 import achieve
 
-PACKAGES = ("torch", "numpy", "numba", "gymnasium", "crafter")
+PACKAGES = ("torch", "numpy", "numba", "gymnasium", "crafter", "minigrid", "procgen-mirror")
 
 
 def describe() -> dict[str, Any]:

@@ -124,11 +124,11 @@ class Finished(Protocol):
 
 
 def episode_rows(
-    finished: Finished, names: Sequence[str], num_envs: int
+    finished: Finished, names: Sequence[str], num_envs: int, decimals: int = 1
 ) -> Iterator[dict[str, float]]:
     """Rows of `episodes.jsonl`: what Crafter's recorder writes, plus the run's step.
 
-    Returns are rounded to one decimal as there: Crafter's rewards are multiples of 0.1.
+    Returns are rounded to one decimal as there: Crafter's rewards are multiples of 0.1. Other worlds want more.
     """
     keys = [f"achievement_{name}" for name in names]
     for tick, length, episode_return, counts in zip(
@@ -141,7 +141,7 @@ def episode_rows(
         yield {
             "step": tick * num_envs,
             "length": length,
-            "reward": round(episode_return, 1),
+            "reward": round(episode_return, decimals),
             **dict(zip(keys, counts, strict=True)),
         }
 

@@ -16,7 +16,7 @@ RATE_WINDOW = 30.0
 
 
 class Progress:
-    """Shows step, rate, time left, score so far, recent mean return and the phase.
+    """Shows step, rate, time left, score so far (or what `measure` names), recent mean return and the phase.
 
         with Progress(total_steps, start) as progress:
             progress.update(step, phase="rollout", score=3.1, mean_return=2.4)
@@ -30,6 +30,7 @@ class Progress:
         total: int,
         start: int = 0,
         title: str = "",
+        measure: str = "score",
         console: Console | None = None,
         interval: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
@@ -37,6 +38,7 @@ class Progress:
         self.total = total
         self.step = start
         self.title = title
+        self.measure = measure
         self._console = console or Console()
         self._clock = clock
         self._phase = ""
@@ -110,7 +112,7 @@ class Progress:
             f"{self.step:,}/{self.total:,} steps ({self.step / max(1, self.total):.0%})",
             f"{self.rate:,.0f} steps/s",
             f"{duration(left)} left" if math.isfinite(left) else "",
-            f"score {self._score:.2f}" if math.isfinite(self._score) else "",
+            f"{self.measure} {self._score:.2f}" if math.isfinite(self._score) else "",
             f"return {self._mean_return:.2f}" if math.isfinite(self._mean_return) else "",
         ]
 

@@ -1,4 +1,4 @@
-"""Learning curves: the score so far and the mean return against environment steps."""
+"""Learning curves: the world's measure and the mean return against environment steps."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ INK, FAINT = "#24292f", "#8b949e"
 
 
 class Baseline(NamedTuple):
-    """An agent to compare with, drawn as a dashed line: its score and mean return."""
+    """An agent to compare with, drawn as a dashed line: its score (or success rate) and mean return."""
 
     label: str
     score: float
@@ -34,21 +34,28 @@ def draw_curves(
     baseline: Baseline | None = None,
     title: str = "",
     points: int = 200,
+    goal: str | None = None,
 ) -> Figure:
-    """One line per group of runs; a group of several shows their mean and population deviation."""
+    """One line per group of runs; a group of several shows their mean and population deviation.
+
+    With a goal, its success rate is drawn in the score's place.
+    """
     figure = Figure(figsize=(9.6, 3.9), dpi=150, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
     for (label, runs), colour in zip(groups.items(), _cycle(len(groups)), strict=True):
         grid, window = curve_grid(runs, points)
-        curves = [learning_curve(run, grid, window) for run in runs]
+        curves = [learning_curve(run, grid, window, goal) for run in runs]
         name = f"{label} ({len(runs)} runs)" if len(runs) > 1 else label
         _line(left, grid, np.array([curve.score for curve in curves]), name, colour)
         _line(right, grid, np.array([curve.mean_return for curve in curves]), name, colour)
     if baseline is not None:
         _level(left, baseline.score, baseline.label, "{:.1f} %")
         _level(right, baseline.mean_return, baseline.label, "{:.1f}")
-    _dress(left, "Score of all episodes so far", "score (%)")
+    if goal is None:
+        _dress(left, "Score of all episodes so far", "score (%)")
+    else:
+        _dress(left, f"Success rate of recent episodes: {goal}", "success rate (%)")
     _dress(right, "Mean return of recent episodes", "return")
     left.set_ylim(bottom=0)
     handles, labels = left.get_legend_handles_labels()

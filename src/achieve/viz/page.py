@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from achieve.analysis.report import title_case
-from achieve.analysis.score import BUDGET, RunScore
+from achieve.analysis.score import RunScore
 from achieve.run.errors import RunFolderError
 from achieve.run.files import atomic_file, reason
 from achieve.viz.curves import Baseline
@@ -63,18 +63,23 @@ def render_page(page: Page) -> str:
 def _cards(page: Page) -> list[str]:
     run, base = page.run, page.baseline
     window = f"mean return, last {run.reward_window:,} steps"
-    score_note = f"all {run.episodes:,} training episodes"
+    name, note = "Score", f"all {run.episodes:,} training episodes"
+    if run.world.goal is not None:
+        name, note = f"Success rate: {run.world.goal}", f"training episodes of the last {run.reward_window:,} steps"
     return [
-        _card("Score", _number(run.score, " %"), score_note, base and (base.label, base.score)),
+        _card(name, _number(run.score, " %"), note, base and (base.label, base.score)),
         _card("Reward", _number(run.reward), window, base and (base.label, base.mean_return)),
         _card("Environment steps", f"{run.read_at:,}", _comparable(run), None),
     ]
 
 
 def _comparable(run: RunScore) -> str:
-    if run.read_at >= BUDGET:
+    published = run.world.published_steps
+    if published is None:
+        return ""
+    if run.read_at >= published:
         return "where published figures are read"
-    return f"published figures are read at {BUDGET:,}"
+    return f"published figures are read at {published:,}"
 
 
 def _card(name: str, value: str, note: str, other: tuple[str, float] | None) -> str:

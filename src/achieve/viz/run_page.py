@@ -8,8 +8,9 @@ from typing import Any
 from achieve.agent import load_agent
 from achieve.analysis.episodes import load_episodes
 from achieve.analysis.evaluate import evaluate_random
-from achieve.analysis.score import crafter_score, score_run, success_rates
+from achieve.analysis.score import measure, score_run, success_rates
 from achieve.config import from_dict
+from achieve.envs import find_world
 from achieve.run.folder import read_config, read_summary
 from achieve.run.hardware import one_line
 from achieve.run.progress import duration
@@ -23,21 +24,23 @@ VIDEO_STEPS = 500
 
 
 def random_baseline(run: Path) -> Baseline:
-    """Score and mean return of an agent that acts at random in the same world."""
+    """The world's measure and the mean return of an agent that acts at random in the same world."""
     config = from_dict(read_config(run)["config"])
     episodes = evaluate_random(config, RANDOM_EPISODES)
     rates = success_rates(episodes.achievements)
-    return Baseline("random agent", float(crafter_score(rates)), float(episodes.reward.mean()))
+    measured = measure(rates, episodes.names, find_world(config.env.name).goal)
+    return Baseline("random agent", measured, float(episodes.reward.mean()))
 
 
 def write_run_page(run: Path, baseline: Baseline | None = None, *, best_of: int = 8) -> Path:
     """Write `curve.png`, `video.mp4` and `index.html` into a finished run's folder; returns the page's path."""
     saved, summary = read_config(run), read_summary(run) or {}
     config = from_dict(saved["config"])
+    world = find_world(config.env.name)
     baseline = baseline or random_baseline(run)
     episodes = load_episodes(run)
     title = f"{config.preset}, seed {config.seed}"
-    curve = png(draw_curves({title: [episodes]}, baseline))
+    curve = png(draw_curves({title: [episodes]}, baseline, goal=world.goal))
     (run / "curve.png").write_bytes(curve)
     agent = load_agent(run)
     played = best_world(agent, best_of, max_steps=VIDEO_STEPS)
@@ -48,9 +51,9 @@ def write_run_page(run: Path, baseline: Baseline | None = None, *, best_of: int 
         achievements=episodes.names,
     )
     page = Page(
-        title=f"Crafter: {title}",
+        title=f"{world.title}: {title}",
         command=saved["starts"][0]["command"],
-        run=score_run(episodes, summary.get("steps"), config.score_steps),
+        run=score_run(episodes, summary.get("steps"), config.score_steps, world),
         curve=curve,
         video=video.read_bytes(),
         baseline=baseline,
