@@ -1,0 +1,91 @@
+"""Many games of Procgen's Heist, each with a seed of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import warnings
+from typing import Any
+
+import numpy as np
+
+from .state import HeistState, read, with_levels_of
+
+NUM_ACTIONS = 15
+_START_OVER = -1  # Procgen takes this action for "end the episode here"
+
+
+def import_procgen() -> tuple[Any, Any]:
+    """Procgen and the package through which it is called, or a sentence on how to install them."""
+    # Importing gym, which Procgen does for its registry, prints that gym is no longer maintained.
+    with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return importlib.import_module("procgen.env"), importlib.import_module("cffi")
+        except ImportError as error:
+            raise ValueError(
+                f"the world heist needs Procgen, which cannot be imported ({error}); `make heist` installs it"
+            ) from error
+
+
+class Games:
+    """``num`` games in one Procgen environment, on ``threads`` threads.
+
+    Procgen draws the seeds of all its games from one number, so that a game would depend on how many there are.
+    Here every game begins from the same saved state with a generator of levels of its own.
+    """
+
+    def __init__(self, num: int, threads: int, *, frames: bool = False) -> None:
+        module, cffi = import_procgen()
+        self.num = num
+        self._env = module.ProcgenGym3Env(
+            num=num,
+            env_name="heist",
+            distribution_mode="hard",
+            rand_seed=0,
+            num_levels=0,
+            start_level=0,
+            num_threads=0 if threads == 1 else threads,  # none of its own: they run in the caller's
+            render_mode="rgb_array" if frames else None,
+        )
+        self._buffer_size = module.MAX_STATE_SIZE
+        self._ffi = cffi.FFI()
+        self._buffer = self._ffi.new(f"char[{self._buffer_size}]")
+        self._env.observe()
+        self._template = self.save(0)
+
+    def seed(self, seeds: list[int]) -> None:
+        """Gives every game its levels; `start_over` begins the first."""
+        for i, seed in enumerate(seeds):
+            self.load(i, with_levels_of(self._template, seed))
+
+    def start_over(self) -> np.ndarray:
+        """Every game's next level, from its beginning: the observations."""
+        return self.step(np.full(self.num, _START_OVER))[0]
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Observations (a fresh array), Procgen's rewards, and which games have begun a new level."""
+        self._env.act(actions)
+        rewards, observations, first = self._env.observe()
+        return observations["rgb"], rewards, first
+
+    def observe(self) -> np.ndarray:
+        return self._env.observe()[1]["rgb"]
+
+    def frames(self) -> list[np.ndarray]:
+        """Large pictures of the games; only when made with ``frames``."""
+        return [info["rgb"] for info in self._env.get_info()]
+
+    def save(self, i: int) -> bytes:
+        size = self._env.call_c_func("get_state", i, self._buffer, self._buffer_size)
+        return bytes(self._ffi.buffer(self._buffer, size))
+
+    def load(self, i: int, state: bytes) -> None:
+        self._env.call_c_func("set_state", i, state, len(state))
+
+    def read(self, i: int) -> HeistState:
+        return read(self.save(i))
+
+    def close(self) -> None:
+        self._env.close()

@@ -1,0 +1,65 @@
+"""Sees locks open without asking the game at every step.
+
+A lock's middle does not change while it is closed: nothing is drawn over it, the player cannot enter its cell, and
+keys in hand are drawn where no lock is. So the four pixels there are watched, and only when one changes is the state
+read, which decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from .state import COLOURS, WORLD_DIM, HeistState
+
+SIZE = 64
+"""Pixels along each side of an observation."""
+
+
+class LockWatch:
+    """The closed locks of many games.
+
+    Args:
+        read_state: the current state of game i; asked at an episode's start and when a lock looks changed.
+    """
+
+    def __init__(self, num_envs: int, read_state: Callable[[int], HeistState]) -> None:
+        self._read = read_state
+        self._games = np.arange(num_envs)[:, None, None]
+        self._pixels = np.zeros((num_envs, len(COLOURS), 4), np.int64)
+        self._looks = np.zeros((num_envs, len(COLOURS), 4, 3), np.uint8)
+        self.closed = np.zeros((num_envs, len(COLOURS)), np.bool_)
+        self.placed = np.zeros(num_envs, np.int64)
+        """Locks that each game's level began with (or, after `begin` in mid-game, had left)."""
+        self.level_seed = np.zeros(num_envs, np.int64)
+
+    def begin(self, i: int, obs: np.ndarray) -> HeistState:
+        """Finds the locks of game i, whose level ``obs[i]`` shows."""
+        state = self._read(i)
+        self.closed[i] = False
+        for colour, (x, y) in state.locks.items():
+            row, column = int((WORLD_DIM - y) * SIZE / WORLD_DIM), int(x * SIZE / WORLD_DIM)
+            rows, columns = np.array([row - 1, row - 1, row, row]), np.array([column - 1, column] * 2)
+            self._pixels[i, colour] = rows * SIZE + columns
+            self.closed[i, colour] = True
+        self._looks[i] = self._look(obs)[i]
+        self.placed[i] = len(state.locks)
+        self.level_seed[i] = state.level_seed
+        return state
+
+    def opened(self, obs: np.ndarray, skip: np.ndarray) -> np.ndarray:
+        """Which locks opened since the last look, bool[N, colours]; games in the mask ``skip`` are left alone."""
+        looks = self._look(obs)
+        changed = (looks != self._looks).any((2, 3)) & self.closed & ~skip[:, None]
+        for i in np.flatnonzero(changed.any(1)):
+            there = self._read(int(i)).locks
+            for colour in np.flatnonzero(changed[i]):
+                if colour in there:
+                    changed[i, colour] = False
+                    self._looks[i, colour] = looks[i, colour]
+        self.closed &= ~changed
+        return changed
+
+    def _look(self, obs: np.ndarray) -> np.ndarray:
+        return obs.reshape(len(obs), SIZE * SIZE, 3)[self._games, self._pixels]
