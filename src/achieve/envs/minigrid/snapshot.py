@@ -1,0 +1,125 @@
+"""Saved states: bytes that hold many games exactly, and their careful reading.
+
+Layout: magic, format version, header length, header (JSON), the arrays of `Worlds`, and a BLAKE2 digest of all that.
+A state is checked completely before anything is changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from typing import Any
+
+import numpy as np
+
+from .engine import CARRYING, CLOSED, DIRECTION, EMPTY, FIRST_DOOR, GOAL, LOCKED, STEPS, WALL, Layout, Worlds, X, Y
+
+MAGIC = b"achieve-minigrid"
+VERSION = 1
+_PREFIX = struct.Struct("<16sHxxI")
+_DIGEST = 32
+
+
+def allocate(layout: Layout, num_envs: int) -> Worlds:
+    rooms, pitch = len(layout.parents), layout.room_size - 1
+    return Worlds(
+        grid=np.zeros((num_envs, layout.num_rows * pitch + 1, 3 * pitch + 1), np.uint8),
+        agent=np.zeros((num_envs, 5), np.int64),
+        unlocked=np.zeros((num_envs, 2 * rooms), np.uint8),
+        random=np.zeros((num_envs, 6), np.uint64),
+    )
+
+
+def _description(layout: Layout, num_envs: int) -> dict[str, Any]:
+    return {
+        "tree": layout.parents.tolist(),
+        "room_size": layout.room_size,
+        "num_rows": layout.num_rows,
+        "max_steps": layout.max_steps,
+        "num_envs": num_envs,
+    }
+
+
+def save(layout: Layout, worlds: Worlds, extra: dict[str, Any]) -> bytes:
+    header = json.dumps({"made_for": _description(layout, len(worlds.grid)), "extra": extra}).encode()
+    body = b"".join([_PREFIX.pack(MAGIC, VERSION, len(header)), header, *(array.tobytes() for array in worlds)])
+    return body + hashlib.blake2b(body, digest_size=_DIGEST).digest()
+
+
+def load(layout: Layout, num_envs: int, data: bytes) -> tuple[Worlds, dict[str, Any]]:
+    """The saved games and what was saved beside them; ValueError for what does not belong here."""
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise TypeError(f"a saved state is bytes, got {type(data).__name__}")
+    data = bytes(data)
+    if len(data) < _PREFIX.size + _DIGEST or not data.startswith(MAGIC):
+        raise ValueError("this is not a saved state of achieve's MiniGrid world")
+    _, version, header_size = _PREFIX.unpack_from(data)
+    if version != VERSION:
+        raise ValueError(f"the saved state has format {version}, this version reads {VERSION}")
+    body = data[:-_DIGEST]
+    if hashlib.blake2b(body, digest_size=_DIGEST).digest() != data[-_DIGEST:]:
+        raise ValueError("the saved state is truncated or damaged: its checksum does not match")
+    start = _PREFIX.size + header_size
+    try:
+        header = json.loads(body[_PREFIX.size : start])
+        made_for, extra = dict(header["made_for"]), dict(header["extra"])
+        begun = extra["begun"]
+    except (ValueError, KeyError, TypeError):
+        raise ValueError("the saved state's header cannot be read") from None
+    different = [
+        f"{key} {made_for.get(key)!r} (here {value!r})"
+        for key, value in _description(layout, num_envs).items()
+        if made_for.get(key) != value
+    ]
+    if different:
+        raise ValueError(f"the saved state is of another environment: {', '.join(different)}")
+    worlds = allocate(layout, num_envs)
+    if len(body) - start != sum(array.nbytes for array in worlds):
+        raise ValueError("the saved state's arrays do not have the size they should have")
+    for array in worlds:
+        array[:] = np.frombuffer(body, array.dtype, array.size, start).reshape(array.shape)
+        start += array.nbytes
+    _check_random(worlds.random)
+    if begun:
+        _check_games(layout, worlds)
+    return worlds, extra
+
+
+def _require(condition: Any, what: str) -> None:
+    if not np.all(condition):
+        raise ValueError(f"the saved state is not of a possible game: {what}")
+
+
+def _check_random(random: np.ndarray) -> None:
+    _require(random[:, 3] % 2 == 1, "random generator")
+    _require((random[:, 4] < 2**32) & (random[:, 5] <= 1), "random generator")
+
+
+def _check_games(layout: Layout, worlds: Worlds) -> None:
+    """Everything that compiled code relies on without looking, and that nothing is missing or twice there."""
+    grid, agent = worlds.grid, worlds.agent
+    num_envs, height, width = grid.shape
+    rooms = len(layout.parents)
+    x, y, carrying = agent[:, X], agent[:, Y], agent[:, CARRYING]
+    _require((x > 0) & (x < width - 1) & (y > 0) & (y < height - 1), "position")
+    _require((agent[:, DIRECTION] >= 0) & (agent[:, DIRECTION] < 4), "direction")
+    _require((carrying >= -1) & (carrying < rooms - 1), "what is carried")
+    _require((agent[:, STEPS] >= 0) & (agent[:, STEPS] < layout.max_steps), "steps")
+    _require(worlds.unlocked <= 1, "achievements")
+    edge = np.ones((height, width), bool)
+    edge[1:-1, 1:-1] = False
+    _require(grid[:, edge] == WALL, "outer wall")
+    counts = np.stack([np.bincount(cells, minlength=256) for cells in grid.reshape(num_envs, -1)])
+    first_item = FIRST_DOOR + 3 * rooms
+    items = counts[:, first_item : first_item + rooms - 1].copy()
+    holders = np.flatnonzero(carrying >= 0)
+    items[holders, carrying[holders]] += 1
+    _require(items == 1, "keys")
+    _require(counts[:, first_item + rooms - 1 :] == 0, "cell")
+    _require(counts[:, GOAL] == 1, "goal")
+    _require(counts[:, FIRST_DOOR:first_item].reshape(num_envs, rooms, 3).sum(2) == 1, "doors")
+    _require(counts[:, FIRST_DOOR + LOCKED] == 0, "the first door")
+    under = grid[np.arange(num_envs), y, x].astype(np.int64)
+    doorway = (under >= FIRST_DOOR) & (under < first_item) & ((under - FIRST_DOOR) % 3 < CLOSED)
+    _require((under == EMPTY) | doorway, "position")

@@ -1,0 +1,257 @@
+"""Many door-key trees at once, as a Gymnasium vector environment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
+
+from ..base import FinishedEpisodes, WorldVecEnv
+from ..crafter.vec import INFOS, SpareArrays, sub_seeds
+from . import snapshot
+from .engine import NUM_ACTIONS, Layout, Results, draw_all, reset_all, step_all
+from .env import IMAGE, check_layout
+from .tiles import tile_table
+from .tree import Tree
+
+
+class DoorKeyTreeVecEnv(WorldVecEnv):
+    """``num_envs`` environments; number i plays the episodes of ``pixel_env()`` reset once with ``seed=seeds[i]``.
+
+    An environment whose episode ends is reset in the same step: the observation returned is the
+    next episode's first. Finished episodes are counted in arrays, see `pop_episodes`.
+
+    Args:
+        seed: one number, from which each environment's seed is drawn; a sequence with a seed for
+            each; or None for fresh ones.
+        threads: accepted for the sake of the other worlds; one thread does all the work, because a step is
+            shorter than waking another would take.
+        infos: "final" reports ``final_obs`` and ``final_info`` when an episode ended, "all" every
+            environment's info at every step, "none" nothing.
+
+    The other arguments are those of `DoorKeyTreeEnv`.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
+
+    def __init__(
+        self,
+        num_envs: int = 8,
+        seed: int | Sequence[int] | None = 0,
+        threads: int | None = None,
+        infos: str = "final",
+        *,
+        depth: int = 5,
+        branching: int = 1,
+        tree: Sequence[int | None] | None = None,
+        room_size: int = 5,
+        num_rows: int | None = None,
+        max_steps: int | None = None,
+    ) -> None:
+        if isinstance(num_envs, bool) or not isinstance(num_envs, int | np.integer) or num_envs < 1:
+            raise ValueError(f"num_envs must be a whole number from 1, got {num_envs!r}")
+        if infos not in INFOS:
+            raise ValueError(f"infos must be one of {', '.join(INFOS)}, got {infos!r}")
+        wrong_threads = isinstance(threads, bool) or not isinstance(threads, int | np.integer) or threads < 1
+        if threads is not None and wrong_threads:
+            raise ValueError(f"threads must be a whole number from 1 or None, got {threads!r}")
+        self.tree = Tree.make(depth, branching, tree)
+        room_size, num_rows, max_steps = check_layout(self.tree, room_size, num_rows, max_steps)
+        self.num_envs = n = int(num_envs)
+        self._infos = infos
+        parents = np.array([-1 if parent is None else parent for parent in self.tree.parents], np.int64)
+        self._layout = Layout(parents, room_size, num_rows, max_steps, tile_table(self.tree))
+        self._worlds = snapshot.allocate(self._layout, n)
+        self._results = Results(
+            reward=np.zeros(n),
+            terminated=np.zeros(n, np.bool_),
+            truncated=np.zeros(n, np.bool_),
+            length=np.zeros(n, np.int64),
+            unlocked=np.zeros_like(self._worlds.unlocked),
+        )
+        self._final_obs = np.zeros((n if infos != "none" else 0, IMAGE, IMAGE, 3), np.uint8)
+        self._set_seeds(sub_seeds(seed, n))
+        self._spare = SpareArrays()
+        self._begun = False
+        self._tick = 0
+        self._episodes: list[FinishedEpisodes] = []
+        self.render_mode = None
+        self.single_observation_space = gymnasium.spaces.Box(0, 255, (IMAGE, IMAGE, 3), np.uint8)
+        self.single_action_space = gymnasium.spaces.Discrete(NUM_ACTIONS)
+        self.observation_space = batch_space(self.single_observation_space, n)
+        self.action_space = batch_space(self.single_action_space, n)
+
+    @property
+    def achievement_names(self) -> tuple[str, ...]:
+        return self.tree.achievement_names
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Each environment's seed."""
+        return tuple(self._seeds)
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int] | None = None,
+        options: dict[str, Any] | None = None,
+        out: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Starts every environment's next level; with ``seed``, their first."""
+        obs = self._obs_array(out)
+        if seed is not None:
+            self._set_seeds(sub_seeds(seed, self.num_envs))
+        reset_all(self._layout, self._worlds, _rows(obs))
+        self._begun = True
+        self._tick = 0
+        self._episodes.clear()
+        everyone = np.ones(self.num_envs, np.bool_)
+        return obs, self._info(everyone, self._worlds.unlocked) if self._infos == "all" else {}
+
+    def step(
+        self, actions: Any, *, out: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """One step everywhere. ``out`` receives the observations, which are otherwise a copy."""
+        chosen = self._check_actions(actions)
+        obs = self._obs_array(out)
+        self._require_begun("step")
+        results = self._results
+        ended = step_all(self._layout, self._worlds, results, chosen, _rows(obs), _rows(self._final_obs))
+        self._tick += 1
+        infos: dict[str, Any] = {}
+        if self._infos == "all":
+            infos = self._info(np.ones(self.num_envs, np.bool_), self._worlds.unlocked)
+        if ended:
+            done = results.terminated | results.truncated
+            which = np.flatnonzero(done)
+            self._episodes.append(self._finished(which))
+            if self._infos != "none":
+                final_obs = np.full(self.num_envs, None, dtype=object)
+                for i in which:
+                    final_obs[i] = self._final_obs[i].copy()
+                infos |= {
+                    "final_obs": final_obs,
+                    "_final_obs": done.copy(),
+                    "final_info": self._info(done, results.unlocked),
+                    "_final_info": done.copy(),
+                }
+        return obs, results.reward.copy(), results.terminated.copy(), results.truncated.copy(), infos
+
+    def pop_episodes(self) -> FinishedEpisodes:
+        """The episodes that ended since the last call (or reset), in order of completion."""
+        episodes, self._episodes = self._episodes, []
+        if not episodes:
+            return self._finished(np.zeros(0, np.int64))
+        return FinishedEpisodes(*(np.concatenate(column) for column in zip(*episodes, strict=True)))
+
+    def observe(self, out: np.ndarray | None = None) -> np.ndarray:
+        """The current observations once more, for instance after `load_state`."""
+        obs = self._obs_array(out)
+        self._require_begun("observe")
+        draw_all(self._layout, self._worlds, _rows(obs))
+        return obs
+
+    def save_state(self) -> bytes:
+        """Everything needed to continue exactly here, in this or another process."""
+        pending = [[column.tolist() for column in episodes] for episodes in self._episodes]
+        extra = {"seeds": self._seeds, "tick": self._tick, "begun": self._begun, "pending": pending}
+        return snapshot.save(self._layout, self._worlds, extra)
+
+    def load_state(self, data: bytes) -> None:
+        """Continues where `save_state` was called, on an environment of the same configuration."""
+        worlds, extra = snapshot.load(self._layout, self.num_envs, data)
+        try:
+            episodes = [self._read_episodes(columns) for columns in extra["pending"]]
+            seeds = sub_seeds(extra["seeds"], self.num_envs)
+            tick, begun = int(extra["tick"]), bool(extra["begun"])
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"the saved state's header cannot be read: {error}") from None
+        for old, new in zip(self._worlds, worlds, strict=True):
+            old[:] = new
+        self._seeds, self._tick, self._begun, self._episodes = seeds, tick, begun, episodes
+
+    def _set_seeds(self, seeds: list[int]) -> None:
+        """Gives each environment the generator that Gymnasium makes of its seed."""
+        if min(seeds) < 0:
+            raise ValueError(f"a seed must not be negative, got {min(seeds)}")
+        low = 2**64 - 1
+        for row, seed in zip(self._worlds.random, seeds, strict=True):
+            state: Any = np.random.PCG64(np.random.SeedSequence(seed)).state
+            value, increment = state["state"]["state"], state["state"]["inc"]
+            words = (value >> 64, value & low, increment >> 64, increment & low)
+            row[:] = np.array((*words, state["uinteger"], state["has_uint32"]), np.uint64)
+        self._seeds = seeds
+
+    def _finished(self, which: np.ndarray) -> FinishedEpisodes:
+        unlocked = self._results.unlocked[which].astype(np.int64)
+        return FinishedEpisodes(
+            env=which.astype(np.int64),
+            tick=np.full(len(which), self._tick, np.int64),
+            length=self._results.length[which],
+            episode_return=unlocked.sum(1, dtype=np.float64),
+            achievements=unlocked,
+        )
+
+    def _read_episodes(self, columns: list[Any]) -> FinishedEpisodes:
+        dtypes = (np.int64, np.int64, np.int64, np.float64, np.int64)
+        finished = FinishedEpisodes(*(np.array(c, dtype) for c, dtype in zip(columns, dtypes, strict=True)))
+        count = len(finished.env)
+        if (
+            any(column.shape != (count,) for column in finished[:4])
+            or finished.achievements.shape != (count, len(self.achievement_names))
+            or not np.all((finished.env >= 0) & (finished.env < self.num_envs))
+        ):
+            raise ValueError("its finished episodes do not fit")
+        return finished
+
+    def _require_begun(self, what: str) -> None:
+        if not self._begun:
+            raise RuntimeError(f"the episodes have not begun: call reset() before {what}()")
+
+    def _obs_array(self, out: np.ndarray | None) -> np.ndarray:
+        shape = (self.num_envs, IMAGE, IMAGE, 3)
+        if out is None:
+            return self._spare.take(shape)
+        if (
+            not isinstance(out, np.ndarray)
+            or out.dtype != np.uint8
+            or out.shape != shape
+            or not out.flags.c_contiguous
+            or not out.flags.writeable
+        ):
+            given = f"{out.dtype} {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
+            raise ValueError(f"out must be a writeable C-contiguous uint8 array of shape {shape}, got {given}")
+        return out
+
+    def _check_actions(self, actions: Any) -> np.ndarray:
+        array = np.asarray(actions)
+        if array.shape != (self.num_envs,) or array.dtype.kind not in "iu":
+            raise ValueError(
+                f"actions must be {self.num_envs} whole numbers, shape ({self.num_envs},), "
+                f"got {array.dtype} of shape {array.shape}: {actions!r}"
+            )
+        chosen = np.ascontiguousarray(array, np.int64)
+        wrong = chosen.view(np.uint64) >= NUM_ACTIONS
+        if wrong.any():
+            i = int(wrong.argmax())
+            raise ValueError(
+                f"an action is a whole number from 0 to {NUM_ACTIONS - 1}, got {array[i]} for environment {i}"
+            )
+        return chosen
+
+    def _info(self, rows: np.ndarray, unlocked: np.ndarray) -> dict[str, Any]:
+        """Infos as Gymnasium's vector environments give them: arrays, and masks of who has one."""
+        table: dict[str, np.ndarray] = {}
+        for k, name in enumerate(self.achievement_names):
+            table[name] = np.where(rows, unlocked[:, k], 0).astype(np.int64)
+            table[f"_{name}"] = rows.copy()
+        return {"achievements": table, "_achievements": rows.copy()}
+
+
+def _rows(images: np.ndarray) -> np.ndarray:
+    """Images as rows of bytes, without copying."""
+    return images.reshape(len(images), IMAGE, 3 * IMAGE)

@@ -1,0 +1,124 @@
+"""Every generated level can be completed, and no play can spoil one."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+import pytest
+
+from achieve.envs.minigrid import DoorKeyTreeVecEnv
+from achieve.envs.minigrid.engine import CARRYING, GOAL, STEPS, X, Y, act
+
+from .common import LAYOUTS, Solver
+
+
+def check_levels(layout: str, num_envs: int, play_before: int = 0) -> None:
+    """The solver collects every achievement, the goal last; before that, random actions may have made a mess."""
+    vec = DoorKeyTreeVecEnv(num_envs, seed=11, **LAYOUTS[layout], max_steps=100_000)
+    vec.reset()
+    rng = np.random.default_rng(0)
+    messing = np.full(num_envs, play_before)
+    solvers = [Solver(vec, i) for i in range(num_envs)]
+    solved: set[int] = set()
+    while len(solved) < num_envs:
+        actions = rng.integers(0, 7, num_envs)
+        # Picking up more often than chance would, so that things do get carried around.
+        actions = np.where(rng.random(num_envs) < 0.3, 3, actions)
+        for i, solver in enumerate(solvers):
+            if i in solved:
+                actions[i] = 6
+            elif messing[i] == 0:
+                actions[i] = solver.action()
+        _, _, terminated, _, infos = vec.step(actions)
+        for i in np.flatnonzero(messing):
+            messing[i] -= 1
+            if terminated[i]:  # it walked into the goal: play on in the next level
+                messing[i] = play_before
+            if messing[i] == 0:
+                solvers[i].begin()
+        for i in set(np.flatnonzero(terminated)) - solved - set(np.flatnonzero(messing)):
+            achieved = {k: v[i] for k, v in infos["final_info"]["achievements"].items() if not k.startswith("_")}
+            assert set(achieved.values()) == {1}, (layout, i, achieved)
+            solved.add(int(i))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_level_is_solvable(layout: str) -> None:
+    check_levels(layout, num_envs=100)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_thousand_levels_are_solvable(layout: str) -> None:
+    check_levels(layout, num_envs=1000)
+
+
+@pytest.mark.parametrize("layout", ["default", "branching"])
+def test_random_play_does_not_spoil_a_level(layout: str) -> None:
+    check_levels(layout, num_envs=20, play_before=2000)
+
+
+def dead_ends(rooms: int, seed: int) -> tuple[int, int]:
+    """All states that can be reached in a small level, and how many of them cannot reach the goal."""
+    vec = DoorKeyTreeVecEnv(1, seed=[seed], depth=rooms, room_size=4, infos="none")
+    vec.reset()
+    parents, shape = vec._layout.parents, vec._worlds.grid.shape[1:]
+
+    def key(grid: np.ndarray, agent: np.ndarray) -> bytes:
+        return grid.tobytes() + agent[:STEPS].astype(np.int8).tobytes()
+
+    start = key(vec._worlds.grid[0], vec._worlds.agent[0])
+    size = vec._worlds.grid[0].size
+    leads_here: dict[bytes, list[bytes]] = {start: []}
+    at_goal: list[bytes] = []
+    queue = deque([start])
+    while queue:
+        state = queue.popleft()
+        for action in range(6):
+            grid = np.frombuffer(state, np.uint8, size).reshape(shape).copy()
+            agent = np.frombuffer(state, np.int8, 4, size).astype(np.int64)
+            act(parents, grid, agent, action)
+            after = key(grid, agent)
+            if after not in leads_here:
+                leads_here[after] = []
+                if grid[agent[Y], agent[X]] == GOAL:
+                    at_goal.append(after)
+                else:
+                    queue.append(after)
+            leads_here[after].append(state)
+    good, queue = set(at_goal), deque(at_goal)
+    while queue:
+        for before in leads_here[queue.popleft()]:
+            if before not in good:
+                good.add(before)
+                queue.append(before)
+    return len(leads_here), len(leads_here) - len(good)
+
+
+def test_no_state_of_a_small_level_is_a_dead_end() -> None:
+    """Turns, steps, picking up, dropping and closing can all be undone, and a lock opened is never shut again."""
+    for seed in range(3):
+        states, dead = dead_ends(2, seed)
+        assert states > 1000 and dead == 0
+
+
+@pytest.mark.long
+def test_no_state_with_two_keys_is_a_dead_end() -> None:
+    states, dead = dead_ends(3, seed=0)
+    assert states > 100_000 and dead == 0
+
+
+def test_a_key_cannot_be_left_in_a_doorway() -> None:
+    """Where it would shut the agent in: an open door is not an empty cell."""
+    vec = DoorKeyTreeVecEnv(1, seed=0)
+    vec.reset()
+    solver = Solver(vec, 0)
+    while vec._worlds.agent[0, CARRYING] < 0:
+        vec.step([solver.action()])
+    grid, agent = vec._worlds.grid[0], vec._worlds.agent[0]
+    for action in solver.level.path(lambda front: front == solver.level.door(0)):
+        vec.step([action])
+    before = grid.copy()
+    vec.step([4])
+    assert (grid == before).all() and agent[CARRYING] == 0
