@@ -113,11 +113,15 @@ class Trainer:
         return self.rollouts * self.config.rollout_steps
 
     def _transport_solver(self) -> Any:
-        solve: Any = partial_transport
-        if self.device.type == "cuda" and self.config.compile and find_spec("triton") is not None:
-            from achieve.nn.kernels import transport as solve
         distill = self.config.distill
-        return partial(solve, reg=distill.transport_reg, iterations=distill.transport_iters)
+        settings: dict[str, Any] = {"reg": distill.transport_reg, "iterations": distill.transport_iters}
+        plain = partial(partial_transport, **settings)
+        if self.device.type != "cuda" or not self.config.compile or find_spec("triton") is None:
+            return plain
+        from achieve.nn.kernels import WIDEST_TRANSPORT, transport
+
+        fused = partial(transport, **settings)
+        return lambda cost, *sizes: (fused if max(cost.shape[1:]) <= WIDEST_TRANSPORT else plain)(cost, *sizes)
 
     @contextlib.contextmanager
     def timed(self, what: str) -> Iterator[None]:

@@ -108,11 +108,13 @@ def test_prepare(inputs: int, dtype: torch.dtype) -> None:
     assert not result[:, inputs:].any()
 
 
-@pytest.mark.parametrize(("outputs", "height", "width"), [(16, 8, 8), (32, 5, 9), (16, 20, 33)])
-def test_entry_weight_gradient(outputs: int, height: int, width: int) -> None:
-    x = channels_last(3, 8, height, width, grad=False)
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "height", "width"), [(8, 16, 8, 8), (8, 32, 5, 9), (8, 16, 20, 33), (16, 16, 9, 8)]
+)
+def test_entry_weight_gradient(inputs: int, outputs: int, height: int, width: int) -> None:
+    x = channels_last(3, inputs, height, width, grad=False)
     grad = channels_last(3, outputs, height, width, seed=1, grad=False)
-    weight = torch.zeros(outputs, 8, 3, 3, requires_grad=True)
+    weight = torch.zeros(outputs, inputs, 3, 3, requires_grad=True)
     (expected,) = torch.autograd.grad((F.conv2d(x, weight, padding=1) * grad).sum(), weight)
     result = kernels.entry_weight_backward(grad, x)
     torch.testing.assert_close(result, expected, atol=1e-3, rtol=1e-4)
@@ -186,6 +188,26 @@ def test_the_whole_encoder_in_half_precision(
         assert 0.9 < grad.norm() / wanted[name].norm() < 1.1, name
 
 
+@pytest.mark.parametrize("shape", [(16, 16, 1), (9, 21, 4), (12, 8, 12)])
+def test_images_of_other_sizes_and_channels(shape: tuple[int, int, int]) -> None:
+    """Greyscale, frames that are not square, stacked frames."""
+    torch.manual_seed(0)
+    made = ResidualEncoder(shape, (16, 16, 16), 8, 8, norm=True)
+    pictures = torch.randint(0, 256, (2, *shape), dtype=torch.uint8)
+    expected = made.features(pictures)
+    weights = torch.randn(expected.shape)
+    (expected * weights).sum().backward()
+    wanted = gradients(made)
+    made.zero_grad(set_to_none=True)
+    fast = fused.FusedEncoder(made, torch.float32)
+    result = fast.features(pictures)
+    torch.testing.assert_close(result, expected, atol=1e-4, rtol=1e-4)
+    (result * weights).sum().backward()
+    fast.finish_backward()
+    for name, grad in gradients(made).items():
+        assert (grad - wanted[name]).norm() <= 1e-4 * wanted[name].norm(), name
+
+
 def test_a_zero_gradient_stays_zero() -> None:
     made = encoder(8)
     fast = fused.FusedEncoder(made, torch.float16)
@@ -230,6 +252,12 @@ def test_transport_of_wide_problems_and_of_views() -> None:
     expected = partial_transport(cost, rows, columns, reg=0.05, iterations=100)
     result = kernels.transport(cost, rows, columns, reg=0.05, iterations=100)
     torch.testing.assert_close(result, expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("inputs", "supported"), [(16, True), (17, False)])
+def test_more_channels_than_registers_hold_are_refused(inputs: int, supported: bool) -> None:
+    made = ResidualEncoder((16, 16, inputs), (16, 16, 16), 8, 8, norm=True)
+    assert fused.supports(made) is supported
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,24 @@ def test_the_other_variants_have_the_parameters_their_layers_add_up_to() -> None
     assert count("ad-i") == count("ad-ic") == normed + 3 + film + psi
 
 
+@pytest.mark.parametrize("encoder", ["residual", "strided"])
+@pytest.mark.parametrize("shape", [(8, 8, 1), (63, 63, 3), (84, 84, 4), (9, 40, 2), (210, 160, 3)])
+def test_images_of_other_sizes_and_channels(encoder: str, shape: tuple[int, int, int]) -> None:
+    """One pass forward and back; what the encoder sees reaches every weight of it."""
+    torch.manual_seed(0)
+    model = replace(MODEL, encoder=encoder)  # type: ignore[arg-type]
+    network = ActorCritic(model, shape, ACTIONS, auxiliary=True)
+    pictures = images(3, shape)
+    phi = network.encode(pictures)
+    assert phi.shape == (3, MODEL.hidden_size) and phi.isfinite().all()
+    phi.square().sum().backward()
+    for name, parameter in network.encoder.named_parameters():
+        assert parameter.grad is not None and parameter.grad.isfinite().all(), name
+    other = pictures.clone()
+    other[:, -4:, -4:, -1] ^= 255  # a stride of 4 may leave three pixels at the edge out
+    assert not torch.equal(network.encode(other), phi), "the last channel of the far corner is seen too"
+
+
 @pytest.mark.parametrize("norm", [True, False])
 @pytest.mark.parametrize("memory", [True, False])
 @pytest.mark.parametrize("film", ["single", "double"])

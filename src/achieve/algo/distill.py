@@ -49,6 +49,9 @@ IMAGE_BUCKETS = (*range(32, 513, 32), 768, 1088)
 TARGET_BUCKETS = (*range(32, 513, 32), 608, 704)
 WIDTH_BUCKETS = (24, 32, 48, 64)
 FROZEN_BATCH = 512
+# Images encoded at once without gradients. In Crafter a source's targets have at most 704; a world in which hundreds of
+# rewards count as achievements would otherwise need many gigabytes for an instant.
+ENCODED_AT_ONCE = 1024
 
 PREDICTION = ("loss", "accuracy", "policy_reg", "value_reg", "grad_norm")
 MATCHING = ("loss", "accuracy", "policy_reg", "value_reg", "grad_norm", "matches", "match_rate")
@@ -251,12 +254,10 @@ class Distiller:
             self._upload(sources), sources, self._upload(targets), targets, strict=True
         ):
             self._check()
-            encode = partial(
-                self._run,
-                ("targets", width, layout(target)),
-                partial(self._encode_targets, lengths=layout(target)),
-                target_row,
-            )
+            encode: Callable[..., None] = partial(self._encode_targets, lengths=layout(target))
+            if len(target.images) <= TARGET_BUCKETS[-1]:  # past it, a graph for each size would be a waste
+                encode = partial(self._run, ("targets", width, layout(target)), encode)
+            encode = partial(encode, target_row)
             encode()
             self._noise.uniform_(generator=generator)
             if int(source.capacity[0]) <= config.batch_size:
@@ -290,7 +291,7 @@ class Distiller:
     @torch.no_grad()
     def _encode_targets(self, row: Tensor, *, lengths: tuple[int, ...]) -> None:
         batch = unpack(TargetBatch, row, lengths)
-        phi = self._network.encode(self._pick("observations", batch["images"]))
+        phi = self._latents(batch["images"])
         nu = achievement_representation(
             phi.index_select(0, batch["before"]), phi.index_select(0, batch["after"])
         )
@@ -306,7 +307,8 @@ class Distiller:
         """A source with more possible matches than a batch holds: match once, then update in shuffled parts."""
         batch = unpack(SourceBatch, row, lengths)
         with torch.no_grad():
-            matches = self._matches(self._similarity(batch, self._source_latents(batch)), batch)
+            unlocks = batch["images"][: 2 * int(batch["rows"])]
+            matches = self._matches(self._similarity(batch, self._latents(unlocks)), batch)
         found = matches.flatten().nonzero().squeeze(1).cpu()
         found = found[torch.from_numpy(rng.permutation(len(found)))]
         size = self._config.batch_size
@@ -330,6 +332,8 @@ class Distiller:
         """Match (or take the matches given) and learn from it; regularise on as many states from ``first_state`` on."""
         config = self._config
         batch = unpack(SourceBatch, row, lengths)
+        if matches is not None:
+            batch = self._part(batch, matches, first_state)
         images, states, columns = batch["images"], batch["states"], batch["columns"]
         phi = self._source_latents(batch)
         similarity = self._similarity(batch, phi)
@@ -342,9 +346,8 @@ class Distiller:
         contrastive = weighted_mean(
             contrastive_loss(similarity, other, config.temperature), matches
         )
-        place = torch.arange(len(states), device=row.device)
-        end = torch.minimum(first_state + count, batch["capacity"])
-        weights = ((place >= first_state) & (place < end)).float()
+        real = torch.minimum(count, batch["capacity"])
+        weights = (torch.arange(len(states), device=row.device) < real).float()
         policy_reg, value_reg = self._regularizers(
             phi, self._pick("memory", images), images, states, weights
         )
@@ -358,6 +361,32 @@ class Distiller:
                 contrastive, accuracy, policy_reg, value_reg, grad_norm, count, count / possible,
                 weight=1 - nothing,
             )  # fmt: skip
+
+    def _part(self, batch: dict[str, Tensor], matches: Tensor, first_state: int) -> dict[str, Tensor]:
+        """What one part of the matches needs: its achievements and its states, at most three images for each match.
+
+        Rows of other achievements are left at the first image; nothing there is matched.
+        """
+        rows = matches.sum((0, 2)).nonzero().squeeze(1)
+        states = batch["states"][first_state : first_state + self._config.batch_size]
+        wanted = torch.cat([batch["before"][rows], batch["after"][rows], states])
+        place = torch.arange(len(wanted), device=rows.device)
+        before, after = torch.zeros_like(batch["before"]), torch.zeros_like(batch["after"])
+        before[rows], after[rows] = place[: len(rows)], place[len(rows) : 2 * len(rows)]
+        return {
+            **batch,
+            "images": batch["images"].index_select(0, wanted),
+            "before": before,
+            "after": after,
+            "states": place[2 * len(rows) :],
+            "capacity": (batch["capacity"] - first_state).clamp(0, len(states)),
+        }
+
+    @torch.no_grad()
+    def _latents(self, images: Tensor) -> Tensor:
+        """``phi`` of steps of the buffer, without gradients."""
+        parts = images.split(ENCODED_AT_ONCE)
+        return torch.cat([self._network.encode(self._pick("observations", part)) for part in parts])
 
     def _source_latents(self, batch: dict[str, Tensor]) -> Tensor:
         return self._network.encode(self._pick("observations", batch["images"]))

@@ -22,6 +22,9 @@ from achieve.nn.layers import NormConv
 # Gradients enter the convolutions with a largest entry of 2^-HEADROOM: sums over all pixels of all images must stay
 # below fp16's 65504, and what is a million times smaller above its 6e-8.
 HEADROOM = 4
+# Channels of an image (four stacked RGB frames have 12): the first convolution's weight gradient holds nine times as
+# many numbers for each output in registers.
+MOST_INPUTS = 16
 
 
 class _Norm(torch.autograd.Function):
@@ -148,7 +151,10 @@ class FusedEncoder:
 
     def __init__(self, encoder: ResidualEncoder, dtype: torch.dtype) -> None:
         if not supports(encoder):
-            raise ValueError("fused kernels need norms and channels in powers of two, 16 or more")
+            raise ValueError(
+                f"fused kernels need norms, channels in powers of two from 16 on, and images of at most {MOST_INPUTS} "
+                "channels"
+            )
         self._encoder = encoder
         self._dtype = dtype
         self._parameters = list(encoder.stacks.parameters())
@@ -203,8 +209,10 @@ class FusedEncoder:
 
 
 def supports(encoder: nn.Module) -> bool:
-    """Whether this encoder can be accelerated: residual, normed, channels in powers of two."""
+    """Whether this encoder can be accelerated: residual, normed, channels in powers of two; images of any size."""
     if not isinstance(encoder, ResidualEncoder):
+        return False
+    if cast(Stack, encoder.stacks[0]).entry.conv.in_channels > MOST_INPUTS:
         return False
     norms = [cast(Stack, stack).norm for stack in encoder.stacks]
     return all(n is not None and n.num_channels in (16, 32, 64, 128, 256, 512) for n in norms)

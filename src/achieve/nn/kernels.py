@@ -17,6 +17,8 @@ from torch import Tensor
 # (benchmarks/README.md). An image that fits into one tile is read once.
 TILE = 8192
 PER_WARP = 1024
+# Rows or columns of a transport problem that still fit into a program's registers; the plain solver takes wider ones.
+WIDEST_TRANSPORT = 128
 
 
 @triton.jit

@@ -97,22 +97,25 @@ class ActorCritic(nn.Module):
         half = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(precision)
         torch.backends.cudnn.allow_tf32 = precision in ("auto", "tf32")
         on_gpu = self.policy.weight.is_cuda
+        note = ""
         if fused and on_gpu and find_spec("triton") is not None and (half or precision == "auto"):
             from achieve.nn.fused import FusedEncoder, supports
 
             if supports(self.encoder):
                 self._fast = FusedEncoder(cast(ResidualEncoder, self.encoder), half or torch.float16)
                 return f"{'fp16' if precision == 'auto' else precision}, fused"
+            note = ", plain (there are no fused kernels for this encoder)"
         if precision == "auto":
-            return "tf32" if on_gpu else "fp32"
+            return f"tf32{note}" if on_gpu else "fp32"
         if precision == "fp16":
             raise ConfigError(
-                "fp16 needs the fused kernels: a GPU, Triton, the residual encoder with norms, and no --no-compile; "
+                "fp16 needs the fused kernels: a GPU, Triton, the residual encoder with norms on images of at most 16 "
+                "channels, and no --no-compile; "
                 "use --precision auto"
             )
         if precision == "bf16":
             self._autocast = torch.bfloat16
-        return precision
+        return precision + note
 
     def keep_weights(self) -> None:
         """Prepare for calls of :meth:`encode` with ``kept``, until the weights change."""
