@@ -8,18 +8,19 @@ import opensimplex
 import pytest
 from PIL import Image, ImageEnhance
 
-from achieve.envs.crafter import data, mod, random, render, simplex, textures, worldgen
+from achieve.envs.crafter import data, random, render, simplex, textures
 from achieve.envs.crafter.batch import Batch, Config
 from achieve.envs.crafter.daylight import daylight_table
-from achieve.envs.crafter.program import original
+from achieve.envs.crafter.program import Program
 from achieve.envs.crafter.state import WORLD
+from achieve.envs.crafter.terrain import NOISE_DEPTH, NUM_NOISES, noise_point
 
 SEEDS = (0, 1, 42, 2**31 - 2, 2**32 - 1)
 
 
 @pytest.fixture(scope="module")
 def compiled():
-    return original().functions
+    return Program(callable=True).functions
 
 
 def generator(compiled, seed: int) -> np.ndarray:
@@ -80,19 +81,19 @@ def test_noise_is_that_of_opensimplex(compiled, seed):
 def test_noise_tables_hold_what_direct_evaluation_gives(compiled):
     """Every kind of noise the terrain reads, for every cell, from tables and without."""
     batch = Batch(Config.make((24, 17), (9, 9), (64, 64), True, 0), 1, rules=None, autoreset=True)
-    shop, world, terrain = batch.workspace.shop, batch.worlds.var[0], batch.terrain.record
+    shop, terrain = batch.workspace.shop, batch.terrain.record
     compiled["permutation"](99, shop[0]["perm"], shop[0]["source"])
     compiled["look_up_gradients"](terrain[0], shop[0])
     direct = terrain.copy()
     direct["blocks"] = 0
     reference = opensimplex.OpenSimplex(99)
-    for kind in range(worldgen.NUM_NOISES):
-        depth = int(worldgen.NOISE_DEPTH[kind])
+    for kind in range(NUM_NOISES):
+        depth = int(NOISE_DEPTH[kind])
         for x in range(24):
             for y in range(17):
-                value = compiled["noise"](world, terrain[0], shop[0], kind, x, y)
-                assert value == compiled["noise"](world, direct[0], shop[0], kind, x, y)
-                px, py = worldgen.noise_point(kind, x, y)
+                value = compiled["noise"](terrain[0], shop[0], kind, x, y)
+                assert value == compiled["noise"](direct[0], shop[0], kind, x, y)
+                px, py = noise_point(kind, x, y)
                 assert value == reference.noise3(px, py, depth)
 
 
@@ -110,7 +111,7 @@ def always(water, mountain, most):
 
 def test_worlds_do_not_depend_on_the_short_cut(compiled):
     """Leaving out the start area's noise where it cannot matter changes no cell."""
-    plain = mod("plain", start_matters=always).functions
+    plain = Program("plain", {"start_matters": always}, callable=True).functions
     batch = Batch(Config.make(64, 9, 64, True, 0), 2, rules=None, autoreset=True)
     shop, terrain = batch.workspace.shop[0], batch.terrain.record[0]
     for seed in range(400):

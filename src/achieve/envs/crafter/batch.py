@@ -19,8 +19,9 @@ from .render import EASEL
 from .runner import RENDER, RESET, STEP
 from .simplex import MAX_CORNERS
 from .state import CONTEXT, RESULT, SETTINGS, Worlds, allocate
+from .terrain import BLOCK, NUM_NOISES, TERRAIN, WORKSHOP
 from .textures import View, make_view
-from .worldgen import BLOCK, NUM_NOISES, TERRAIN, WORKSHOP
+from .worldgen import CLOSED
 
 TABLE_CELLS = 128 * 128
 """Largest world for which noise tables are kept (they take about 3.6 KB a cell)."""
@@ -124,6 +125,7 @@ def make_terrain(program: Program, area: tuple[int, int]) -> Terrain:
     record["distance"] = distance.ctypes.data
     record["start_bound"] = bound.ctypes.data
     record["num_vertices"] = len(vertices)
+    record["width"], record["height"] = width, height
     return Terrain(record, (blocks, vertices, distance, bound))
 
 
@@ -138,7 +140,8 @@ class Workspace:
         self.easel = easel = np.zeros(1, EASEL)
         self._parts: list[Any] = [view, job]
         self._give(shop, "gradients", int(batch.terrain.record["num_vertices"][0]), np.uint8)
-        self._give(shop, "tunnels", batch.config.area[0] * batch.config.area[1], np.uint8)
+        self._give(shop, "land", batch.config.area[0] * batch.config.area[1], np.uint16)
+        shop["ticket"] = CLOSED
         self._give(easel, "lit", tiles * int(shape["tile_bytes"]), np.uint8)
         self._give(easel, "is_lit", tiles, np.uint8)
         self._give(easel, "words", 2 * pixels, np.uint32)

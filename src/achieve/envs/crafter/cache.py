@@ -143,7 +143,7 @@ def announce() -> None:
     global _announced
     if not _announced:
         _announced = True
-        log.warning("achieve: compiling Crafter for this machine (about a minute, once)")
+        log.warning("achieve: compiling Crafter for this machine (about half a minute, once)")
 
 
 def attach(dispatcher: Any, function: Any, fingerprint: str) -> None:

@@ -31,6 +31,16 @@ def record_at(typingctx: Any, address: Any, dtype: Any) -> Any:
 
 
 @intrinsic
+def address_of(typingctx: Any, record: Any) -> Any:
+    """Where a record lies."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.ptrtoint(args[0], ir.IntType(64))
+
+    return types.int64(record), codegen
+
+
+@intrinsic
 def array_at(typingctx: Any, address: Any, dtype: Any, count: Any) -> Any:
     """The array of ``count`` values at an address."""
     array_type = types.Array(dtype.dtype, 1, "C")

@@ -27,6 +27,7 @@ MODULES = (
     "creatures",
     "player",
     "balance",
+    "terrain",
     "worldgen",
     "render",
     "game",
@@ -40,6 +41,8 @@ SUPPORT = ("data", "memory", "state", "program")
 # The "numpy" error model only concerns division by zero, which no rule does.
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
 ENTRY_POINTS = ("advance", "build_terrain")
+# What only compiled code calls needs no way in from Python, which would take a third of the compilation.
+INTERNAL: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 def _functions(module: types.ModuleType) -> dict[str, types.FunctionType]:
@@ -69,11 +72,15 @@ class Program:
     """The compiled game. ``changes`` maps a rule's name to its replacement.
 
     A replacement is a Python function with the rule's parameters, or a new value for one of the
-    constants in capitals. Use `achieve.envs.crafter.mod` rather than this class.
+    constants in capitals. Use `achieve.envs.crafter.mod` rather than this class. With ``callable`` every single rule
+    can be called from Python, which takes longer to compile: for tests and experiments.
     """
 
-    def __init__(self, name: str = "crafter", changes: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, name: str = "crafter", changes: dict[str, Any] | None = None, *, callable: bool = False
+    ) -> None:
         self.name = name
+        self.callable = callable
         self.changes = dict(changes or {})
         _check_changes(self.changes)
 
@@ -101,7 +108,8 @@ class Program:
             twin.__module__ = module
             twin.__qualname__ = name
             namespaces[name] = namespace
-            dispatcher = numba.njit(**OPTIONS)(twin)
+            internal = {} if self.callable or name in ENTRY_POINTS else INTERNAL
+            dispatcher = numba.njit(**OPTIONS, **internal)(twin)
             if name in ENTRY_POINTS:
                 cache.attach(dispatcher, twin, self.fingerprint)
             return dispatcher

@@ -9,8 +9,8 @@ from .game import finish, note_position, observe, redraw, reset, semantic_view, 
 from .memory import array_at, record_at
 from .render import EASEL, VIEW
 from .state import OVER, RESULT, SETTINGS, WORLD
-from .typing import Context, Easel, Result, Settings, Terrain, View, Workshop, World
-from .worldgen import TERRAIN, WORKSHOP
+from .terrain import TERRAIN, WORKSHOP
+from .typing import Context
 
 RESET, STEP, RENDER = 0, 1, 2
 WORLD_BYTES = WORLD.itemsize
@@ -25,68 +25,45 @@ def run(
     Returns how many of them finished an episode, and their largest step number. ``actions`` and
     ``obs`` are addresses of arrays over all environments.
     """
-    ended = 0
-    longest = 0
-    chosen = array_at(actions, np.int64, last)
-    for i in range(first, last):
-        count, steps = run_one(
-            operation,
-            record_at(own.worlds + i * WORLD_BYTES, WORLD),
-            record_at(own.results + i * RESULT_BYTES, RESULT),
-            record_at(own.settings, SETTINGS),
-            record_at(own.terrain, TERRAIN),
-            record_at(own.layout, VIEW),
-            record_at(own.shop, WORKSHOP),
-            record_at(own.easel, EASEL),
-            chosen[i] if operation == STEP else 0,
-            obs,
-            i,
-        )
-        ended += count
-        longest = max(longest, steps)
-    return ended, longest
-
-
-def run_one(
-    operation: int,
-    world: World,
-    result: Result,
-    settings: Settings,
-    terrain: Terrain,
-    view: View,
-    shop: Workshop,
-    easel: Easel,
-    action: int,
-    obs: int,
-    i: int,
-) -> tuple[int, int]:
+    settings = record_at(own.settings, SETTINGS)
+    terrain = record_at(own.terrain, TERRAIN)
+    view = record_at(own.layout, VIEW)
+    shop = record_at(own.shop, WORKSHOP)
+    easel = record_at(own.easel, EASEL)
     image_bytes = view.height * view.width * 3
-    map_bytes = world.width * world.height
-    image = obs + i * image_bytes
-    if operation == RENDER:
-        redraw(world, view, easel, image)
-        return 0, 0
-    ended = False
-    if operation == STEP:
-        result.reward = step(world, action, settings)
-        dead = world.inventory[HEALTH] <= 0
-        over = settings.length != 0 and world.step >= settings.length
-        result.terminated = dead
-        result.truncated = over and not dead
-        ended = dead or over
-        note_position(world, result)
-        if settings.semantic != 0:
-            semantic_view(world, settings.semantic + i * map_bytes)
-        if ended:
-            world.status = OVER
-            finish(world, result)
-            if settings.autoreset and settings.final_obs != 0:
-                observe(world, view, easel, settings.final_obs + i * image_bytes)
-    if operation == RESET or (ended and settings.autoreset):
-        reset(world, terrain, shop, settings)
-        if not ended:
+    map_bytes = terrain.width * terrain.height
+    count = 0
+    longest = 0
+    for i in range(first, last):
+        world = record_at(own.worlds + i * WORLD_BYTES, WORLD)
+        result = record_at(own.results + i * RESULT_BYTES, RESULT)
+        image = obs + i * image_bytes
+        if operation == RENDER:
+            redraw(world, view, easel, image)
+            continue
+        ended = False
+        if operation == STEP:
+            result.reward = step(world, array_at(actions, np.int64, last)[i], settings)
+            dead = world.inventory[HEALTH] <= 0
+            over = settings.length != 0 and world.step >= settings.length
+            result.terminated = dead
+            result.truncated = over and not dead
+            ended = dead or over
             note_position(world, result)
-        if settings.first_semantic != 0:
-            semantic_view(world, settings.first_semantic + i * map_bytes)
-    observe(world, view, easel, image)
-    return (1 if ended else 0), world.step
+            if settings.semantic != 0:
+                semantic_view(world, settings.semantic + i * map_bytes)
+            if ended:
+                world.status = OVER
+                finish(world, result)
+                if settings.autoreset and settings.final_obs != 0:
+                    observe(world, view, easel, settings.final_obs + i * image_bytes)
+                count += 1
+        if operation == RESET or (ended and settings.autoreset):
+            reset(world, terrain, shop, settings)
+            if not ended:
+                note_position(world, result)
+            if settings.first_semantic != 0:
+                semantic_view(world, settings.first_semantic + i * map_bytes)
+        observe(world, view, easel, image)
+        longest = max(longest, world.step)
+    return count, longest

@@ -2,8 +2,9 @@
 
 The calling thread writes a job and opens it by setting its ticket counter to zero; whoever draws a
 ticket below the number of portions runs that portion. Drawing is the only thing threads compete
-for. A helper without work spins for a moment, in case the next job comes at once, and then returns
-to Python, where it sleeps until woken.
+for. A thread without work looks whether another is making a world, which can be shared too. A helper
+without any spins for a moment, in case the next job comes at once, and then returns to Python, where
+it sleeps until woken.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from .memory import (
+    array_at,
     atomic_add,
     atomic_load,
     atomic_max,
@@ -20,7 +22,9 @@ from .memory import (
     relax,
 )
 from .runner import run
-from .typing import Context
+from .terrain import TERRAIN, WORKSHOP
+from .typing import Context, Int
+from .worldgen import help_survey
 
 SERVE, JOIN = 3, 4
 SHARED = 8
@@ -45,6 +49,7 @@ JOB = np.dtype(
         ("portion", np.int64),  # environments of one ticket
         ("portions", np.int64),
         ("helpers", np.int64),
+        ("shops", np.int64),  # int64[helpers + 1]: addresses of the threads' workshops
     ],
     align=True,
 )
@@ -73,53 +78,71 @@ def open_job(own: Context, operation: int, actions: int, obs: int) -> int:
     return sleepers
 
 
-def join_job(own: Context) -> tuple[int, int]:
-    """Does the caller's part, waits for the others, and sums up."""
-    job = record_at(own.job, JOB)
-    work(own)
-    spins = 0
-    while atomic_load(own.job + FINISHED) < job.num_envs:
-        spins += 1
-        if spins > SPINS:
-            give_way()
-        else:
-            relax()
-    return atomic_load(own.job + ENDED), atomic_load(own.job + LONGEST)
+def take_part(own: Context, operation: int, helper: int) -> None:
+    """Runs portions until there are none left and, for want of those, helps make worlds.
 
-
-def work(own: Context) -> None:
-    """Runs portions until there are none left."""
+    The caller of a job (JOIN) stays until it is finished, a helper (SERVE) until there has been nothing to do for a
+    while. One loop for both: the whole game is compiled into whatever calls `run`, so that happens once here.
+    """
     job = record_at(own.job, JOB)
-    while atomic_load(own.job + TICKET) < job.portions:
-        ticket = atomic_add(own.job + TICKET, 1)
-        if ticket >= job.portions:
+    idle = 0
+    while True:
+        ticket = draw_ticket(own)
+        if ticket >= 0:
+            first = ticket * job.portion
+            last = min(first + job.portion, job.num_envs)
+            ended, longest = run(own, job.operation, job.actions, job.obs, first, last)
+            atomic_add(own.job + ENDED, ended)
+            atomic_max(own.job + LONGEST, longest)
+            atomic_add(own.job + FINISHED, last - first)
+            idle = 0
+            continue
+        if lend_a_hand(own):
+            idle = 0
+            continue
+        if operation == JOIN and atomic_load(own.job + FINISHED) >= job.num_envs:
             return
-        first = ticket * job.portion
-        last = min(first + job.portion, job.num_envs)
-        ended, longest = run(own, job.operation, job.actions, job.obs, first, last)
-        atomic_add(own.job + ENDED, ended)
-        atomic_max(own.job + LONGEST, longest)
-        atomic_add(own.job + FINISHED, last - first)
+        if operation == SERVE and atomic_load(own.job + STOP) != 0:
+            return
+        idle += 1
+        if idle <= SPINS:
+            relax()
+        elif operation == JOIN:
+            give_way()
+        elif fall_asleep(own, helper):
+            return
+        else:
+            idle = 0
 
 
-def serve(own: Context, helper: int) -> None:
-    """A helper's life between two sleeps."""
+def draw_ticket(own: Context) -> int:
+    """The number of a portion that is now ours, or -1."""
     job = record_at(own.job, JOB)
-    spins = 0
-    while atomic_load(own.job + STOP) == 0:
-        if atomic_load(own.job + TICKET) < job.portions:
-            work(own)
-            spins = 0
-        spins += 1
-        relax()
-        if spins > SPINS:
-            atomic_swap(own.job + ASLEEP + 8 * helper, 1)
-            # A job opened just now may have missed that: then go on, unless it did not miss it.
-            if atomic_load(own.job + TICKET) >= job.portions:
-                return
-            if atomic_swap(own.job + ASLEEP + 8 * helper, 0) == 0:
-                return
-            spins = 0
+    if atomic_load(own.job + TICKET) >= job.portions:
+        return -1
+    ticket = atomic_add(own.job + TICKET, 1)
+    return ticket if ticket < job.portions else -1
+
+
+def lend_a_hand(own: Context) -> bool:
+    """Helps threads that are making a world, the one thing that takes long; whether there was any."""
+    job = record_at(own.job, JOB)
+    shops = array_at(job.shops, np.int64, job.helpers + 1)
+    helped = False
+    for i in range(len(shops)):
+        if help_survey(record_at(own.terrain, TERRAIN), record_at(shops[i], WORKSHOP)):
+            helped = True
+    return helped
+
+
+def fall_asleep(own: Context, helper: int) -> bool:
+    """Announces that this helper must be woken; not so if a job was opened just then."""
+    job = record_at(own.job, JOB)
+    atomic_swap(own.job + ASLEEP + 8 * helper, 1)
+    if atomic_load(own.job + TICKET) >= job.portions:
+        return True
+    # Whoever opened it may have seen the announcement and rung the bell.
+    return atomic_swap(own.job + ASLEEP + 8 * helper, 0) == 0
 
 
 def advance(
@@ -132,11 +155,12 @@ def advance(
     shared job, which helpers to wake.
     """
     own = context[0]
-    if operation == SERVE:
-        serve(own, first)
-        return 0, 0
-    if operation == JOIN:
-        return join_job(own)
+    if operation in (SERVE, JOIN):
+        take_part(own, operation, first)
+        return atomic_load(own.job + ENDED), atomic_load(own.job + LONGEST)
+    # As int64, like the fields of a job: another type would compile the game a second time.
+    chosen: Int = np.int64(actions.ctypes.data)
+    images: Int = np.int64(obs.ctypes.data)
     if operation >= SHARED:
-        return open_job(own, operation - SHARED, actions.ctypes.data, obs.ctypes.data), 0
-    return run(own, operation, actions.ctypes.data, obs.ctypes.data, first, last)
+        return open_job(own, operation - SHARED, chosen, images), 0
+    return run(own, operation, chosen, images, first, last)

@@ -91,17 +91,19 @@ class Crew:
         self._job["ticket"] = self._job["portions"]
         self._job["finished"] = batch.num_envs
         self._job["helpers"] = helpers
-        self._own = batch.make_workspace(self._job)
+        self._own, *theirs = (batch.make_workspace(self._job) for _ in range(helpers + 1))
+        self._shops = np.array([own.shop.ctypes.data for own in (self._own, *theirs)], np.int64)
+        self._job["shops"] = self._shops.ctypes.data
         self._in_use: tuple[np.ndarray, np.ndarray] | None = None
         self._bells = [threading.Semaphore(0) for _ in range(helpers)]
         threads = [
             threading.Thread(
                 target=_help,
-                args=(self._advance, batch.make_workspace(self._job), batch, self._job, i, bell),
+                args=(self._advance, workspace, (batch, self._shops, self._own, theirs), self._job, i, bell),
                 name=f"achieve-crafter-{i}",
                 daemon=True,
             )
-            for i, bell in enumerate(self._bells)
+            for i, (workspace, bell) in enumerate(zip(theirs, self._bells, strict=True))
         ]
         self._stop = weakref.finalize(self, _dismiss, self._job, self._bells, threads)
         for thread in threads:
@@ -129,12 +131,12 @@ class Crew:
 def _help(
     advance: Any,
     workspace: Workspace,
-    batch: Batch,
+    held: Any,
     job: np.ndarray,
     number: int,
     bell: threading.Semaphore,
 ) -> None:
-    # `batch` is only held so that the memory lives as long as this thread.
+    # `held` is what compiled code reaches by address: it must live as long as this thread.
     while not job["stop"][0]:
         advance(SERVE, workspace.context, _NO_ACTIONS, _NO_OBS, number, 0)
         if job["stop"][0]:

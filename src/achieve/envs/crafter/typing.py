@@ -16,9 +16,9 @@ Result: TypeAlias = Record
 Context: TypeAlias = Record
 """A `state.CONTEXT`."""
 Terrain: TypeAlias = Record
-"""A `worldgen.TERRAIN`."""
+"""A `terrain.TERRAIN`."""
 Workshop: TypeAlias = Record
-"""A `worldgen.WORKSHOP`."""
+"""A `terrain.WORKSHOP`."""
 View: TypeAlias = Record
 """A `render.VIEW`."""
 Easel: TypeAlias = Record

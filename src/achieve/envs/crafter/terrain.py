@@ -1,0 +1,146 @@
+"""Terrain noise, looked up in tables made once per world size.
+
+The tables (`build_terrain`) hold, for every cell and every kind of noise, the lattice vertices around it; a new world
+only brings its own gradients. Worlds too large for tables evaluate the noise directly; the results are the same.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .memory import array_at, record_at
+from .simplex import GRADIENTS, MAX_CORNERS, NORM, corners, gradient, noise3
+from .typing import Int, Record, Terrain, Workshop
+
+# Kinds of noise, and the depth (z) and scale each is read at. Not Python's numbers: for each of those, Numba would
+# compile the functions that take a kind once more.
+(
+    START,
+    WATER_COARSE,
+    WATER_FINE,
+    MOUNTAIN_COARSE,
+    MOUNTAIN_FINE,
+    CAVES,
+    TUNNELS_ACROSS,
+    TUNNELS_DOWN,
+    COALS,
+    IRONS,
+    LAVAS,
+    SANDS,
+    TREES,
+) = (np.int64(kind) for kind in range(13))
+NUM_NOISES = 13
+NOISE_DEPTH = np.array([8, 3, 3, 0, 0, 6, 7, 7, 1, 2, 6, 4, 5], np.int64)
+NOISE_SCALE = np.array([3, 15, 5, 15, 5, 7, 3, 3, 8, 6, 5, 9, 7], np.int64)
+
+USUAL_CORNERS = 7
+"""Vertices every sum of noise runs over; the eighth is rarely close enough to matter."""
+
+BLOCK = np.dtype(
+    [
+        ("weights", np.float64, (MAX_CORNERS, 4)),  # fade, dx, dy, dz; unused rows are zero
+        ("vertices", np.uint16, (MAX_CORNERS,)),  # rows of TERRAIN.vertices
+        ("count", np.int64),
+    ],
+    align=True,
+)
+"""One kind of noise at one cell, apart from the seed."""
+
+TERRAIN = np.dtype(
+    [
+        ("blocks", np.int64),  # BLOCK[NUM_NOISES, width, height], or 0: evaluate directly
+        ("vertices", np.int64),  # uint8[num_vertices, 3]: distinct lattice vertices, modulo 256
+        ("distance", np.int64),  # float64[width, height]: from the world's centre
+        ("start_bound", np.int64),  # float64[width, height]: no start share is larger
+        ("num_vertices", np.int64),
+        ("width", np.int64),
+        ("height", np.int64),
+    ],
+    align=True,
+)
+"""Tables for one world size; see `build_terrain`."""
+
+BLOCK_BYTES = BLOCK.itemsize
+FLAT_GRADIENTS = GRADIENTS.ravel()
+
+WORKSHOP = np.dtype(
+    [
+        # Changed by several threads, only atomically; see `worldgen.survey`.
+        ("ticket", np.int64),
+        ("surveyed", np.int64),
+        ("gradients", np.int64),  # uint8[num_vertices]: row of GRADIENTS at each distinct vertex
+        ("land", np.int64),  # uint16[width, height]: what noise alone decides, see `worldgen.land`
+        ("perm", np.uint8, (256,)),
+        ("source", np.uint8, (256,)),
+        ("corner_vertices", np.int64, (MAX_CORNERS, 3)),
+        ("corner_weights", np.float64, (MAX_CORNERS, 4)),
+    ],
+    align=True,
+)
+"""Memory for making one world."""
+
+
+def noise_point(kind: Int, x: int, y: int) -> tuple[float, float]:
+    """Where a kind of noise is read for a cell."""
+    scale: Int = NOISE_SCALE[kind]
+    if kind == TUNNELS_ACROSS:
+        return (2 * x) / scale, (y / 5) / scale
+    if kind == TUNNELS_DOWN:
+        return (x / 5) / scale, (2 * y) / scale
+    return x / scale, y / scale
+
+
+def build_terrain(width: int, height: int, blocks: np.ndarray, vertices: np.ndarray) -> None:
+    """Fills the blocks, and the vertices (int64[..., 8, 3]) that belong to them."""
+    row = 0
+    for kind in range(NUM_NOISES):
+        for x in range(width):
+            for y in range(height):
+                px, py = noise_point(kind, x, y)
+                depth = np.float64(NOISE_DEPTH[kind])
+                blocks[row].count = corners(px, py, depth, vertices[row], blocks[row].weights)
+                row += 1
+
+
+def noise(terrain: Terrain, shop: Workshop, kind: Int, x: int, y: int) -> float:
+    """One kind of noise at a cell."""
+    if terrain.blocks == 0:
+        px, py = noise_point(kind, x, y)
+        depth = np.float64(NOISE_DEPTH[kind])
+        return noise3(shop.perm, px, py, depth, shop.corner_vertices, shop.corner_weights)
+    at = (kind * terrain.width + x) * terrain.height + y
+    block = record_at(terrain.blocks + at * BLOCK_BYTES, BLOCK)
+    gradients = array_at(shop.gradients, np.uint8, terrain.num_vertices)
+    # A fixed number of rounds is faster than the right one; the zeros at the end change nothing.
+    value = 0.0
+    for k in range(USUAL_CORNERS):
+        value += pull(block, gradients, k)
+    if block.count > USUAL_CORNERS:
+        value += pull(block, gradients, USUAL_CORNERS)
+    return value / NORM
+
+
+def pull(block: Record, gradients: np.ndarray, k: int) -> float:
+    """What one vertex adds to the noise."""
+    g = 3 * np.int64(gradients[block.vertices[k]])
+    return block.weights[k, 0] * (
+        FLAT_GRADIENTS[g] * block.weights[k, 1]
+        + FLAT_GRADIENTS[g + 1] * block.weights[k, 2]
+        + FLAT_GRADIENTS[g + 2] * block.weights[k, 3]
+    )
+
+
+def distance_to_centre(terrain: Terrain, x: int, y: int) -> float:
+    return array_at(terrain.distance, np.float64, terrain.width * terrain.height)[x * terrain.height + y]
+
+
+def start_bound(terrain: Terrain, x: int, y: int) -> float:
+    return array_at(terrain.start_bound, np.float64, terrain.width * terrain.height)[x * terrain.height + y]
+
+
+def look_up_gradients(terrain: Terrain, shop: Workshop) -> None:
+    vertices = array_at(terrain.vertices, np.uint8, 3 * terrain.num_vertices)
+    gradients = array_at(shop.gradients, np.uint8, terrain.num_vertices)
+    for i in range(terrain.num_vertices):
+        x, y, z = vertices[3 * i], vertices[3 * i + 1], vertices[3 * i + 2]
+        gradients[i] = gradient(shop.perm, np.int64(x), np.int64(y), np.int64(z))
