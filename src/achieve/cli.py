@@ -201,7 +201,7 @@ def train_command(arguments: list[str]) -> None:
     if device.type == "cuda" and not full:
         console.print("this machine has a GPU: [bold]achieve train --preset ad[/] trains the full agent in minutes")
     summary = train(parsed.train, folder, quiet=parsed.quiet)
-    if parsed.report and parsed.train.env.name == "crafter":
+    if parsed.report:
         _report(folder, summary, find_world(parsed.train.env.name).measure)
     else:
         _show_scores([folder], None)
@@ -331,8 +331,7 @@ def video_command(arguments: list[str]) -> None:
     if parsed.max_steps < 1:
         raise ConfigError(f"max-steps is {parsed.max_steps}; it must be 1 or more")
     from achieve.agent import load_agent
-    from achieve.envs.crafter import CrafterEnv
-    from achieve.viz.episode import best_world, episode_moments
+    from achieve.viz.episode import achievement_names, best_world, episode_moments
     from achieve.viz.video import write_video
 
     agent = load_agent(parsed.agent)
@@ -345,7 +344,7 @@ def video_command(arguments: list[str]) -> None:
             parsed.out,
             episode_moments(agent, played.seed, greedy=parsed.greedy, max_steps=parsed.max_steps),
             parsed.fps,
-            CrafterEnv().achievement_names,
+            achievement_names(agent),
             every=parsed.every,
             half=parsed.half,
         )

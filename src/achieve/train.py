@@ -32,10 +32,10 @@ from achieve.analysis.score import score_run
 from achieve.analysis.tally import Tally
 from achieve.config import PRESETS, RUNTIME_FIELDS, EnvConfig, TrainConfig, to_dict, validate
 from achieve.data.buffer import RolloutBuffer
-from achieve.envs import find_world, make_vec
+from achieve.envs import FinishedEpisodes, find_world, make_vec
 from achieve.nn.model import ActorCritic, count_parameters
 from achieve.run.checkpoint import Checkpoint, CheckpointWriter, load_checkpoint
-from achieve.run.errors import CheckpointError, ConfigError
+from achieve.run.errors import CheckpointError, ConfigError, WorldFailedError
 from achieve.run.folder import RunFolder, differences, read_summary
 from achieve.run.hardware import describe
 from achieve.run.logs import JsonlWriter, episode_rows
@@ -102,6 +102,8 @@ class Trainer:
                 solver=self._transport_solver(),
             )
         self.rollouts = 0
+        self.restarted_at = 0
+        """Rollouts that had been done when the environments were last reset."""
         self.seconds: dict[str, float] = {}
         self.latest: dict[str, float] = {}
         self.world = find_world(env.name)
@@ -194,6 +196,16 @@ class Trainer:
             raise CheckpointError(
                 f"the checkpoint's environments do not fit this run ({error}); {way_out}"
             ) from error
+        if not self.envs.exact_resume:
+            self.collector.start()
+            self.buffer.fresh[:] = True
+            self.restarted_at = self.rollouts
+
+    def finished_episodes(self) -> FinishedEpisodes:
+        """The episodes that ended since the last call, with the ticks of the whole run."""
+        finished: FinishedEpisodes = self.envs.pop_episodes()
+        before = self.restarted_at * self.config.algo.rollout_length
+        return finished._replace(tick=finished.tick + before)
 
     def _decisive_config(self) -> dict[str, Any]:
         """The settings that decide what is computed, without those that say how and where."""
@@ -258,6 +270,8 @@ def train(
                     trainer.world.measure,
                 )
             )
+            if trainer.restarted_at:
+                progress.say("this world cannot be saved: the episodes under way were started anew, on unseen worlds")
         trainer.seconds["start"] = (
             trainer.seconds.get("start", 0.0) + time.perf_counter() - began
         )
@@ -304,7 +318,7 @@ def _learn(
             statistics = trainer.learner.update(generators.shuffles)
         trainer.rollouts += 1
 
-        finished = trainer.envs.pop_episodes()
+        finished = trainer.finished_episodes()
         episodes.write_many(
             episode_rows(
                 finished, trainer.envs.achievement_names, config.env.num_envs, trainer.world.decimals

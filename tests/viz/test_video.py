@@ -61,9 +61,15 @@ def test_frames_of_full_size_are_shown_as_they_are() -> None:
     assert np.array_equal(compose(Moment(frame, 1, "noop", [], 0.0))[:, :GAME], frame)
 
 
-def test_odd_sizes_are_scaled_to_fit() -> None:
-    frame = np.full((100, 120, 3), 77, np.uint8)
-    assert np.all(compose(Moment(frame, 1, "noop", [], 0.0))[:, :GAME] == 77)
+@pytest.mark.parametrize(("height", "width"), [(100, 120), (210, 160), (63, 63), (1000, 500), (8, 576)])
+def test_odd_sizes_are_scaled_to_fit_in_the_middle(height: int, width: int) -> None:
+    frame = np.full((height, width, 3), 77, np.uint8)
+    shown = np.all(compose(Moment(frame, 1, "noop", [], 0.0))[:, :GAME] == 77, axis=2)
+    rows, columns = np.flatnonzero(shown.any(1)), np.flatnonzero(shown.any(0))
+    high, wide = len(rows), len(columns)
+    assert shown.sum() == high * wide and max(high, wide) == GAME
+    assert high / wide == pytest.approx(height / width, rel=0.05)
+    assert abs(rows[0] + rows[-1] + 1 - GAME) <= 1 and abs(columns[0] + columns[-1] + 1 - GAME) <= 1
 
 
 def test_panel_changes_with_each_thing_it_shows() -> None:

@@ -46,7 +46,7 @@ def register() -> None:
     import gymnasium
 
     crafter = ("achieve.envs.crafter.env:CrafterEnv", "achieve.envs.crafter.vec:CrafterVecEnv")
-    tree = ("achieve.envs.minigrid.env:DoorKeyTreeEnv", "achieve.envs.minigrid.vec:DoorKeyTreeVecEnv")
+    tree = ("achieve.envs.minigrid.env:pixel_env", "achieve.envs.minigrid.vec:DoorKeyTreeVecEnv")
     for name, (single, vector), kwargs in (
         ("achieve/Crafter-v1", crafter, {"reward": True}),
         ("achieve/CrafterNoReward-v1", crafter, {"reward": False}),

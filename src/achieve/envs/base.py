@@ -32,7 +32,7 @@ class WorldVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     """
 
     exact_resume: bool = True
-    """Whether a loaded state continues bit for bit; where not, `load_state` starts new episodes, on new worlds."""
+    """Whether a loaded state continues bit for bit; where not, it continues with new episodes, on new worlds."""
 
     @property
     @abstractmethod
@@ -47,7 +47,7 @@ class WorldVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         options: dict[str, Any] | None = None,
         out: np.ndarray | None = None,
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Starts every environment's next episode; ``out`` receives the observations."""
+        """Starts every environment's next episode, and ticks at zero; ``out`` receives the observations."""
 
     @abstractmethod
     def step(
@@ -61,7 +61,7 @@ class WorldVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
 
     @abstractmethod
     def save_state(self) -> bytes:
-        """Everything needed to continue exactly here."""
+        """Everything needed to continue exactly here; without `exact_resume`, to continue on unseen worlds."""
 
     @abstractmethod
     def load_state(self, data: bytes) -> None:

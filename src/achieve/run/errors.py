@@ -28,5 +28,9 @@ class EpisodeLogError(RunFolderError):
     """An episode log that is missing or does not hold what it should."""
 
 
+class WorldFailedError(AchieveError):
+    """A world that failed while it was played, with its own traceback; what was saved before is whole."""
+
+
 class MissingExtraError(AchieveError):
     """An optional package that is not installed; the message names the extra to install."""

@@ -89,6 +89,10 @@ class Progress:
             else:
                 self._console.print(self.line(), highlight=False, soft_wrap=True)
 
+    def say(self, text: str) -> None:
+        """Prints a line that stays, above the display."""
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
     @property
     def rate(self) -> float:
         """Steps per second over the last half minute."""

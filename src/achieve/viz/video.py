@@ -49,12 +49,12 @@ def compose(moment: Moment, achievements: Sequence[str] = ()) -> Picture:
     """
     canvas = Image.new("RGB", (GAME + PANEL, GAME), BACK)
     game = Image.fromarray(np.ascontiguousarray(moment.frame))
-    if game.size != (GAME, GAME):
+    largest = max(game.size)
+    if largest != GAME:
         # Whole multiples keep pixels square and sharp; anything else is scaled smoothly.
-        whole = GAME % game.width == 0 and GAME % game.height == 0
-        way = Image.Resampling.NEAREST if whole else Image.Resampling.LANCZOS
-        game = game.resize((GAME, GAME), way)
-    canvas.paste(game, (0, 0))
+        way = Image.Resampling.NEAREST if GAME % largest == 0 else Image.Resampling.LANCZOS
+        game = game.resize((max(1, game.width * GAME // largest), max(1, game.height * GAME // largest)), way)
+    canvas.paste(game, ((GAME - game.width) // 2, (GAME - game.height) // 2))
     canvas.paste(_list_image(tuple(moment.unlocked), tuple(achievements)), (GAME, _LIST_TOP))
     draw = ImageDraw.Draw(canvas)
     of_all = f" / {len(achievements)}" if achievements else ""
