@@ -84,6 +84,13 @@ def losses(network: ActorCritic, frames: Tensor, kind: str) -> Tensor:
     if kind == "policy":
         advantages = torch.randn(count, generator=g, device=DEVICE)
         return -(logits.log_softmax(1)[:, 1] * advantages).mean()
+    if kind == "matching":  # through `nu` itself: a difference of two latents, where they differ
+        nu = achievement_representation(phi[:-1], phi[1:])
+        nu = nu[(frames[1:] != frames[:-1]).flatten(1).any(1)]
+        positive, negative = F.normalize(
+            torch.randn(2, *nu.shape, generator=g, device=DEVICE), dim=-1
+        )
+        return F.softplus(((nu * negative).sum(1) - (nu * positive).sum(1)) / 0.1).mean()
     actions = torch.randint(0, 17, (count,), generator=g, device=DEVICE)
     psi = network.predict(phi, actions, memory)
     anchor = achievement_representation(phi[100], phi[101]).detach()
@@ -92,7 +99,7 @@ def losses(network: ActorCritic, frames: Tensor, kind: str) -> Tensor:
 
 
 @pytest.mark.parametrize("precision", TOLERANCES)
-@pytest.mark.parametrize("kind", ["policy", "value", "prediction"])
+@pytest.mark.parametrize("kind", ["policy", "value", "prediction", "matching"])
 def test_gradients(network: ActorCritic, frames: Tensor, precision: str, kind: str) -> None:
     plain, fast = copy_to_gpu(network), copy_to_gpu(network, precision, fused=True)
     for one in (plain, fast):
