@@ -1,24 +1,19 @@
 """Saved states: bytes that hold many games exactly, and their careful reading.
 
-Layout: magic, format version, header length, header (JSON), the arrays of `Worlds`, and a BLAKE2 digest of all that.
-A state is checked completely before anything is changed.
+The body of a sealed state is the arrays of `Worlds`, one after the other. A state is checked completely before
+anything is changed.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import struct
 from typing import Any
 
 import numpy as np
 
+from .. import arrays
 from .engine import CARRYING, CLOSED, DIRECTION, EMPTY, FIRST_DOOR, GOAL, LOCKED, STEPS, WALL, Layout, Worlds, X, Y
 
-MAGIC = b"achieve-minigrid"
-VERSION = 1
-_PREFIX = struct.Struct("<16sHxxI")
-_DIGEST = 32
+_KIND, _VERSION = "minigrid", 1
 
 
 def allocate(layout: Layout, num_envs: int) -> Worlds:
@@ -31,7 +26,7 @@ def allocate(layout: Layout, num_envs: int) -> Worlds:
     )
 
 
-def _description(layout: Layout, num_envs: int) -> dict[str, Any]:
+def _made_for(layout: Layout, num_envs: int) -> dict[str, Any]:
     return {
         "tree": layout.parents.tolist(),
         "room_size": layout.room_size,
@@ -42,48 +37,24 @@ def _description(layout: Layout, num_envs: int) -> dict[str, Any]:
 
 
 def save(layout: Layout, worlds: Worlds, extra: dict[str, Any]) -> bytes:
-    header = json.dumps({"made_for": _description(layout, len(worlds.grid)), "extra": extra}).encode()
-    body = b"".join([_PREFIX.pack(MAGIC, VERSION, len(header)), header, *(array.tobytes() for array in worlds)])
-    return body + hashlib.blake2b(body, digest_size=_DIGEST).digest()
+    header = {"made_for": _made_for(layout, len(worlds.grid)), **extra}
+    return arrays.seal(_KIND, _VERSION, header, b"".join(array.tobytes() for array in worlds))
 
 
 def load(layout: Layout, num_envs: int, data: bytes) -> tuple[Worlds, dict[str, Any]]:
-    """The saved games and what was saved beside them; ValueError for what does not belong here."""
-    if not isinstance(data, bytes | bytearray | memoryview):
-        raise TypeError(f"a saved state is bytes, got {type(data).__name__}")
-    data = bytes(data)
-    if len(data) < _PREFIX.size + _DIGEST or not data.startswith(MAGIC):
-        raise ValueError("this is not a saved state of achieve's MiniGrid world")
-    _, version, header_size = _PREFIX.unpack_from(data)
-    if version != VERSION:
-        raise ValueError(f"the saved state has format {version}, this version reads {VERSION}")
-    body = data[:-_DIGEST]
-    if hashlib.blake2b(body, digest_size=_DIGEST).digest() != data[-_DIGEST:]:
-        raise ValueError("the saved state is truncated or damaged: its checksum does not match")
-    start = _PREFIX.size + header_size
-    try:
-        header = json.loads(body[_PREFIX.size : start])
-        made_for, extra = dict(header["made_for"]), dict(header["extra"])
-        begun = extra["begun"]
-    except (ValueError, KeyError, TypeError):
-        raise ValueError("the saved state's header cannot be read") from None
-    different = [
-        f"{key} {made_for.get(key)!r} (here {value!r})"
-        for key, value in _description(layout, num_envs).items()
-        if made_for.get(key) != value
-    ]
-    if different:
-        raise ValueError(f"the saved state is of another environment: {', '.join(different)}")
+    """The saved games and the header; a ValueError for what does not belong here."""
+    header, body = arrays.unseal(_KIND, _VERSION, _made_for(layout, num_envs), data)
     worlds = allocate(layout, num_envs)
-    if len(body) - start != sum(array.nbytes for array in worlds):
-        raise ValueError("the saved state's arrays do not have the size they should have")
+    if len(body) != sum(array.nbytes for array in worlds):
+        raise ValueError(f"the saved state holds {len(body)} bytes of games, which is not what it should")
+    start = 0
     for array in worlds:
         array[:] = np.frombuffer(body, array.dtype, array.size, start).reshape(array.shape)
         start += array.nbytes
     _check_random(worlds.random)
-    if begun:
+    if header.get("begun"):
         _check_games(layout, worlds)
-    return worlds, extra
+    return worlds, header
 
 
 def _require(condition: Any, what: str) -> None:

@@ -10,8 +10,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
+from .. import arrays
 from ..base import FinishedEpisodes, WorldVecEnv
-from ..crafter.vec import INFOS, SpareArrays, sub_seeds
 from . import snapshot
 from .engine import NUM_ACTIONS, Layout, Results, draw_all, reset_all, step_all
 from .env import IMAGE, check_layout
@@ -43,8 +43,8 @@ class DoorKeyTreeVecEnv(WorldVecEnv):
         num_envs: int = 8,
         seed: int | Sequence[int] | None = 0,
         threads: int | None = None,
-        infos: str = "final",
         *,
+        infos: str = "final",
         depth: int = 5,
         branching: int = 1,
         tree: Sequence[int | None] | None = None,
@@ -52,17 +52,11 @@ class DoorKeyTreeVecEnv(WorldVecEnv):
         num_rows: int | None = None,
         max_steps: int | None = None,
     ) -> None:
-        if isinstance(num_envs, bool) or not isinstance(num_envs, int | np.integer) or num_envs < 1:
-            raise ValueError(f"num_envs must be a whole number from 1, got {num_envs!r}")
-        if infos not in INFOS:
-            raise ValueError(f"infos must be one of {', '.join(INFOS)}, got {infos!r}")
-        wrong_threads = isinstance(threads, bool) or not isinstance(threads, int | np.integer) or threads < 1
-        if threads is not None and wrong_threads:
-            raise ValueError(f"threads must be a whole number from 1 or None, got {threads!r}")
+        self.num_envs = n = arrays.check_num_envs(num_envs)
+        self._infos = arrays.check_infos(infos)
+        arrays.choose_workers(threads, n)  # for its check alone
         self.tree = Tree.make(depth, branching, tree)
         room_size, num_rows, max_steps = check_layout(self.tree, room_size, num_rows, max_steps)
-        self.num_envs = n = int(num_envs)
-        self._infos = infos
         parents = np.array([-1 if parent is None else parent for parent in self.tree.parents], np.int64)
         self._layout = Layout(parents, room_size, num_rows, max_steps, tile_table(self.tree))
         self._worlds = snapshot.allocate(self._layout, n)
@@ -74,11 +68,10 @@ class DoorKeyTreeVecEnv(WorldVecEnv):
             unlocked=np.zeros_like(self._worlds.unlocked),
         )
         self._final_obs = np.zeros((n if infos != "none" else 0, IMAGE, IMAGE, 3), np.uint8)
-        self._set_seeds(sub_seeds(seed, n))
-        self._spare = SpareArrays()
+        self._set_seeds(arrays.sub_seeds(seed, n))
         self._begun = False
-        self._tick = 0
-        self._episodes: list[FinishedEpisodes] = []
+        # The games count for themselves: this hears of an episode only when it has ended.
+        self._counter = arrays.EpisodeCounter(n, len(self.achievement_names))
         self.render_mode = None
         self.single_observation_space = gymnasium.spaces.Box(0, 255, (IMAGE, IMAGE, 3), np.uint8)
         self.single_action_space = gymnasium.spaces.Discrete(NUM_ACTIONS)
@@ -104,11 +97,10 @@ class DoorKeyTreeVecEnv(WorldVecEnv):
         """Starts every environment's next level; with ``seed``, their first."""
         obs = self._obs_array(out)
         if seed is not None:
-            self._set_seeds(sub_seeds(seed, self.num_envs))
+            self._set_seeds(arrays.sub_seeds(seed, self.num_envs))
         reset_all(self._layout, self._worlds, _rows(obs))
         self._begun = True
-        self._tick = 0
-        self._episodes.clear()
+        self._counter.restart()
         everyone = np.ones(self.num_envs, np.bool_)
         return obs, self._info(everyone, self._worlds.unlocked) if self._infos == "all" else {}
 
@@ -116,37 +108,25 @@ class DoorKeyTreeVecEnv(WorldVecEnv):
         self, actions: Any, *, out: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """One step everywhere. ``out`` receives the observations, which are otherwise a copy."""
-        chosen = self._check_actions(actions)
+        chosen = arrays.check_actions(actions, self.num_envs, NUM_ACTIONS)
         obs = self._obs_array(out)
         self._require_begun("step")
         results = self._results
         ended = step_all(self._layout, self._worlds, results, chosen, _rows(obs), _rows(self._final_obs))
-        self._tick += 1
+        self._counter.tick += 1
         infos: dict[str, Any] = {}
         if self._infos == "all":
             infos = self._info(np.ones(self.num_envs, np.bool_), self._worlds.unlocked)
         if ended:
             done = results.terminated | results.truncated
-            which = np.flatnonzero(done)
-            self._episodes.append(self._finished(which))
+            self._count(np.flatnonzero(done))
             if self._infos != "none":
-                final_obs = np.full(self.num_envs, None, dtype=object)
-                for i in which:
-                    final_obs[i] = self._final_obs[i].copy()
-                infos |= {
-                    "final_obs": final_obs,
-                    "_final_obs": done.copy(),
-                    "final_info": self._info(done, results.unlocked),
-                    "_final_info": done.copy(),
-                }
+                infos |= self._final_infos(done)
         return obs, results.reward.copy(), results.terminated.copy(), results.truncated.copy(), infos
 
     def pop_episodes(self) -> FinishedEpisodes:
         """The episodes that ended since the last call (or reset), in order of completion."""
-        episodes, self._episodes = self._episodes, []
-        if not episodes:
-            return self._finished(np.zeros(0, np.int64))
-        return FinishedEpisodes(*(np.concatenate(column) for column in zip(*episodes, strict=True)))
+        return self._counter.pop()
 
     def observe(self, out: np.ndarray | None = None) -> np.ndarray:
         """The current observations once more, for instance after `load_state`."""
@@ -157,27 +137,24 @@ class DoorKeyTreeVecEnv(WorldVecEnv):
 
     def save_state(self) -> bytes:
         """Everything needed to continue exactly here, in this or another process."""
-        pending = [[column.tolist() for column in episodes] for episodes in self._episodes]
-        extra = {"seeds": self._seeds, "tick": self._tick, "begun": self._begun, "pending": pending}
+        extra = {"seeds": self._seeds, "begun": self._begun, "episodes": self._counter.as_dict()}
         return snapshot.save(self._layout, self._worlds, extra)
 
     def load_state(self, data: bytes) -> None:
         """Continues where `save_state` was called, on an environment of the same configuration."""
-        worlds, extra = snapshot.load(self._layout, self.num_envs, data)
+        worlds, header = snapshot.load(self._layout, self.num_envs, data)
         try:
-            episodes = [self._read_episodes(columns) for columns in extra["pending"]]
-            seeds = sub_seeds(extra["seeds"], self.num_envs)
-            tick, begun = int(extra["tick"]), bool(extra["begun"])
+            counter = self._counter.from_dict(header["episodes"])
+            seeds = arrays.sub_seeds(list(header["seeds"]), self.num_envs)
+            begun = bool(header["begun"])
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"the saved state's header cannot be read: {error}") from None
         for old, new in zip(self._worlds, worlds, strict=True):
             old[:] = new
-        self._seeds, self._tick, self._begun, self._episodes = seeds, tick, begun, episodes
+        self._seeds, self._begun, self._counter = seeds, begun, counter
 
     def _set_seeds(self, seeds: list[int]) -> None:
         """Gives each environment the generator that Gymnasium makes of its seed."""
-        if min(seeds) < 0:
-            raise ValueError(f"a seed must not be negative, got {min(seeds)}")
         low = 2**64 - 1
         for row, seed in zip(self._worlds.random, seeds, strict=True):
             state: Any = np.random.PCG64(np.random.SeedSequence(seed)).state
@@ -186,27 +163,12 @@ class DoorKeyTreeVecEnv(WorldVecEnv):
             row[:] = np.array((*words, state["uinteger"], state["has_uint32"]), np.uint64)
         self._seeds = seeds
 
-    def _finished(self, which: np.ndarray) -> FinishedEpisodes:
-        unlocked = self._results.unlocked[which].astype(np.int64)
-        return FinishedEpisodes(
-            env=which.astype(np.int64),
-            tick=np.full(len(which), self._tick, np.int64),
-            length=self._results.length[which],
-            episode_return=unlocked.sum(1, dtype=np.float64),
-            achievements=unlocked,
-        )
-
-    def _read_episodes(self, columns: list[Any]) -> FinishedEpisodes:
-        dtypes = (np.int64, np.int64, np.int64, np.float64, np.int64)
-        finished = FinishedEpisodes(*(np.array(c, dtype) for c, dtype in zip(columns, dtypes, strict=True)))
-        count = len(finished.env)
-        if (
-            any(column.shape != (count,) for column in finished[:4])
-            or finished.achievements.shape != (count, len(self.achievement_names))
-            or not np.all((finished.env >= 0) & (finished.env < self.num_envs))
-        ):
-            raise ValueError("its finished episodes do not fit")
-        return finished
+    def _count(self, which: np.ndarray) -> None:
+        counter, unlocked = self._counter, self._results.unlocked[which]
+        counter.length[which] = self._results.length[which]
+        counter.achievements[which] = unlocked
+        counter.episode_return[which] = unlocked.sum(1)
+        counter.finish(which)
 
     def _require_begun(self, what: str) -> None:
         if not self._begun:
@@ -214,42 +176,23 @@ class DoorKeyTreeVecEnv(WorldVecEnv):
 
     def _obs_array(self, out: np.ndarray | None) -> np.ndarray:
         shape = (self.num_envs, IMAGE, IMAGE, 3)
-        if out is None:
-            return self._spare.take(shape)
-        if (
-            not isinstance(out, np.ndarray)
-            or out.dtype != np.uint8
-            or out.shape != shape
-            or not out.flags.c_contiguous
-            or not out.flags.writeable
-        ):
-            given = f"{out.dtype} {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
-            raise ValueError(f"out must be a writeable C-contiguous uint8 array of shape {shape}, got {given}")
-        return out
-
-    def _check_actions(self, actions: Any) -> np.ndarray:
-        array = np.asarray(actions)
-        if array.shape != (self.num_envs,) or array.dtype.kind not in "iu":
-            raise ValueError(
-                f"actions must be {self.num_envs} whole numbers, shape ({self.num_envs},), "
-                f"got {array.dtype} of shape {array.shape}: {actions!r}"
-            )
-        chosen = np.ascontiguousarray(array, np.int64)
-        wrong = chosen.view(np.uint64) >= NUM_ACTIONS
-        if wrong.any():
-            i = int(wrong.argmax())
-            raise ValueError(
-                f"an action is a whole number from 0 to {NUM_ACTIONS - 1}, got {array[i]} for environment {i}"
-            )
-        return chosen
+        return np.empty(shape, np.uint8) if out is None else arrays.check_out(out, shape)
 
     def _info(self, rows: np.ndarray, unlocked: np.ndarray) -> dict[str, Any]:
         """Infos as Gymnasium's vector environments give them: arrays, and masks of who has one."""
-        table: dict[str, np.ndarray] = {}
-        for k, name in enumerate(self.achievement_names):
-            table[name] = np.where(rows, unlocked[:, k], 0).astype(np.int64)
-            table[f"_{name}"] = rows.copy()
+        table = arrays.achievement_info(self.achievement_names, unlocked.astype(np.int64), rows)
         return {"achievements": table, "_achievements": rows.copy()}
+
+    def _final_infos(self, done: np.ndarray) -> dict[str, Any]:
+        final_obs = np.full(self.num_envs, None, dtype=object)
+        for i in np.flatnonzero(done):
+            final_obs[i] = self._final_obs[i].copy()
+        return {
+            "final_obs": final_obs,
+            "_final_obs": done.copy(),
+            "final_info": self._info(done, self._results.unlocked),
+            "_final_info": done.copy(),
+        }
 
 
 def _rows(images: np.ndarray) -> np.ndarray:
