@@ -100,9 +100,13 @@ class EpisodeCounter:
         self.tick = 0
         self._ended: list[FinishedEpisodes] = []
 
+    def abandon(self) -> None:
+        """Forgets the episodes under way."""
+        self._clear(np.arange(len(self.length)))
+
     def restart(self) -> None:
         """Everything from the beginning, as after a reset."""
-        self._clear(np.arange(len(self.length)))
+        self.abandon()
         self.tick = 0
         self._ended.clear()
 

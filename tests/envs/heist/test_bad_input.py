@@ -92,6 +92,15 @@ def test_without_procgen_one_sentence_names_the_command(monkeypatch):
     assert "\n" not in str(error.value)
 
 
+def test_without_a_system_library_one_sentence_says_what_to_install(procgen, monkeypatch):
+    def cannot_load(**options: object) -> None:
+        raise OSError("libGL.so.1: cannot open shared object file")
+
+    monkeypatch.setattr(procgen, "ProcgenGym3Env", cannot_load)
+    with pytest.raises(ValueError, match=r"\(libGL.so.1: cannot open shared object file\); .* libgl1"):
+        HeistVecEnv(num_envs=1)
+
+
 def test_foreign_and_damaged_states_are_refused(vec):
     saved = vec.save_state()
     header, body = arrays.unseal("heist", 1, {"num_envs": 3}, saved)

@@ -39,16 +39,22 @@ class Games:
     def __init__(self, num: int, threads: int, *, frames: bool = False) -> None:
         module, cffi = import_procgen()
         self.num = num
-        self._env = module.ProcgenGym3Env(
-            num=num,
-            env_name="heist",
-            distribution_mode="hard",
-            rand_seed=0,
-            num_levels=0,
-            start_level=0,
-            num_threads=0 if threads == 1 else threads,  # none of its own: they run in the caller's
-            render_mode="rgb_array" if frames else None,
-        )
+        try:
+            self._env = module.ProcgenGym3Env(
+                num=num,
+                env_name="heist",
+                distribution_mode="hard",
+                rand_seed=0,
+                num_levels=0,
+                start_level=0,
+                num_threads=0 if threads == 1 else threads,  # none of its own: they run in the caller's
+                render_mode="rgb_array" if frames else None,
+            )
+        except OSError as error:  # the wheel relies on the system for OpenGL and GLib
+            raise ValueError(
+                f"Procgen's library cannot be loaded ({error}); "
+                "on Debian and Ubuntu, `apt-get install libgl1 libglib2.0-0` brings what it needs"
+            ) from error
         self._buffer_size = module.MAX_STATE_SIZE
         self._ffi = cffi.FFI()
         self._buffer = self._ffi.new(f"char[{self._buffer_size}]")

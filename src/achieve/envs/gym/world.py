@@ -1,0 +1,213 @@
+"""Finds a Gymnasium environment by name, and says what it is like or why it cannot work."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+MIN_SIDE = 8
+
+
+class UnfitError(ValueError):
+    """An environment that cannot be used here; the message says why."""
+
+
+class WorkerError(RuntimeError):
+    """An environment that failed while it ran, or its process; the message ends with its traceback."""
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a vector environment must know of an environment before it runs many."""
+
+    image_shape: tuple[int, int, int]
+    num_actions: int
+    first_action: int
+    achievement_names: tuple[str, ...]
+    named: bool
+    """Whether the environment names its achievements; otherwise they are counted by order."""
+
+    def image(self, obs: Any) -> np.ndarray:
+        """An observation as height x width x channels, checked."""
+        array = np.asarray(obs)
+        if array.ndim == 2:
+            array = array[:, :, None]
+        if array.dtype != np.uint8 or array.shape != self.image_shape:
+            raise UnfitError(
+                f"its observation is {array.dtype} of shape {array.shape}, "
+                f"where its observation space promises uint8 of shape {self.image_shape}"
+            )
+        return array
+
+    def count(self, info: Mapping[str, Any], counts: np.ndarray) -> None:
+        """Writes how often each named achievement was done, as ``info`` tells it."""
+        told, known = info.get("achievements"), ", ".join(self.achievement_names)
+        if not isinstance(told, Mapping):
+            raise UnfitError(f"its info has no dictionary 'achievements' that counts {known}")
+        for name, count in told.items():
+            if name not in self.achievement_names:
+                raise UnfitError(f"its info counts an achievement {name!r} that was not announced; known are: {known}")
+            if not isinstance(count, int | np.integer | np.bool_):
+                raise UnfitError(f"its info counts the achievement {name!r} as {count!r}; a whole number is needed")
+            counts[self.achievement_names.index(name)] = int(count)
+
+
+def find_maker(name: str) -> Callable[[], Any]:
+    """What makes the environment called ``name``: ``module:function``, or an id that Gymnasium knows.
+
+    The current folder is searched for modules too, as with ``python -m``.
+    """
+    module_name, colon, rest = name.partition(":")
+    if not colon:
+        return lambda: _make_registered(name)
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module_name + ".").startswith(error.name + "."):
+            raise  # the module is there, but not something that it imports
+        raise UnfitError(f"Python does not find its module: {error}") from None
+    except (ValueError, TypeError) as error:  # an empty or relative name
+        raise UnfitError(f"it does not name a module: {error}") from None
+    for part in rest.split("."):
+        found = getattr(found, part, None)
+    if found is None:
+        if rest.replace(".", "_").isidentifier():
+            raise UnfitError(f"the module {module_name} has no {rest!r}")
+        return lambda: _make_registered(name)
+    if not callable(found):
+        raise UnfitError(f"{rest!r} is a {type(found).__name__}; a function that returns an environment is needed")
+    return found
+
+
+def _make_registered(name: str) -> Any:
+    try:
+        # What the checker would say is checked here, for any environment.
+        return gymnasium.make(name, disable_env_checker=True)
+    except gymnasium.error.Error as error:
+        raise UnfitError(f"Gymnasium cannot make it: {error}") from error
+
+
+def describe(env: Any, max_achievements: int) -> Description:
+    """What this environment is like; a ValueError that says why if it cannot work. Resets it."""
+    image_shape = _image_shape(getattr(env, "observation_space", None))
+    actions = getattr(env, "action_space", None)
+    if not isinstance(actions, gymnasium.spaces.Discrete):
+        raise UnfitError(
+            f"its action space is {actions!r}; only gymnasium.spaces.Discrete works, not continuous actions"
+        )
+    obs, info = check_reset(env.reset(seed=0))
+    names = _announced(env, info)
+    description = Description(
+        image_shape=image_shape,
+        num_actions=int(actions.n),
+        first_action=int(actions.start),
+        achievement_names=names or tuple(f"achievement_{k + 1}" for k in range(max_achievements)),
+        named=bool(names),
+    )
+    description.image(obs)
+    return description
+
+
+def check_reset(result: Any) -> tuple[Any, Mapping[str, Any]]:
+    """What `reset` returned, if it is what Gymnasium says."""
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise UnfitError(f"its reset returned {_short(result)}, not an observation and an info as in Gymnasium")
+    return result[0], _check_info(result[1])
+
+
+def check_step(result: Any) -> tuple[Any, float, bool, bool, Mapping[str, Any]]:
+    """What `step` returned, if it is what Gymnasium says and has a reward."""
+    if not isinstance(result, tuple) or len(result) != 5:
+        raise UnfitError(
+            f"its step returned {_short(result)}, not the five values of Gymnasium: "
+            "observation, reward, terminated, truncated, info"
+        )
+    obs, reward, terminated, truncated, info = result
+    try:
+        value = float(reward)
+    except (TypeError, ValueError):
+        value = float("nan")
+    if not np.isfinite(value):
+        raise UnfitError(f"its reward is {reward!r}; without rewards that are numbers there is nothing to learn from")
+    return obs, value, bool(terminated), bool(truncated), _check_info(info)
+
+
+def _check_info(info: Any) -> Mapping[str, Any]:
+    if not isinstance(info, Mapping):
+        raise UnfitError(f"its info is {info!r}, not a dictionary")
+    return info
+
+
+def _short(result: Any) -> str:
+    return f"{len(result)} values" if isinstance(result, tuple) else f"a {type(result).__name__}"
+
+
+def _image_shape(space: Any) -> tuple[int, int, int]:
+    wanted = "uint8 images of height x width or height x width x channels are needed"
+    if not isinstance(space, gymnasium.spaces.Box):
+        raise UnfitError(f"its observation space is {space!r}; {wanted}")
+    shape = space.shape if len(space.shape) == 3 else (*space.shape, 1)
+    if space.dtype != np.uint8 or len(shape) != 3 or shape[2] < 1:
+        raise UnfitError(f"its observations are {space.dtype} of shape {space.shape}; {wanted}")
+    if min(shape[:2]) < MIN_SIDE:
+        raise UnfitError(
+            f"its observations are of shape {space.shape}; {wanted}, at least {MIN_SIDE}x{MIN_SIDE}, the channels last"
+        )
+    return shape[0], shape[1], shape[2]
+
+
+def _announced(env: Any, info: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of the achievements, from the environment's attribute or its first info; none if it has neither."""
+    try:
+        told = env.get_wrapper_attr("achievement_names")
+    except AttributeError:
+        told = getattr(env, "achievement_names", None)
+    if told is None:
+        told = info.get("achievements")
+    if told is None:
+        return ()
+    names = (told,) if isinstance(told, str) else tuple(told)
+    if isinstance(told, str) or not names or not all(isinstance(name, str) for name in names):
+        raise UnfitError(f"its achievements are {told!r}; names are needed, such as ('collect_key', 'open_door')")
+    if len(set(names)) != len(names):
+        raise UnfitError(f"its achievements {told!r} are not all different")
+    return names
+
+
+@contextlib.contextmanager
+def blamed(what: str) -> Iterator[None]:
+    """Turns an error of the user's environment into one that says where it happened."""
+    try:
+        yield
+    except UnfitError as error:
+        raise WorkerError(f"{what} cannot be used: {error}") from error
+    except Exception as error:
+        raise WorkerError(f"{what} failed: {error!r}\n\n{traceback.format_exc()}") from error
+
+
+def examine(name: str, max_achievements: int) -> Description:
+    """Makes one environment of that name, looks at it and closes it; a ValueError if it cannot work."""
+    env = None
+    try:
+        env = find_maker(name)()
+        return describe(env, max_achievements)
+    except UnfitError as error:
+        raise UnfitError(f"the world {name} cannot be used: {error}") from error
+    except Exception as error:
+        raise WorkerError(f"the world {name} failed at a trial: {error!r}\n\n{traceback.format_exc()}") from error
+    finally:
+        # What fails on the way out must not hide why we leave.
+        with contextlib.suppress(Exception):
+            if env is not None:
+                env.close()

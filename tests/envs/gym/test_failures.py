@@ -1,0 +1,234 @@
+"""What cannot work is said; what fails under way is reported with its traceback, and leaves no process behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from achieve.envs import arrays
+from achieve.envs.gym import WorkerError
+from achieve.envs.gym.vec import GymVecEnv
+
+from .worlds import HERE
+
+
+def make(world: str, num_envs: int = 3, threads: int = 1, **kwargs) -> GymVecEnv:
+    return GymVecEnv(num_envs, 0, threads, id=f"{HERE}:{world}", **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("world", "said"),
+    [
+        ("Continuous", "only gymnasium.spaces.Discrete works, not continuous actions"),
+        ("Vectors", r"float32 of shape \(4,\); uint8 images"),
+        ("Floats", r"float32 of shape \(64, 64, 3\); uint8 images"),
+        ("ChannelsFirst", r"shape \(3, 64, 64\).*at least 8x8, the channels last"),
+        ("Several", "observation space is Dict.*uint8 images"),
+        ("OldReset", "reset returned a ndarray, not an observation and an info"),
+        ("BadNames", "its achievements are 'walk'; names are needed"),
+        ("TwiceNamed", "not all different"),
+        ("Missing", "has no 'Missing'"),
+        ("NUMBER", "'NUMBER' is a int; a function that returns an environment is needed"),
+        ("AchieveTest/None-v0", "Gymnasium cannot make it"),
+    ],
+)
+def test_what_cannot_work_is_said_at_once(world, said):
+    with pytest.raises(ValueError, match=said) as error:
+        make(world)
+    assert f"the world {HERE}:{world} cannot be used" in str(error.value) and "Traceback" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("no_such_module_anywhere:make", "Python does not find its module: No module named 'no_such_module_anywhere'"),
+        ("tests.no_such:make", "No module named 'tests.no_such'"),
+        (":make", "it does not name a module"),
+        ("Unregistered-v3", "Gymnasium cannot make it"),
+        ("", "id must be module:function"),
+        (None, "got None"),
+    ],
+)
+def test_names_that_are_nobodys(name, said):
+    with pytest.raises(ValueError, match=said):
+        GymVecEnv(1, id=name)
+
+
+def test_an_error_while_it_is_made_keeps_its_traceback(tmp_path, monkeypatch):
+    with pytest.raises(WorkerError, match=r"failed at a trial.*\n(.*\n)*.*licence has expired"):
+        make("broken")
+    (tmp_path / "half_a_world.py").write_text("import no_such_dependency\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(WorkerError, match="No module named 'no_such_dependency'"):
+        GymVecEnv(1, id="half_a_world:make")
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("world", "said"),
+    [
+        ("Raises", r"environment \d of the world .*:Raises failed: KeyError.*\n(.*\n)*.*worlds.py.*\n(.*\n)*.*a bug"),
+        ("RaisesAtReset", "no second episode"),
+        ("NoReward", "its reward is None; without rewards that are numbers there is nothing to learn from"),
+        ("NotANumber", "its reward is nan"),
+        ("OldStep", "its step returned 4 values, not the five values of Gymnasium"),
+        ("WrongPicture", r"its observation is uint8 of shape \(5, 5, 4\)"),
+        ("ListInfo", r"its info is \[\], not a dictionary"),
+        ("Silent", "its info has no dictionary 'achievements' that counts third"),
+        ("Unannounced", "counts an achievement 'surprise' that was not announced; known are: walk"),
+        ("Uncountable", "counts the achievement 'walk' as 'often'; a whole number"),
+    ],
+)
+def test_what_fails_under_way_is_reported(world, said, threads):
+    vec = make(world, num_envs=2, threads=threads, unlock_threshold=0.5)
+    processes = [w.process for w in vec._crew._workers] if threads == 2 else []
+    vec.reset()
+    with pytest.raises(WorkerError, match=said):
+        for _ in range(30):
+            vec.step([0, 1])
+    assert all(process.poll() is not None for process in processes)
+    with pytest.raises(WorkerError, match="closed, or one has failed"):
+        vec.reset()
+    vec.save_state()
+    vec.close()
+
+
+@pytest.mark.parametrize(
+    ("world", "said"),
+    [
+        ("Dies", "the worker process of environments 0 to 1 of the world .* was killed by SIGKILL"),
+        ("DiesWithChild", "was killed by SIGKILL"),
+        ("Exits", "ended with exit code 7"),
+        ("NoPickle", "sending the infos of the world .* failed"),
+    ],
+)
+def test_a_dead_worker_is_noticed_and_the_others_are_ended(world, said):
+    vec = make(world, num_envs=4, threads=2, infos="all" if world == "NoPickle" else "none")
+    processes = [w.process for w in vec._crew._workers]
+    with pytest.raises(WorkerError, match=said):
+        vec.reset()
+        for _ in range(30):
+            vec.step([0, 1, 1, 1])
+    assert all(process.poll() is not None for process in processes)
+    vec.close()
+
+
+def test_a_worker_killed_between_steps():
+    vec = make("Count", num_envs=2, threads=2)
+    vec.reset()
+    process = vec._crew._workers[1].process
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    with pytest.raises(WorkerError, match=r"worker process of environment 1 .* was killed by SIGKILL"):
+        vec.step([0, 0])
+
+
+def test_workers_leave_stopping_to_the_caller_and_end_with_it():
+    vec = make("Count", num_envs=2, threads=2)
+    vec.reset()
+    processes = [w.process for w in vec._crew._workers]
+    for process in processes:
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+    vec.step([0, 0])
+    vec.close()
+    assert [process.poll() for process in processes] == [0, 0]
+    script = (
+        "import os, signal\n"
+        "from achieve.envs.gym.vec import GymVecEnv\n"
+        f"vec = GymVecEnv(2, 0, 2, id='{HERE}:Count'); vec.reset()\n"
+        "print(*[w.process.pid for w in vec._crew._workers], flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    # communicate() returns when the last process that holds the pipe is gone: the workers too.
+    done = subprocess.run(
+        [sys.executable, "-c", script], env={"PYTHONPATH": "src:."}, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == -signal.SIGKILL and len(done.stdout.split()) == 2, done.stderr
+
+
+def test_a_forgotten_environment_ends_its_workers():
+    vec = make("Count", num_envs=2, threads=2)
+    processes = [w.process for w in vec._crew._workers]
+    del vec
+    assert [process.poll() for process in processes] == [0, 0]
+
+
+@pytest.fixture(scope="module")
+def vec():
+    vec = make("Grey", threads=1)
+    vec.reset()
+    yield vec
+    vec.close()
+
+
+@pytest.mark.parametrize(
+    "actions",
+    [
+        [0, 1],
+        [[0, 1, 2]],
+        0,
+        [0, 1, 5],
+        [0, -1, 2],
+        np.array([0, 1, 2**63], np.uint64),
+        [0.0, 1.0, 2.0],
+        [0, 1, float("nan")],
+        [True, False, True],
+        ["a", "b", "c"],
+        [None, 1, 2],
+    ],
+)
+def test_wrong_actions_are_refused_and_change_nothing(vec, actions):
+    before, shown = vec.save_state(), vec.observe()
+    with pytest.raises(ValueError, match="whole number"):
+        vec.step(actions)
+    assert vec.save_state() == before and (vec.observe() == shown).all()
+
+
+def test_wrong_out_is_refused(vec):
+    for call in (lambda out: vec.step([0, 1, 2], out=out), lambda out: vec.reset(out=out)):
+        with pytest.raises(ValueError, match=r"uint8 array of shape \(3, 84, 84, 1\)"):
+            call(np.zeros((3, 84, 84), np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"num_envs": 0}, "num_envs must be a whole number from 1, got 0"),
+        ({"threads": 0}, "threads must be a whole number from 1 or None, got 0"),
+        ({"infos": "some"}, "none, final, all, got 'some'"),
+        ({"unlock_threshold": float("nan")}, "unlock_threshold must be a number, got nan"),
+        ({"unlock_threshold": "1"}, "got '1'"),
+        ({"max_achievements": 0}, "max_achievements must be a whole number from 1, got 0"),
+    ],
+)
+def test_wrong_arguments(arguments, said):
+    with pytest.raises(ValueError, match=said):
+        make("Grey", **arguments)
+
+
+def test_foreign_and_damaged_states_are_refused(vec):
+    saved = vec.save_state()
+    header, _ = arrays.unseal("gym", 1, {}, saved)
+    other = make("Named")
+    wrong = [
+        (saved[:-1], "truncated or damaged"),
+        (b"", "not a saved state of achieve's gym"),
+        (other.save_state(), "another environment: id .*:Named"),
+        (arrays.seal("gym", 1, header, b"more"), "cannot be read"),
+        (arrays.seal("gym", 1, {**header, "next_episode": [1, 2]}), "cannot be read"),
+        (arrays.seal("gym", 1, {**header, "next_episode": [1, 2, -1]}), "cannot be read"),
+        (arrays.seal("gym", 1, {**header, "counter": {**header["counter"], "length": [1]}}), "cannot be read"),
+        (arrays.seal("gym", 3, header), "format 3"),
+    ]
+    for data, said in wrong:
+        with pytest.raises(ValueError, match=said):
+            vec.load_state(data)
+        assert vec.save_state() == saved
+    vec.step([0, 0, 0])
+    other.close()
