@@ -38,7 +38,7 @@ from achieve.envs.minigrid import DoorKeyTreeEnv, DoorKeyTreeVecEnv  # noqa: E40
 from achieve.envs.minigrid.engine import draw_all, reset_all  # noqa: E402
 
 PACKAGES = ("achieve", "minigrid", "numpy", "numba", "gymnasium")
-SKILLED = 93
+SKILLED = 94
 """Mean length of the episodes of a player who knows the level, which are the shortest and so need the most resets."""
 
 
@@ -185,6 +185,24 @@ def time_breakdown(seconds: float) -> Table:
     )
 
 
+def random_agent(episodes: int) -> Table:
+    """How far random actions get: one episode in each of many environments."""
+    vec = DoorKeyTreeVecEnv(episodes, seed=0, infos="none")
+    out, _ = vec.reset()
+    rng = np.random.default_rng(0)
+    for _ in range(DoorKeyTreeEnv().max_steps):
+        vec.step(rng.integers(0, 7, episodes), out=out)
+    # Of an environment that ended early, only the first episode counts.
+    ended = vec.pop_episodes()
+    first = np.unique(ended.env, return_index=True)[1]
+    achieved = ended.achievements[first]
+    rows: list[tuple[Any, ...]] = [
+        (name, 100 * float(share)) for name, share in zip(vec.achievement_names, achieved.mean(0), strict=True)
+    ]
+    rows.append(("return", float(ended.episode_return[first].mean())))
+    return Table("A random agent", ("achievement", "success, %"), rows, f"{len(first):,} episodes.")
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="3 rounds of half a second")
@@ -196,7 +214,13 @@ def main(argv: list[str] | None = None) -> None:
     rounds = args.rounds or (3 if args.quick else 7)
     seconds = args.seconds or (0.5 if args.quick else 2.0)
     tables: list[Table] = []
-    for make in (machine, lambda: rates(rounds, seconds), lambda: time_breakdown(seconds)):
+    episodes = 1024 if seconds >= 0.5 else 64
+    for make in (
+        machine,
+        lambda: rates(rounds, seconds),
+        lambda: time_breakdown(seconds),
+        lambda: random_agent(episodes),
+    ):
         tables.append(make())
         print(tables[-1].markdown() + "\n", flush=True)
     command = f"python benchmarks/minigrid.py --rounds {rounds} --seconds {seconds:g}"

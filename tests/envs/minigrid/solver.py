@@ -7,7 +7,7 @@ proven solvable. It never uses what the generator knows, such as where the rooms
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import numpy as np
 
@@ -67,7 +67,7 @@ class Level:
                     queue.append(cell)
         return found
 
-    def path(self, wanted: Callable[[Cell], bool]) -> list[int]:
+    def path(self, wanted: Callable[[Cell], bool]) -> list[int] | None:
         """A short way to where the cell in front is a wanted one, through doors that are shut but not locked too."""
         start = (self.x, self.y, self.direction)
         came: dict[tuple[int, int, int], tuple[tuple[int, int, int], tuple[int, ...]] | None] = {start: None}
@@ -90,7 +90,30 @@ class Level:
                 if after not in came:
                     came[after] = (pose, how)
                     queue.append(after)
-        raise AssertionError("there is no way")
+        return None
+
+    def route(self, target: Cell) -> list[Cell]:
+        """The cells of a short way to a cell, as if nothing that can be picked up were in the way."""
+        came: dict[Cell, Cell | None] = {(self.x, self.y): None}
+        queue = deque(came)
+        while queue:
+            cell: Cell | None = queue.popleft()
+            if cell == target:
+                way: list[Cell] = []
+                while cell is not None:
+                    way.append(cell)
+                    cell = came[cell]
+                return way[::-1]
+            assert cell is not None
+            for dx, dy in STEP:
+                after = (cell[0] + dx, cell[1] + dy)
+                if after not in came and (after == target or self._passable(after) or self.is_thing(after)):
+                    came[after] = cell
+                    queue.append(after)
+        raise AssertionError("there is no way, whatever is moved")
+
+    def is_thing(self, cell: Cell) -> bool:
+        return bool(self.grid[cell[1], cell[0]] >= self.first_item)
 
     def _find(self, mask: np.ndarray) -> Cell:
         (y,), (x,) = np.nonzero(mask)
@@ -124,23 +147,43 @@ def take(level: Level, room: int) -> Iterator[int]:
     yield from go(level, level.item(room), PICKUP)
 
 
-def put_down(level: Level) -> Iterator[int]:
-    """Drops what is carried where it shuts nothing off: every other cell stays within reach."""
+def put_down(level: Level, keep_clear: Collection[Cell] = ()) -> Iterator[int]:
+    """Drops what is carried where it shuts nothing off, every other cell staying within reach; or near enough."""
     before = level.reachable()
 
+    def free(cell: Cell) -> bool:
+        return cell in before and cell not in keep_clear and bool(level.grid[cell[1], cell[0]] == EMPTY)
+
     def harmless(cell: Cell) -> bool:
-        if cell not in before or level.grid[cell[1], cell[0]] != EMPTY:
+        if not free(cell):
             return False
         beside_door = any(level.grid[cell[1] + dy, cell[0] + dx] not in (EMPTY, WALL) for dx, dy in STEP)
         return not beside_door and len(level.reachable(cell)) == len(before) - 1
 
-    yield from level.path(harmless)
+    path = level.path(harmless)
+    path = level.path(free) if path is None else path
+    assert path is not None, "there is no room to put anything down"
+    yield from path
     yield DROP
 
 
 def go(level: Level, cell: Cell, action: int) -> Iterator[int]:
-    yield from level.path(lambda front: front == cell)
+    """Goes where the cell is in front, moving aside what is in the way, and acts."""
+    while (path := level.path(lambda front: front == cell)) is None:
+        yield from clear_way(level, cell)
+    yield from path
     yield action
+
+
+def clear_way(level: Level, cell: Cell) -> Iterator[int]:
+    """Moves the first thing on the way aside, and takes up again what was carried."""
+    route, carried = level.route(cell), level.carrying
+    if carried >= 0:
+        yield from put_down(level, route)
+    yield from go(level, next(step for step in route if level.is_thing(step)), PICKUP)
+    yield from put_down(level, route)
+    if carried >= 0:
+        yield from take(level, carried)
 
 
 def level_of(env: DoorKeyTreeEnv) -> tuple[np.ndarray, np.ndarray]:

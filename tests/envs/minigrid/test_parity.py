@@ -83,7 +83,7 @@ def test_lockstep_under_random_play() -> None:
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.95])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_lockstep_for_long(layout: str, share: float) -> None:
-    lockstep(layout, num_envs=8, ticks=3000, share=share)
+    lockstep(layout, num_envs=4, ticks=1500, share=share)
 
 
 def test_random_numbers_are_numpys() -> None:

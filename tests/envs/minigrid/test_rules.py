@@ -71,7 +71,9 @@ def test_a_locked_door_needs_its_own_key() -> None:
     play(env, level, until="collect_red_key")
     red, blue = env.room_doors[1:3]
     for door, opens in ((blue, False), (red, True)):
-        for action in level.path(lambda cell, door=door: cell == tuple(door.cur_pos)):
+        way = level.path(lambda cell, door=door: cell == tuple(door.cur_pos))
+        assert way is not None
+        for action in way:
             env.step(action)
         level.refresh(*level_of(env))
         assert front(env) is door and door.is_locked

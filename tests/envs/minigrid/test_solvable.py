@@ -45,13 +45,26 @@ def check_levels(layout: str, num_envs: int, play_before: int = 0) -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_level_is_solvable(layout: str) -> None:
-    check_levels(layout, num_envs=100)
+    check_levels(layout, num_envs=60)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_thousand_levels_are_solvable(layout: str) -> None:
     check_levels(layout, num_envs=1000)
+
+
+def test_how_long_a_player_who_knows_the_level_needs() -> None:
+    """The figures that the documentation and the benchmark state."""
+    lengths = []
+    for seed in range(200):
+        vec = DoorKeyTreeVecEnv(1, seed=[seed], infos="none")
+        vec.reset()
+        solver = Solver(vec, 0)
+        while not vec.step([solver.action()])[2][0]:
+            pass
+        lengths += vec.pop_episodes().length.tolist()
+    assert (round(np.mean(lengths)), max(lengths)) == (94, 115)
 
 
 @pytest.mark.parametrize("layout", ["default", "branching"])
@@ -117,7 +130,9 @@ def test_a_key_cannot_be_left_in_a_doorway() -> None:
     while vec._worlds.agent[0, CARRYING] < 0:
         vec.step([solver.action()])
     grid, agent = vec._worlds.grid[0], vec._worlds.agent[0]
-    for action in solver.level.path(lambda front: front == solver.level.door(0)):
+    way = solver.level.path(lambda front: front == solver.level.door(0))
+    assert way is not None
+    for action in way:
         vec.step([action])
     before = grid.copy()
     vec.step([4])

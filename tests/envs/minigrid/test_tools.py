@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image
 
 from achieve.envs.minigrid import DoorKeyTreeEnv, Tree, pixel_env
+from achieve.envs.minigrid.engine import compiled
 from achieve.envs.minigrid.picture import graph_positions, level_picture, main
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -36,11 +37,13 @@ def test_benchmark_reports_every_table(tmp_path: pathlib.Path) -> None:
         "Machine and versions",
         "One thread, random actions, resets and images included",
         "Where the time goes",
+        "A random agent",
     ]
     names, rates, *_ = zip(*tables["One thread, random actions, resets and images included"], strict=True)
     assert names[0] == "MiniGrid, one environment" and len(names) == 6 and all(rate > 0 for rate in rates)
     assert [row[0] for row in tables["Where the time goes"]] == ["reset", "action", "image"]
     assert all(math.isfinite(value) for row in tables["Where the time goes"] for value in row[1:])
+    assert [row[0] for row in tables["A random agent"]] == [*Tree.make().achievement_names, "return"]
     for title in tables:
         assert f"### {title}" in report.read_text() and f"### {title}" in result.stdout
 
@@ -59,6 +62,32 @@ import achieve.envs.minigrid.vec
     assert result.returncode != 0
     last = result.stderr.strip().splitlines()[-1]
     assert "needs the package minigrid: pip install 'achieve[minigrid]'" in last
+
+
+def test_compiling_is_announced_and_its_result_kept(tmp_path: pathlib.Path) -> None:
+    script = """
+import os
+os.environ["NUMBA_CACHE_DIR"] = "cache"
+import achieve.envs.minigrid.engine as engine
+from achieve.envs.minigrid import DoorKeyTreeVecEnv
+def compiled_calls():
+    parts = (engine.reset_all, engine.draw_all, engine.step_all)
+    return sum(sum(part.stats.cache_misses.values()) for part in parts)
+vec = DoorKeyTreeVecEnv(2)
+made = compiled_calls()
+vec.reset(), vec.step([0, 0]), vec.observe()
+DoorKeyTreeVecEnv(3, depth=2, infos="none").reset()
+print(made, compiled_calls())
+"""
+    first, second = (run_python("-c", script, cwd=tmp_path) for _ in range(2))
+    assert (first.stdout, second.stdout) == ("3 3\n", "0 0\n"), first.stderr + second.stderr
+    assert first.stderr.count("compiling the MiniGrid world") == 1 and second.stderr == ""
+
+
+def test_without_a_folder_to_keep_it_in_code_is_compiled_all_the_same() -> None:
+    space: dict = {}
+    exec("def double(x): return 2 * x", space)  # a function without a file: Numba cannot keep its code
+    assert compiled(space["double"])(21) == 42
 
 
 def test_importing_prints_nothing(tmp_path: pathlib.Path) -> None:

@@ -8,10 +8,13 @@ each room but the last holds. A thing is known by the room it comes from; two do
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numba
 import numpy as np
+from numba.core import event
 
 EMPTY, WALL, GOAL, FIRST_DOOR = 0, 1, 2, 3
 OPEN, CLOSED, LOCKED = 0, 1, 2
@@ -28,7 +31,15 @@ _ONE, _ZERO = np.uint64(1), np.uint64(0)
 _MULTIPLIER_HIGH, _MULTIPLIER_LOW = np.uint64(0x2360ED051FC65DA4), np.uint64(0x4385DF649FCCF645)
 """PCG64's multiplier; its generator is NumPy's default one, and MiniGrid draws its levels from it."""
 
-compiled: Any = numba.njit(cache=True, nogil=True)
+log = logging.getLogger("achieve")
+
+
+def compiled(function: Callable[..., Any]) -> Any:
+    """Compiles a function at its first call and keeps the machine code, if there is a folder to keep it in."""
+    try:
+        return numba.njit(cache=True, nogil=True)(function)
+    except RuntimeError:  # Numba found no folder that it may write to
+        return numba.njit(nogil=True)(function)
 
 
 class Layout(NamedTuple):
@@ -62,6 +73,36 @@ class Results(NamedTuple):
 
 def num_codes(rooms: int) -> int:
     return FIRST_DOOR + 3 * rooms + rooms - 1
+
+
+class Announcer(event.Listener):
+    """Says, once per process, why the first use takes long."""
+
+    said = False
+
+    def on_start(self, event: Any) -> None:
+        if not Announcer.said and event.data["dispatcher"].py_func.__module__ == __name__:
+            Announcer.said = True
+            log.warning("achieve: compiling the MiniGrid world for this machine (some seconds, once)")
+
+    def on_end(self, event: Any) -> None:
+        pass
+
+
+def prepare(layout: Layout, worlds: Worlds, results: Results) -> None:
+    """Compiles what a game needs, or loads it, so that no step has to wait for that.
+
+    The arguments are for their types alone; nothing is played.
+    """
+    nobody, no_images = Worlds(*(array[:0] for array in worlds)), np.zeros((0, 64, 192), np.uint8)
+    announcer = Announcer()
+    event.register("numba:compile", announcer)
+    try:
+        reset_all(layout, nobody, no_images)
+        draw_all(layout, nobody, no_images)
+        step_all(layout, nobody, results, np.zeros(0, np.int64), no_images, no_images)
+    finally:
+        event.unregister("numba:compile", announcer)
 
 
 @compiled

@@ -13,7 +13,7 @@ from gymnasium.vector.utils import batch_space
 from .. import arrays
 from ..base import FinishedEpisodes, WorldVecEnv
 from . import snapshot
-from .engine import NUM_ACTIONS, Layout, Results, draw_all, reset_all, step_all
+from .engine import NUM_ACTIONS, Layout, Results, draw_all, prepare, reset_all, step_all
 from .env import IMAGE, check_layout
 from .tiles import tile_table
 from .tree import Tree
@@ -67,6 +67,7 @@ class DoorKeyTreeVecEnv(WorldVecEnv):
             length=np.zeros(n, np.int64),
             unlocked=np.zeros_like(self._worlds.unlocked),
         )
+        prepare(self._layout, self._worlds, self._results)
         self._final_obs = np.zeros((n if infos != "none" else 0, IMAGE, IMAGE, 3), np.uint8)
         self._set_seeds(arrays.sub_seeds(seed, n))
         self._begun = False
