@@ -32,10 +32,10 @@ from achieve.analysis.score import score_run
 from achieve.analysis.tally import Tally
 from achieve.config import PRESETS, RUNTIME_FIELDS, EnvConfig, TrainConfig, to_dict, validate
 from achieve.data.buffer import RolloutBuffer
-from achieve.envs import FinishedEpisodes, find_world, make_vec
+from achieve.envs import find_world, make_vec
 from achieve.nn.model import ActorCritic, count_parameters
 from achieve.run.checkpoint import Checkpoint, CheckpointWriter, load_checkpoint
-from achieve.run.errors import CheckpointError, ConfigError, WorldFailedError
+from achieve.run.errors import CheckpointError, ConfigError
 from achieve.run.folder import RunFolder, differences, read_summary
 from achieve.run.hardware import describe
 from achieve.run.logs import JsonlWriter, episode_rows
@@ -44,6 +44,7 @@ from achieve.run.seeding import Generators, stream_seed, world_seeds
 from achieve.run.signals import StopRequest
 from achieve.run.trackers import TensorBoardTracker, Tracker, WandbTracker
 from achieve.run.weights import save_weights
+from achieve.run.worlds import opening, playing
 
 
 class Interrupted(KeyboardInterrupt):
@@ -102,8 +103,7 @@ class Trainer:
                 solver=self._transport_solver(),
             )
         self.rollouts = 0
-        self.restarted_at = 0
-        """Rollouts that had been done when the environments were last reset."""
+        self.restarted = False
         self.seconds: dict[str, float] = {}
         self.latest: dict[str, float] = {}
         self.world = find_world(env.name)
@@ -199,13 +199,7 @@ class Trainer:
         if not self.envs.exact_resume:
             self.collector.start()
             self.buffer.fresh[:] = True
-            self.restarted_at = self.rollouts
-
-    def finished_episodes(self) -> FinishedEpisodes:
-        """The episodes that ended since the last call, with the ticks of the whole run."""
-        finished: FinishedEpisodes = self.envs.pop_episodes()
-        before = self.restarted_at * self.config.algo.rollout_length
-        return finished._replace(tick=finished.tick + before)
+            self.restarted = True
 
     def _decisive_config(self) -> dict[str, Any]:
         """The settings that decide what is computed, without those that say how and where."""
@@ -228,6 +222,7 @@ def train(
         quiet: no progress display.
 
     Raises:
+        WorldFailedError: when an environment of the user's fails; calling again continues from the last checkpoint.
         Interrupted: on Ctrl-C or SIGTERM; calling again continues from the last checkpoint.
     """
     validate(config)
@@ -247,6 +242,8 @@ def train(
         with _forgotten_on_failure(run):
             trainer = Trainer(config, check)
         stack.callback(trainer.close)
+        way_on = f"The run in {path} is whole up to its last checkpoint; the same command continues it."
+        stack.enter_context(playing(way_on))
         episodes = stack.enter_context(JsonlWriter(run.episodes))
         metrics = stack.enter_context(JsonlWriter(run.metrics))
         checkpoint = load_checkpoint(run.checkpoint)
@@ -270,7 +267,7 @@ def train(
                     trainer.world.measure,
                 )
             )
-            if trainer.restarted_at:
+            if trainer.restarted:
                 progress.say("this world cannot be saved: the episodes under way were started anew, on unseen worlds")
         trainer.seconds["start"] = (
             trainer.seconds.get("start", 0.0) + time.perf_counter() - began
@@ -318,7 +315,7 @@ def _learn(
             statistics = trainer.learner.update(generators.shuffles)
         trainer.rollouts += 1
 
-        finished = trainer.finished_episodes()
+        finished = trainer.envs.pop_episodes()
         episodes.write_many(
             episode_rows(
                 finished, trainer.envs.achievement_names, config.env.num_envs, trainer.world.decimals
@@ -378,7 +375,7 @@ def _finish(trainer: Trainer, run: RunFolder) -> dict[str, Any]:
 def make_envs(config: TrainConfig) -> Any:
     """The training environments of a run, or a sentence on what is wrong with their settings."""
     env = config.env
-    try:
+    with opening(env.name):
         return make_vec(
             env.name,
             num_envs=env.num_envs,
@@ -387,8 +384,6 @@ def make_envs(config: TrainConfig) -> Any:
             infos="none",  # the learner looks at observations and rewards alone
             **env.arguments,
         )
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
 
 
 def default_folder(config: TrainConfig) -> Path:

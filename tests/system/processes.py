@@ -124,10 +124,12 @@ def _serve() -> None:
     import achieve.cli
     import achieve.train
 
-    envs = achieve.make_vec("crafter", num_envs=1, threads=1)
-    envs.reset()
-    envs.step(np.zeros(1, dtype=np.int64))
-    envs.close()
+    for world in ("crafter", "minigrid"):
+        with contextlib.suppress(ImportError):
+            envs = achieve.make_vec(world, num_envs=1, threads=1)
+            envs.reset()
+            envs.step(np.zeros(1, dtype=np.int64))
+            envs.close()
     running: set[int] = set()
     for line in sys.stdin:
         order = json.loads(line)

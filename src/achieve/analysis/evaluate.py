@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from achieve.envs import make_vec
 from achieve.run.errors import ConfigError, RunFolderError
 from achieve.run.files import atomic_file, reason
 from achieve.run.seeding import stream, world_seeds
+from achieve.run.worlds import opening, playing
 
 PARALLEL = 32
 _WORLDS = 2**31 - 1
@@ -50,7 +52,8 @@ def evaluate_random(config: TrainConfig, episodes: int = 100, *, seed: int = 0) 
     """The same for an agent that acts at random."""
     _check_seed(seed)
     rng = np.random.default_rng(stream(seed, "actions"))
-    envs: Any = make_vec(config.env.name, num_envs=1, seed=0, **config.env.arguments)
+    with opening(config.env.name):
+        envs: Any = make_vec(config.env.name, num_envs=1, seed=0, **config.env.arguments)
     count = envs.single_action_space.n
     envs.close()
     return play(lambda obs, *_: rng.integers(0, count, len(obs)), config, episodes, seed)
@@ -71,23 +74,24 @@ def play(
     quota = np.full(num_envs, episodes // num_envs) + (np.arange(num_envs) < episodes % num_envs)
     seeds = unseen_seeds(config, seed, num_envs, int(quota.max()))
     env = config.env
-    envs: Any = make_vec(env.name, num_envs=num_envs, seed=seeds, threads=env.threads, **env.arguments)
+    with opening(env.name):
+        envs: Any = make_vec(env.name, num_envs=num_envs, seed=seeds, threads=env.threads, **env.arguments)
     played = np.zeros(num_envs, dtype=np.int64)
     rows = []
-    observation, _ = envs.reset()
-    reward = done = None
-    while (played < quota).any():
-        actions = policy(observation, reward, done)
-        observation, reward, terminated, truncated, _ = envs.step(actions)
-        done = terminated | truncated
-        finished = envs.pop_episodes()
-        for k, env in enumerate(finished.env):
-            if played[env] < quota[env]:
-                played[env] += 1
-                rows.append((finished.length[k], finished.episode_return[k], finished.achievements[k]))
-                progress(len(rows))
-    names = tuple(envs.achievement_names)
-    envs.close()
+    with playing(), closing(envs):
+        observation, _ = envs.reset()
+        reward = done = None
+        while (played < quota).any():
+            actions = policy(observation, reward, done)
+            observation, reward, terminated, truncated, _ = envs.step(actions)
+            done = terminated | truncated
+            finished = envs.pop_episodes()
+            for k, i in enumerate(finished.env):
+                if played[i] < quota[i]:
+                    played[i] += 1
+                    rows.append((finished.length[k], finished.episode_return[k], finished.achievements[k]))
+                    progress(len(rows))
+        names = tuple(envs.achievement_names)
     lengths, returns, achievements = (np.array(column) for column in zip(*rows, strict=True))
     return Episodes(np.cumsum(lengths), lengths, returns, achievements.astype(np.int64), names)
 

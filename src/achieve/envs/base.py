@@ -47,7 +47,10 @@ class WorldVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         options: dict[str, Any] | None = None,
         out: np.ndarray | None = None,
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Starts every environment's next episode, and ticks at zero; ``out`` receives the observations."""
+        """Starts every environment's next episode; ``out`` receives the observations.
+
+        Ticks start at zero, except in the reset that follows the `load_state` of a world without `exact_resume`.
+        """
 
     @abstractmethod
     def step(

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from achieve.agent import Agent
 from achieve.analysis.evaluate import unseen_seeds
 from achieve.run.errors import ConfigError
+from achieve.run.worlds import playing
 from achieve.viz.players import make_player
 from achieve.viz.video import GAME, Moment
 
@@ -25,7 +26,7 @@ def episode_moments(
     agent: Agent, seed: int, *, greedy: bool = False, max_steps: int | None = None, draw: bool = True
 ) -> Iterator[Moment]:
     """Play the first world of an environment seed, frame by frame. Without ``draw`` the frames are observations."""
-    with closing(make_player(agent.config.env, seed)) as player:
+    with playing(), closing(make_player(agent.config.env, seed)) as player:
         agent.reset(seed)
         observation = player.reset()
         reward: float | None = None

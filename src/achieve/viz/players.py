@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from achieve.config import EnvConfig
 from achieve.envs import make_vec
+from achieve.run.worlds import opening
 
 Picture = NDArray[np.uint8]
 
@@ -44,11 +45,12 @@ class Player(Protocol):
 
 def make_player(env: EnvConfig, seed: int) -> Player:
     """A player of the first world of that environment seed."""
-    if env.name == "crafter":
-        return CrafterPlayer(seed)
-    if env.name == "minigrid":
-        return MiniGridPlayer(seed)
-    return VectorPlayer(env, seed)
+    with opening(env.name):
+        if env.name == "crafter":
+            return CrafterPlayer(seed)
+        if env.name == "minigrid":
+            return MiniGridPlayer(seed)
+        return VectorPlayer(env, seed)
 
 
 class CrafterPlayer:

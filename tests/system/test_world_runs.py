@@ -1,0 +1,254 @@
+"""Each world end to end on a tiny config: trained by the command line, killed, continued, scored, evaluated, shown."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from achieve.analysis.episodes import load_episodes
+from achieve.run.checkpoint import Checkpoint
+from achieve.train import Trainer
+from tests.conftest import Optional
+from tests.system.conftest import Command
+from tests.system.own_world import CRASH, LIMIT
+from tests.system.processes import Child, Nursery
+from tests.system.runs import FILES, assert_same_run, checkpoint_file, read, rows
+from tests.system.tiny import tiny_config, write_settings
+
+Start = Callable[..., Child]
+OWN = "tests.system.own_world"
+# Long enough that episodes of 750 and up to 1,000 steps end within a phase.
+LONG = {
+    "algo": {"rollout_length": 64},
+    "distill": {"rollouts_per_phase": 12},
+    "total_steps": 4 * 64 * 12 * 2,
+    "score_steps": 4 * 64 * 12 * 2,
+}
+# An agent that has learned nothing opens few locks; with this seed it opens one in an episode that can be distilled.
+FLAGS = {"heist": ("--seed", 1)}
+
+
+@pytest.fixture(scope="module")
+def start(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Start:
+    """Trains a world in a folder, as a process of its own: ``start(world, folder, *flags)``."""
+    settings = write_settings(tmp_path_factory.mktemp("settings") / "long.json", **LONG)
+
+    def run(world: str, folder: Path, *flags: object, slow_writes: float = 0.0) -> Child:
+        command = ("train", "--config", settings, "--env", world, "--folder", folder, "--no-report", *flags)
+        return nursery.start(*command, *FLAGS.get(world, ()), slow_writes=slow_writes)
+
+    return run
+
+
+@pytest.fixture(scope="module", params=["minigrid", "heist"])
+def trained(
+    request: pytest.FixtureRequest, start: Start, optional: Optional, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, Path]:
+    """A world and the folder of a run in it, trained without interruption. Not to be written to."""
+    optional.module({"minigrid": "minigrid", "heist": "procgen"}[request.param])
+    folder = tmp_path_factory.mktemp(request.param) / "run"
+    start(request.param, folder, "--quiet").run()
+    return request.param, folder
+
+
+def test_run_leaves_what_a_run_leaves(trained: tuple[str, Path]) -> None:
+    world, folder = trained
+    assert {path.name for path in folder.iterdir() if not path.name.startswith(".")} == FILES
+    assert read(folder / "config.json")["config"]["env"]["name"] == world
+    summary = read(folder / "summary.json")
+    assert summary["steps"] == LONG["total_steps"]
+    assert {"minigrid": "minigrid", "heist": "procgen-mirror"}[world] in summary["versions"]
+    phases = [row for row in rows(folder / "metrics.jsonl") if row["kind"] == "distill"]
+    assert sum(row["usable"] for row in phases) > 0, "or nothing was distilled"
+    assert sum(row["prediction_updates"] for row in phases) > 0
+
+
+def test_killed_run_continues_bit_for_bit(trained: tuple[str, Path], start: Start, tmp_path: Path) -> None:
+    world, reference = trained
+    folder = tmp_path / "run"
+    child = start(world, folder, "--quiet", slow_writes=0.004)
+    assert child.wait_for(checkpoint_file(folder).exists)
+    child.send(signal.SIGKILL)
+    child.wait()
+    assert not (folder / "summary.json").exists()
+    start(world, folder, "--quiet").run()
+    assert_same_run(folder, reference)
+
+
+def test_score_is_by_the_worlds_measure(trained: tuple[str, Path], achieve: Command) -> None:
+    world, folder = trained
+    summary = read(folder / "summary.json")
+    code, out, err = achieve("score", folder)
+    assert (code, err) == (0, "")
+    if world == "heist":
+        measured, column = summary["gem_success_rate"], "gem %"
+        assert "score" not in summary and "Gem and reward: success rate" in out
+        assert "Read before 25,000,000 steps" in out
+    else:
+        measured, column = summary["score"], "score %"
+        assert "Reward: mean return" in out and "Read before 1,000,000 steps" in out
+    assert column in out
+    cell = "-" if measured is None else f"{measured:.2f}"
+    assert re.search(rf"│ run +│ +[\d,]+ │ +{summary['episodes']} │ +{re.escape(cell)} │", out), out
+    last = [row for row in rows(folder / "metrics.jsonl") if row["kind"] == "ppo"][-1]
+    assert ("gem_success_rate" in last, "score" in last) == (world == "heist", world != "heist")
+
+
+def test_evaluation_and_video(trained: tuple[str, Path], achieve: Command, tmp_path: Path) -> None:
+    world, folder = trained
+    code, out, err = achieve("eval", folder, "--episodes", 2, "--out", tmp_path / "e.jsonl")
+    assert (code, err) == (0, "") and "Final policy, unseen worlds" in out
+    episodes = load_episodes(tmp_path / "e.jsonl")
+    assert len(episodes.length) == 2
+    rates = 100 * (episodes.achievements > 0).mean(0)
+    if world == "heist":
+        assert f"│ {rates[episodes.names.index('gem')]:.2f} │" in re.sub(" +", " ", out)
+    code, out, err = achieve("video", folder, "--out", tmp_path / "v.gif", "--max-steps", 4)
+    assert (code, err) == (0, "") and "v.gif: 5 frames" in out
+
+
+def test_runs_of_two_worlds_have_two_tables(trained: tuple[str, Path], finished: Path, achieve: Command) -> None:
+    world, folder = trained
+    code, out, _ = achieve("score", finished, folder)
+    assert code == 0
+    assert out.count("Training score, ") == 2 and "mean ± std" not in out
+    assert {"minigrid": "Training score, MiniGrid", "heist": "Training score, Heist"}[world] in out
+
+
+SHORT = ("--env.num-envs", 4, "--distill.rollouts-per-phase", 2, "--total-steps", 1024, "--score-steps", 1024)
+
+
+def test_own_world_in_workers_is_continued_with_new_episodes(start: Start, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    flags = (*SHORT, "--env.threads", 2)
+    child = start(f"{OWN}:make_env", folder, "--quiet", *flags, slow_writes=0.004)
+    assert child.wait_for(checkpoint_file(folder).exists)
+    child.send(signal.SIGKILL)
+    child.wait()
+    assert not (folder / "summary.json").exists()
+    told = start(f"{OWN}:make_env", folder, *flags).run()
+    assert told.count("the episodes under way were started anew") == 1
+    logged = rows(folder / "episodes.jsonl")
+    assert all(a["step"] <= b["step"] for a, b in pairwise(logged)), "the log goes on where it was"
+    assert logged[-1]["step"] <= 1024 < logged[-1]["step"] + 4 * LIMIT
+    assert {row["length"] <= LIMIT for row in logged} == {True}
+    assert all(row["reward"] == 0.5 * sum(v for k, v in row.items() if k.startswith("achievement_")) for row in logged)
+    summary = read(folder / "summary.json")
+    assert summary["steps"] == 1024 and summary["success_rates"]["achievement_1"] > 0
+    distilled = [row for row in rows(folder / "metrics.jsonl") if row["kind"] == "distill"]
+    assert sum(row["matching_updates"] for row in distilled) > 0
+
+
+def test_own_world_has_a_report(achieve: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from achieve.viz import run_page
+
+    monkeypatch.setattr(run_page, "RANDOM_EPISODES", 3)
+    monkeypatch.chdir(tmp_path)
+    settings = write_settings(tmp_path / "s.json", preset="quick", **LONG)
+    code, out, err = achieve("train", "--config", settings, "--env", f"{OWN}:make_env", "--quiet", *SHORT)
+    assert (code, err) == (0, "")
+    folder = Path("runs/quick-tests.system.own_world-make_env-s0")
+    assert (folder / "index.html").exists() and (folder / "video.mp4").exists()
+    page = (folder / "index.html").read_text()
+    assert f"{OWN}:make_env: quick, seed 0" in page and "published" not in page
+    assert "not comparable" not in out
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_world_that_fails_leaves_a_run_to_continue(
+    achieve: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = write_settings(tmp_path / "s.json", **LONG)
+    folder = tmp_path / "run"
+    command = ("train", "--config", settings, "--env", f"{OWN}:make_fragile", "--folder", folder)
+    command = (*command, "--quiet", "--no-report", "--env.threads", threads, *SHORT)
+
+    def crash_after_the_first_checkpoint(self: Any, *saved: Any) -> None:
+        save(self, *saved)
+        self.wait()
+        CRASH.touch()
+
+    from achieve.run.checkpoint import CheckpointWriter
+
+    save = CheckpointWriter.save
+    with monkeypatch.context() as patch:
+        patch.setattr(CheckpointWriter, "save", crash_after_the_first_checkpoint)
+        code, _, err = achieve(*command)
+    assert code == 2
+    assert "OSError: the staircase has fallen down" in err and "own_world.py" in err, err
+    assert f"The run in {folder} is whole up to its last checkpoint; the same command continues it." in err
+    assert checkpoint_file(folder).exists() and not (folder / "summary.json").exists()
+    CRASH.unlink()
+    code, _, err = achieve(*command)
+    assert (code, err) == (0, "")
+    assert read(folder / "summary.json")["steps"] == 1024
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        (f"{OWN}:Continuous", "only gymnasium.spaces.Discrete works, not continuous actions"),
+        (f"{OWN}:Blind", "uint8 images of height x width or height x width x channels are needed"),
+        (f"{OWN}:nothing", "has no 'nothing'"),
+        ("no_such_module:make", "Python does not find its module"),
+        ("no/Such-v0", "Gymnasium cannot make it"),
+        ("CartPole-v1", "uint8 images"),
+    ],
+)
+def test_worlds_that_cannot_be_learned_in(achieve: Command, tmp_path: Path, name: str, sentence: str) -> None:
+    settings = write_settings(tmp_path / "s.json")
+    code, _, err = achieve("train", "--config", settings, "--env", name, "--folder", tmp_path / "run", "--quiet")
+    assert code == 2 and sentence in err, err
+    assert err.startswith("achieve train: ") and err.count("\n") == 1
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_world_whose_package_is_missing(
+    achieve: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Missing:
+        def find_spec(self, name: str, *_: Any) -> None:
+            if name.split(".")[0] in ("minigrid", "procgen"):
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    for name in [name for name in sys.modules if re.match(r"(achieve\.envs\.minigrid|minigrid|procgen)\b", name)]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Missing(), *sys.meta_path])
+    settings = write_settings(tmp_path / "s.json")
+    for world, remedy in (("minigrid", "pip install 'achieve[minigrid]'"), ("heist", "`make heist`")):
+        code, _, err = achieve("train", "--config", settings, "--env", world, "--folder", tmp_path / "run")
+        assert code == 2 and remedy in err and err.count("\n") == 1, err
+
+
+def test_restart_empties_memory_and_marks_episodes_as_begun() -> None:
+    """What is carried over from before belongs to episodes that are gone."""
+    own = {"name": f"{OWN}:make_env", "unlock_threshold": 0.0}
+    config = tiny_config(env=own, distill={"rollouts_per_phase": 2})
+    first = Trainer(config)
+    first.collector.start()
+    for _ in range(2):
+        first.collector.collect(first.generators.actions)
+        first.rollouts += 1
+    first.buffer.clear()
+    first.envs.pop_episodes()
+    tensors, state, blobs = first.save()
+    assert tensors["collector/memory"].any() and not first.buffer.fresh.all(), "or the test shows nothing"
+    second = Trainer(config)
+    second.load(Checkpoint({k: v.clone() for k, v in tensors.items()}, state, blobs))
+    assert second.restarted and second.buffer.fresh.all() and not second.collector.memory.any()
+    assert not torch.equal(second.collector.observation, first.collector.observation)
+    second.collector.collect(second.generators.actions)
+    ticks = second.envs.pop_episodes().tick
+    assert ticks.min() > 2 * config.algo.rollout_length, "the run's own count of steps goes on"
+    assert second.buffer.observations.shape[2:] == (20, 24, 1)
+    first.close()
+    second.close()
