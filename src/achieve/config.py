@@ -7,6 +7,7 @@ folder and is enough to rerun it: :func:`to_dict` and :func:`from_dict` are inve
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import types
 import typing
@@ -30,11 +31,19 @@ class EnvConfig:
     """Threads that step the environments; by default chosen from their number."""
     unlock_threshold: float = 0.15
     """A reward above this means an achievement was unlocked; by default the world's own."""
+    options: tuple[str, ...] = ()
+    """Settings of the world's own, each as name=value: `depth=3 branching=2` for minigrid."""
+
+    @property
+    def own_settings(self) -> dict[str, Any]:
+        """The options by name; a value is read as JSON where it is, and taken as text where not."""
+        return dict(_read_option(option) for option in self.options)
 
     @property
     def arguments(self) -> dict[str, Any]:
         """What a vector environment of this world is made with, besides its number, seeds and threads."""
-        return {"unlock_threshold": self.unlock_threshold} if find_world(self.name).by_reward else {}
+        told = {"unlock_threshold": self.unlock_threshold} if find_world(self.name).by_reward else {}
+        return {**told, **self.own_settings}
 
 
 @dataclass(frozen=True)
@@ -261,13 +270,28 @@ def get_preset(name: str) -> TrainConfig:
     return PRESETS[name]
 
 
+_NO_OPTIONS = ("name", "id", "num_envs", "seed", "threads", "infos", "unlock_threshold")
+
+
+def _read_option(option: str) -> tuple[str, Any]:
+    name, equals, value = option.partition("=")
+    if not equals or not name.isidentifier():
+        raise ConfigError(f"env.options has {option!r}; give name=value, such as depth=3")
+    if name in _NO_OPTIONS:
+        raise ConfigError(f"env.options has {option!r}, which is no option; a flag of its own or the run decides it")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        return name, value
+
+
 def with_world(config: TrainConfig, name: str) -> TrainConfig:
-    """The same run in another world, with what that world counts as an unlock."""
+    """The same run in another world, with what that world counts as an unlock and none of the old one's options."""
     if not is_known(name):
         raise ConfigError(f"there is no world named {name!r}; known are: {KNOWN}")
     if name == config.env.name:
         return config
-    env = replace(config.env, name=name, unlock_threshold=find_world(name).unlock_threshold)
+    env = replace(config.env, name=name, unlock_threshold=find_world(name).unlock_threshold, options=())
     return replace(config, env=env)
 
 
@@ -317,6 +341,7 @@ def validate(config: TrainConfig) -> None:
         distill__value_reg_coef=distill.value_reg_coef,
         distill__match_threshold=distill.match_threshold,
     )
+    _ = config.env.own_settings  # which says what is wrong with them
     for name, threads in (("env.threads", config.env.threads), ("torch_threads", config.torch_threads)):
         if threads is not None and threads < 1:
             raise ConfigError(f"{name} is {threads}; it must be 1 or more")
@@ -339,7 +364,10 @@ def validate(config: TrainConfig) -> None:
 
 def to_dict(config: TrainConfig) -> dict[str, Any]:
     """A JSON-ready tree; tuples become lists."""
-    return typing.cast(dict[str, Any], _plain(dataclasses.asdict(config)))
+    tree = typing.cast(dict[str, Any], _plain(dataclasses.asdict(config)))
+    if not config.env.options:
+        del tree["env"]["options"]  # so that a config from before there were options still is the same config
+    return tree
 
 
 def _plain(value: Any) -> Any:

@@ -7,6 +7,7 @@ from rich.console import Console
 
 from achieve.analysis.report import figure, score_markdown, score_tables
 from achieve.analysis.score import RunScore
+from achieve.envs import WORLDS, find_world
 
 
 def run(score: float, reward: float, rates: list[float], read_at: int = 1_000_000) -> RunScore:
@@ -47,6 +48,20 @@ def test_short_run_says_it_is_not_comparable() -> None:
     out = text(run(5.0, 3.0, [1.0, 2.0], read_at=100_000))
     assert "last 10,000 steps" in out
     assert "not comparable" in out
+
+
+def test_world_with_a_goal_has_its_column_and_notes() -> None:
+    heist = run(71.0, 12.5, [5.0, 90.0], read_at=25_000_000)._replace(world=WORLDS["heist"], reward_window=1_000_000)
+    out = text(heist)
+    assert "gem %" in out and "score %" not in out and "71.00" in out
+    assert "Gem and reward: success rate and mean return" in out and "1,000,000 steps" in out
+    assert "comparable" not in out
+    assert "Read before 25,000,000 steps" in text(heist._replace(read_at=1_000_000))
+    assert "| run | steps | episodes | gem % | reward |" in score_markdown(["a"], [heist])
+
+
+def test_own_world_is_compared_with_nothing() -> None:
+    assert "comparable" not in text(run(5.0, 3.0, [1.0, 2.0], read_at=1_000)._replace(world=find_world("pkg:make")))
 
 
 def test_markdown_rows() -> None:

@@ -13,9 +13,11 @@ from achieve.analysis.score import (
     final_reward,
     learning_curve,
     mean_std,
+    measure,
     score_run,
     success_rates,
 )
+from achieve.envs import WORLDS, find_world
 
 
 def make_episodes(count: int, envs: int = 4, seed: int = 0) -> Episodes:
@@ -100,6 +102,60 @@ def test_short_run_is_read_at_its_end_over_its_last_tenth() -> None:
     )
     result = score_run(episodes)
     assert (result.read_at, result.reward_window, result.reward) == (100_000, 10_000, 3.0)
+
+
+HEIST = WORLDS["heist"]
+
+
+def heist_episodes(steps: list[int], gems: list[int], returns: list[float] | None = None) -> Episodes:
+    counts = np.array([[1, gem] for gem in gems], int).reshape(-1, 2)
+    reward = np.array(returns if returns is not None else [2.0 + 10 * gem for gem in gems])
+    return Episodes(np.array(steps), np.full(len(steps), 9), reward, counts, ("blue_lock", "gem"))
+
+
+def test_world_with_a_goal_is_measured_by_its_last_episodes() -> None:
+    """Heist: gems of the last million steps of 25 million, by hand: two of three."""
+    steps = [1_000_000, 24_000_000, 24_000_001, 24_500_000, 25_000_000, 25_000_001]
+    episodes = heist_episodes(steps, [1, 1, 0, 2, 1, 0])
+    result = score_run(episodes, budget=25_000_000, world=HEIST)
+    assert (result.read_at, result.reward_window) == (25_000_000, 1_000_000)
+    assert result.score == pytest.approx(100 * 2 / 3)
+    assert result.reward == pytest.approx((2 + 22 + 12) / 3)
+    assert result.success_rates.tolist() == [100.0, pytest.approx(100 * 4 / 6)], "these are of all episodes"
+    saved = result.as_dict()
+    assert saved["gem_success_rate"] == result.score and "score" not in saved
+
+
+def test_short_run_with_a_goal_is_read_over_its_last_tenth() -> None:
+    result = score_run(heist_episodes([10_000, 91_000, 100_000], [1, 0, 1]), budget=25_000_000, world=HEIST)
+    assert (result.read_at, result.reward_window, result.score) == (100_000, 10_000, 50.0)
+
+
+def test_long_run_of_a_world_nobody_has_published_figures_of() -> None:
+    own = find_world("pkg:make")
+    result = score_run(make_episodes(5)._replace(step=np.arange(1, 6) * 400_000), budget=2_000_000, world=own)
+    assert (result.read_at, result.reward_window) == (2_000_000, 100_000)
+
+
+def test_goal_that_no_episode_has_counted_is_no_figure() -> None:
+    assert math.isnan(measure([50.0], ["blue_lock"], "gem"))
+    assert math.isnan(score_run(heist_episodes([], []), world=HEIST).score)
+    assert measure([50.0, 25.0], ["blue_lock", "gem"], "gem") == 25.0
+    assert measure([0.0, 3.0, 99.0], ["a", "b", "c"], None) == pytest.approx(400 ** (1 / 3) - 1)
+
+
+def test_curve_of_a_goal_equals_its_slow_twin() -> None:
+    rng = np.random.default_rng(3)
+    episodes = heist_episodes(np.sort(rng.integers(1, 5_000, 60)).tolist(), rng.integers(0, 2, 60).tolist())
+    grid, window = curve_grid([episodes], points=23)
+    curve = learning_curve(episodes, grid, window * 5, "gem")
+    seen = 0
+    for at, rate in zip(grid, curve.score, strict=True):
+        ended = [i for i, step in enumerate(episodes.step) if at - window * 5 < step <= at]
+        recent = [episodes.achievements[i, 1] > 0 for i in ended]
+        assert rate == pytest.approx(100 * np.mean(recent)) if recent else math.isnan(rate)
+        seen += bool(recent)
+    assert seen > 10
 
 
 def test_run_without_episodes_has_no_figures() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from achieve.analysis.episodes import Episodes
 from achieve.analysis.score import score_run
 from achieve.analysis.tally import RECENT, Tally
+from achieve.envs import WORLDS
 from achieve.envs.base import FinishedEpisodes
 
 NAMES = tuple(f"a{k}" for k in range(22))
@@ -73,12 +75,25 @@ def test_recent_episodes_are_the_last_hundred() -> None:
     assert figures["episodes"] == 250
 
 
+def test_goal_is_counted_in_the_last_hundred() -> None:
+    world = replace(WORLDS["heist"], goal="a3")
+    finished = episodes(250, 4)
+    tally = Tally(NAMES, 10**9, world)
+    assert np.isnan(tally.score)
+    tally.add(finished)
+    assert tally.score == pytest.approx(100 * (finished.achievements[-RECENT:, 3] > 0).mean())
+    figures = tally.figures()
+    assert figures["a3_success_rate"] == tally.score and "score" not in figures
+
+
+@pytest.mark.parametrize("goal", [None, "a3"])
 @pytest.mark.parametrize("cut", [0, 1, 130, 250])
-def test_saved_tally_goes_on_as_if_never_saved(cut: int) -> None:
+def test_saved_tally_goes_on_as_if_never_saved(cut: int, goal: str | None) -> None:
     finished = episodes(250, 2)
-    straight = Tally(NAMES, 30_000)
+    world = replace(WORLDS["crafter"], goal=goal)
+    straight = Tally(NAMES, 30_000, world)
     straight.add(finished)
-    before, after = Tally(NAMES, 30_000), Tally(NAMES, 30_000)
+    before, after = Tally(NAMES, 30_000, world), Tally(NAMES, 30_000, world)
     before.add(part(finished, 0, cut))
     after.load(json.loads(json.dumps(before.save())))
     after.add(part(finished, cut, 250))

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from achieve.config import PRESETS, TrainConfig, get_preset, with_world
+from achieve.config import PRESETS, TrainConfig, from_dict, get_preset, to_dict, with_world
 from achieve.envs import WORLDS, find_world
 from achieve.run.errors import ConfigError
 from achieve.train import default_folder
+from tests.conftest import Optional
 from tests.system.conftest import Command
+from tests.system.processes import ROOT
+from tests.system.runs import read, rows
 
 
 @pytest.fixture
@@ -89,6 +94,67 @@ def test_presets_of_a_world_differ_in_the_method_alone(world: str, steps: int) -
     assert ad.model == get_preset("ad").model and ppo.model == get_preset("ppo").model
     assert ad.distill == get_preset("ad").distill and ppo.distill == get_preset("ppo").distill
     assert ad.total_steps == ppo.total_steps == steps
+
+
+def test_options_are_read_kept_and_left_behind(resolved: Any) -> None:
+    flags = ("--env", "minigrid", "--env.options", "depth=3", "tree=[null, 0]", "mood=grim")
+    config, _ = resolved(*flags)
+    assert config.env.arguments == {"depth": 3, "tree": [None, 0], "mood": "grim"}
+    assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
+    assert with_world(config, "heist").env.arguments == {}, "they were the other world's"
+    assert resolved("--env", "a:b", "--env.options", "max_achievements=3")[0].env.arguments == {
+        "unlock_threshold": 0.0,
+        "max_achievements": 3,
+    }
+
+
+def test_config_without_options_is_written_as_it_was_before_there_were_any() -> None:
+    assert list(to_dict(TrainConfig())["env"]) == ["name", "num_envs", "threads", "unlock_threshold"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--env.options", "depth"], "env.options has 'depth'; give name=value, such as depth=3"),
+        (["--env.options", "3=depth"], "env.options has '3=depth'; give name=value"),
+        (["--env.options", "depht=3"], "the world minigrid has no option 'depht'; it has: depth, branching, tree"),
+        (["--env.options", "seed=3"], "env.options has 'seed=3', which is no option; a flag of its own"),
+        (["--env.options", "depth=0"], "depth"),
+    ],
+)
+def test_options_that_cannot_work(
+    achieve: Command, settings: Path, tmp_path: Path, optional: Optional, flags: list[str], sentence: str
+) -> None:
+    optional.module("minigrid")
+    code, _, err = achieve("train", "--config", settings, "--env", "minigrid", "--folder", tmp_path / "run", *flags)
+    assert code == 2 and sentence in err and err.count("\n") == 1, err
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_options_reach_the_world(achieve: Command, settings: Path, tmp_path: Path, optional: Optional) -> None:
+    optional.module("minigrid")
+    folder = tmp_path / "run"
+    command = ("train", "--config", settings, "--env", "minigrid", "--folder", folder, "--no-report", "--quiet")
+    small = ("--env.options", "depth=2", "room_size=4", "max_steps=20", "--total-steps", 256)
+    assert achieve(*command, *small)[0] == 0
+    assert len(read(folder / "summary.json")["success_rates"]) == 4, "two doors, a key, the goal"
+    assert {row["length"] for row in rows(folder / "episodes.jsonl")} == {20}
+    code, out, err = achieve("video", folder, "--out", tmp_path / "v.gif")
+    assert (code, err) == (0, "") and "v.gif: 21 frames" in out
+
+
+def test_example_of_an_own_world(achieve: Command, settings: Path, tmp_path: Path) -> None:
+    """The command that examples/own_world.py names, with a smaller agent and fewer steps."""
+    command = re.search(r"achieve (train .+)", (ROOT / "examples" / "own_world.py").read_text())
+    assert command is not None
+    words = command.group(1).split()
+    world = words[words.index("--env") + 1]
+    folder = tmp_path / "run"
+    flags = ("--folder", folder, "--no-report", "--quiet", "--total-steps", 2048)
+    code, out, err = achieve("train", "--config", settings, "--env", world, *flags)
+    assert (code, err) == (0, "")
+    assert set(read(folder / "summary.json")["success_rates"]) == {"take_key", "open_door", "reach_goal"}
+    assert all(name in out for name in ("Take key", "Open door", "Reach goal"))
 
 
 def test_what_worlds_are_measured_by() -> None:

@@ -46,6 +46,14 @@ def test_baseline_is_a_level_line_with_its_value() -> None:
         assert text in [t.get_text() for t in axes.texts]
 
 
+def test_goal_is_drawn_in_the_scores_place() -> None:
+    run = episodes(0)
+    figure = draw_curves({"heist": [run]}, goal="c")
+    expected = learning_curve(run, *curve_grid([run]), "c")
+    np.testing.assert_allclose(figure.axes[0].lines[0].get_ydata(), expected.score)
+    assert figure.axes[0].get_title(loc="left") == "Success rate of recent episodes: c"
+
+
 def test_unknown_baseline_value_is_left_out() -> None:
     figure = draw_curves({"quick": [episodes(0)]}, Baseline("random agent", float("nan"), 2.1))
     assert [len(axes.lines) for axes in figure.axes] == [1, 2]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from achieve.analysis.score import RunScore
+from achieve.envs import WORLDS, find_world
 from achieve.run.errors import RunFolderError
 from achieve.viz.curves import Baseline
 from achieve.viz.page import Page, render_page, write_page
@@ -76,6 +77,14 @@ def test_says_where_published_figures_are_read() -> None:
     assert "published figures are read at 1,000,000" in render_page(page())
     full = RUN._replace(read_at=1_000_000)
     assert "where published figures are read" in render_page(page(run=full))
+
+
+def test_world_with_a_goal_shows_its_success_rate() -> None:
+    run = RUN._replace(world=WORLDS["heist"], score=71.0)
+    html = render_page(page(run=run))
+    assert "Success rate: gem" in html and "71.00 %" in html and "training episodes of the last 30,000 steps" in html
+    assert "published figures are read at 25,000,000" in html
+    assert "published" not in render_page(page(run=RUN._replace(world=find_world("pkg:make"))))
 
 
 def test_works_without_video_baseline_and_config() -> None:

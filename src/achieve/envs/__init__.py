@@ -33,11 +33,14 @@ def make_vec(
     if not is_known(name):
         raise ValueError(f"there is no world named {name!r}; known are: {KNOWN}")
     from importlib import import_module
+    from inspect import signature
 
     world = find_world(name)
-    made: WorldVecEnv = getattr(import_module(world.module), world.cls)(
-        num_envs, seed, threads, infos=infos, **{**world.arguments, **kwargs}
-    )
+    cls = getattr(import_module(world.module), world.cls)
+    own = [p for p in signature(cls).parameters if p not in ("num_envs", "seed", "threads", "infos", *world.arguments)]
+    for wrong in kwargs.keys() - set(own):
+        raise ValueError(f"the world {name} has no option {wrong!r}; it has: {', '.join(own) or 'none'}")
+    made: WorldVecEnv = cls(num_envs, seed, threads, infos=infos, **world.arguments, **kwargs)
     return made
 
 

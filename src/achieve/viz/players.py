@@ -47,19 +47,19 @@ def make_player(env: EnvConfig, seed: int) -> Player:
     """A player of the first world of that environment seed."""
     with opening(env.name):
         if env.name == "crafter":
-            return CrafterPlayer(seed)
+            return CrafterPlayer(seed, **env.arguments)
         if env.name == "minigrid":
-            return MiniGridPlayer(seed)
+            return MiniGridPlayer(seed, **env.arguments)
         return VectorPlayer(env, seed)
 
 
 class CrafterPlayer:
     """Crafter, drawn at any size."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, **settings: Any) -> None:
         from achieve.envs.crafter import CrafterEnv
 
-        self._env = CrafterEnv(seed=seed)
+        self._env = CrafterEnv(seed=seed, **settings)
         self._counts: Mapping[str, int] = {}
         self.actions: Sequence[str] = self._env.action_names
         self.achievements: Sequence[str] = self._env.achievement_names
@@ -88,10 +88,10 @@ class CrafterPlayer:
 class MiniGridPlayer:
     """The door-key tree as MiniGrid draws it: the whole level, with what the agent sees lit up."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, **settings: Any) -> None:
         from achieve.envs.minigrid import pixel_env
 
-        self._env = pixel_env(render_mode="rgb_array")
+        self._env = pixel_env(render_mode="rgb_array", **settings)
         self._seed = seed
         self._counts: Mapping[str, int] = {}
         base: Any = self._env.unwrapped
