@@ -15,7 +15,7 @@ from achieve.agent import Agent
 from achieve.analysis.episodes import load_episodes
 from achieve.analysis.evaluate import evaluate, evaluate_random, unseen_seeds
 from achieve.analysis.score import score_run
-from achieve.config import to_dict
+from achieve.config import from_dict
 from achieve.run.weights import file_sha256
 from tests.system.conftest import Command
 
@@ -46,7 +46,8 @@ def origin() -> Path:
 def test_it_is_a_committed_runs(agent: Agent, origin: Path) -> None:
     summary = json.loads((origin / "summary.json").read_text())
     saved = json.loads((origin / "config.json").read_text())
-    assert to_dict(agent.config) == saved["config"]
+    assert agent.config == from_dict(saved["config"])
+    assert summary["preset"] == "ad"
     assert origin.name == f"{summary['preset']}-s{summary['seed']}"
     assert summary["steps"] >= 1_000_000 and summary["commit"]
 
