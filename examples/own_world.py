@@ -10,15 +10,16 @@ class KeyDoorGoal(gymnasium.Env):  # achieve train --preset quick --env examples
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
         super().reset(seed=seed)
-        self.player, *self.targets = self.np_random.permutation(64)[:4].tolist()
+        self.time, (self.player, *self.targets) = 0, self.np_random.permutation(64)[:4].tolist()
         return self._look()
 
     def step(self, action: int) -> tuple:
+        self.time += 1
         self.player = (self.player + (-8, 8, -1, 1)[action]) % 64
         reward = float(self.player == self.targets[0])  # one after the other, each gives 1
         self.targets = self.targets[int(reward) :]
         picture, info = self._look()
-        return picture, reward, not self.targets, False, info
+        return picture, reward, not self.targets, self.time == 100, info
 
     def _look(self) -> tuple:
         board, done = np.zeros((64, 3), np.uint8), 3 - len(self.targets)

@@ -12,5 +12,5 @@ def procgen(optional):
 
     try:
         return import_procgen()[0]
-    except ValueError as error:
+    except ImportError as error:
         optional.check(False, f"Procgen ({error})")

@@ -87,7 +87,7 @@ def test_stepping_before_a_reset():
 def test_without_procgen_one_sentence_names_the_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "procgen", None)
     monkeypatch.delitem(sys.modules, "procgen.env", raising=False)
-    with pytest.raises(ValueError, match="`make heist` installs it") as error:
+    with pytest.raises(ImportError, match="`make heist` installs it") as error:
         HeistVecEnv(num_envs=1)
     assert "\n" not in str(error.value)
 
@@ -97,7 +97,7 @@ def test_without_a_system_library_one_sentence_says_what_to_install(procgen, mon
         raise OSError("libGL.so.1: cannot open shared object file")
 
     monkeypatch.setattr(procgen, "ProcgenGym3Env", cannot_load)
-    with pytest.raises(ValueError, match=r"\(libGL.so.1: cannot open shared object file\); .* libgl1"):
+    with pytest.raises(ImportError, match=r"\(libGL.so.1: cannot open shared object file\); .* libgl1"):
         HeistVecEnv(num_envs=1)
 
 

@@ -24,7 +24,7 @@ def import_procgen() -> tuple[Any, Any]:
         try:
             return importlib.import_module("procgen.env"), importlib.import_module("cffi")
         except ImportError as error:
-            raise ValueError(
+            raise ImportError(
                 f"the world heist needs Procgen, which cannot be imported ({error}); `make heist` installs it"
             ) from error
 
@@ -51,7 +51,7 @@ class Games:
                 render_mode="rgb_array" if frames else None,
             )
         except OSError as error:  # the wheel relies on the system for OpenGL and GLib
-            raise ValueError(
+            raise ImportError(
                 f"Procgen's library cannot be loaded ({error}); "
                 "on Debian and Ubuntu, `apt-get install libgl1 libglib2.0-0` brings what it needs"
             ) from error
