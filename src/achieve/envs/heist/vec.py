@@ -59,7 +59,7 @@ class HeistVecEnv(WorldVecEnv):
         self._infos = arrays.check_infos(infos)
         if render_mode not in (None, "rgb_array"):
             raise ValueError(f"render_mode must be None or 'rgb_array', got {render_mode!r}")
-        self.threads = arrays.choose_workers(threads, self.num_envs, envs_each=4)
+        self.threads = arrays.choose_workers(threads, self.num_envs, envs_each=8)
         self._seeds = arrays.sub_seeds(seed, self.num_envs)
         self._games = Games(self.num_envs, self.threads, frames=render_mode is not None)
         self._games.seed(self._seeds)
