@@ -23,7 +23,7 @@ from achieve.config import (
     PPOConfig,
     TrainConfig,
 )
-from achieve.envs import WORLDS
+from achieve.envs import WORLDS, World
 from achieve.envs.base import FinishedEpisodes
 from achieve.run.weights import load_weights
 from achieve.train import Trainer, train
@@ -50,8 +50,8 @@ class Mislabelled(TinyWorld):
 
 @pytest.fixture(autouse=True)
 def tiny_worlds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(WORLDS, "tiny", ("tests.helpers.world", "TinyWorld"))
-    monkeypatch.setitem(WORLDS, "mislabelled", (__name__, "Mislabelled"))
+    monkeypatch.setitem(WORLDS, "tiny", World("tiny", "", "tests.helpers.world", "TinyWorld", 0.15))
+    monkeypatch.setitem(WORLDS, "mislabelled", World("mislabelled", "", __name__, "Mislabelled", 0.15))
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:

@@ -24,6 +24,7 @@ class TinyWorld:
     """
 
     achievement_names = NAMES
+    exact_resume = True
 
     def __init__(
         self,
