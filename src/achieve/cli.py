@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,12 +15,12 @@ from rich.console import Console
 from rich.table import Table
 
 import achieve
+from achieve import commands
 from achieve import config as configs
+from achieve.commands import console, parse, say
 from achieve.envs import find_world
 from achieve.run.errors import AchieveError, ConfigError
 from achieve.run.files import read_json
-
-console = Console(highlight=False)
 
 
 @dataclass(frozen=True)
@@ -140,11 +141,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments and arguments[0] in ("--version", "-V"):
         print(f"achieve {achieve.__version__}")
         return 0
-    if not arguments or arguments[0] in ("--help", "-h") or arguments[0] not in COMMANDS:
+    known = {*COMMANDS, *commands.ABOUT}
+    if not arguments or arguments[0] in ("--help", "-h") or arguments[0] not in known:
         return _usage(arguments)
     name, rest = arguments[0], arguments[1:]
     try:
-        COMMANDS[name](rest)
+        if name in COMMANDS:
+            COMMANDS[name](rest)
+        else:
+            import_module(f"achieve.commands.{name}").run(rest)
     except AchieveError as error:
         print(f"achieve {name}: {error}", file=sys.stderr)
         return 2
@@ -163,13 +168,10 @@ def _usage(arguments: list[str]) -> int:
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, about in ABOUT.items():
         table.add_row(f"  {name}", (about.__doc__ or "").strip().splitlines()[0])
+    for name, line in commands.ABOUT.items():
+        table.add_row(f"  {name}", line)
     stream.print(table)
     return 2 if wrong else 0
-
-
-def _parse(kind: Any, name: str, arguments: list[str], default: Any = tyro.MISSING) -> Any:
-    settings = {} if default is tyro.MISSING else {"default": default}
-    return tyro.cli(kind, prog=f"achieve {name}", args=arguments, **settings)
 
 
 def _value_of(flag: str, arguments: list[str]) -> str | None:
@@ -189,7 +191,7 @@ def train_command(arguments: list[str]) -> None:
     base = configs.get_preset(preset or "ad") if source is None else _saved_config(Path(source))
     base = _in_world(base, _value_of("--env", arguments), _value_of("--env.name", arguments))
     default = TrainArguments(train=base)
-    parsed: TrainArguments = _parse(TrainArguments, "train", arguments, default)
+    parsed: TrainArguments = parse(TrainArguments, "train", arguments, default)
     from achieve.train import default_folder, resolve_device, train
 
     device = resolve_device(parsed.train.device)
@@ -205,7 +207,7 @@ def train_command(arguments: list[str]) -> None:
         _report(folder, summary, find_world(parsed.train.env.name).measure)
     else:
         _show_scores([folder], None)
-    _say(f"run folder: {folder}")
+    say(f"run folder: {folder}")
 
 
 def _in_world(base: configs.TrainConfig, world: str | None, name: str | None) -> configs.TrainConfig:
@@ -227,12 +229,7 @@ def _report(folder: Path, summary: Mapping[str, Any], measure: str) -> None:
         f"random agent: {measure} {baseline.score:.2f} %, mean return {baseline.mean_return:.2f}; "
         f"this agent at the end: mean return {reached}"
     )
-    _say(f"curve, video and page: {write_run_page(folder, baseline)}")
-
-
-def _say(text: str) -> None:
-    """A line with a path in it, left whole: neither wrapped nor read as markup."""
-    console.print(text, markup=False, soft_wrap=True)
+    say(f"curve, video and page: {write_run_page(folder, baseline)}")
 
 
 def _saved_config(path: Path) -> configs.TrainConfig:
@@ -243,7 +240,7 @@ def _saved_config(path: Path) -> configs.TrainConfig:
 
 
 def score_command(arguments: list[str]) -> None:
-    parsed: ScoreArguments = _parse(ScoreArguments, "score", arguments)
+    parsed: ScoreArguments = parse(ScoreArguments, "score", arguments)
     if not parsed.runs:
         raise ConfigError("name at least one run folder")
     _show_scores(parsed.runs, parsed.steps)
@@ -274,7 +271,7 @@ def _show_scores(runs: Sequence[Path], steps: int | None) -> None:
 
 
 def eval_command(arguments: list[str]) -> None:
-    parsed: EvalArguments = _parse(EvalArguments, "eval", arguments)
+    parsed: EvalArguments = parse(EvalArguments, "eval", arguments)
     if parsed.out is not None and not parsed.out.parent.is_dir():
         raise ConfigError(f"there is no folder {parsed.out.parent} to write {parsed.out.name} into")
     from rich.progress import Progress
@@ -327,7 +324,7 @@ def _median(values: Any) -> Any:
 
 
 def video_command(arguments: list[str]) -> None:
-    parsed: VideoArguments = _parse(VideoArguments, "video", arguments)
+    parsed: VideoArguments = parse(VideoArguments, "video", arguments)
     if parsed.max_steps < 1:
         raise ConfigError(f"max-steps is {parsed.max_steps}; it must be 1 or more")
     from achieve.agent import load_agent
@@ -348,19 +345,19 @@ def video_command(arguments: list[str]) -> None:
             every=parsed.every,
             half=parsed.half,
         )
-    _say(f"{parsed.out}: {frames} frames, {played.unlocked} achievements, return {played.episode_return:.1f}")
+    say(f"{parsed.out}: {frames} frames, {played.unlocked} achievements, return {played.episode_return:.1f}")
 
 
 def export_command(arguments: list[str]) -> None:
-    parsed: ExportArguments = _parse(ExportArguments, "export", arguments)
+    parsed: ExportArguments = parse(ExportArguments, "export", arguments)
     from achieve.agent import export_agent
 
     digest = export_agent(parsed.agent, parsed.out)
-    _say(f"{parsed.out}: {parsed.out.stat().st_size / 1e6:.1f} MB, sha256 {digest}")
+    say(f"{parsed.out}: {parsed.out.stat().st_size / 1e6:.1f} MB, sha256 {digest}")
 
 
 def bench_command(arguments: list[str]) -> None:
-    parsed: BenchArguments = _parse(BenchArguments, "bench", arguments)
+    parsed: BenchArguments = parse(BenchArguments, "bench", arguments)
     from achieve.bench import bench
 
     report = bench(
@@ -370,13 +367,13 @@ def bench_command(arguments: list[str]) -> None:
         precision=parsed.precision,
         rollouts=parsed.rollouts,
     )
-    _say(report)
+    say(report)
     if parsed.markdown is not None:
         parsed.markdown.write_text(report + "\n")
 
 
 def presets_command(arguments: list[str]) -> None:
-    _parse(PresetArguments, "presets", arguments)
+    parse(PresetArguments, "presets", arguments)
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, about in configs.DESCRIPTIONS.items():
         table.add_row(f"[bold]{name}[/]", about)

@@ -1,0 +1,24 @@
+"""Subcommands in files of their own: ``achieve NAME`` calls ``achieve.commands.NAME.run(arguments)``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tyro
+from rich.console import Console
+
+console = Console(highlight=False)
+
+ABOUT: dict[str, str] = {}
+"""Every command that has a file here, and one line about it."""
+
+
+def parse(kind: Any, name: str, arguments: list[str], default: Any = tyro.MISSING) -> Any:
+    """Arguments as an instance of the dataclass ``kind``; help and errors name the command."""
+    settings = {} if default is tyro.MISSING else {"default": default}
+    return tyro.cli(kind, prog=f"achieve {name}", args=arguments, **settings)
+
+
+def say(text: str) -> None:
+    """A line with a path in it, left whole: neither wrapped nor read as markup."""
+    console.print(text, markup=False, soft_wrap=True)
