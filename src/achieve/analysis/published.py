@@ -75,7 +75,14 @@ PUBLISHED: Mapping[str, tuple[Published, ...]] = {
         Published("MuZero + SPR", _TABLE_1, None, Figure(4.4, 0.4, 1), Figure(8.5, 0.1, 1), "54M", seeds=None),
         Published("SEA", _TABLE_1, None, Figure(1.22, 0.13), Figure(0.63, 0.08), "1.5M"),
         Published(
-            "MuZero + SPR", _TABLE_1, None, Figure(16.4, 1.5, 1), Figure(12.7, 0.4, 1), "54M", "Pre-training", seeds=None
+            "MuZero + SPR",
+            _TABLE_1,
+            None,
+            Figure(16.4, 1.5, 1),
+            Figure(12.7, 0.4, 1),
+            "54M",
+            group="Pre-training",
+            seeds=None,
         ),
     ),
     "figure-ppo": (
