@@ -134,6 +134,16 @@ def test_border_pixels_are_written_too():
     assert (out[0, 63] == 0).all() and (out[0, :, 63] == 0).all()
 
 
+def test_a_world_that_several_threads_make_is_the_same():
+    """Four worlds for three threads: those done early help with the last one."""
+    alone, together = (make_vec("crafter", num_envs=4, seed=11, threads=t, infos="all") for t in (1, 3))
+    for _ in range(60):
+        (first, infos), (second, others) = alone.reset(), together.reset()
+        assert (first == second).all()
+        assert (infos["semantic"] == others["semantic"]).all()
+    assert alone.save_state() == together.save_state()
+
+
 def test_two_vector_environments_in_two_threads():
     actions = actions_for(6, 150)
     expected = play(make_vec("crafter", num_envs=6, seed=0, threads=1), actions)

@@ -139,7 +139,7 @@ class Workspace:
         self.shop = shop = np.zeros(1, WORKSHOP)
         self.easel = easel = np.zeros(1, EASEL)
         self._parts: list[Any] = [view, job]
-        self._give(shop, "gradients", int(batch.terrain.record["num_vertices"][0]), np.uint8)
+        self._give(shop, "gradients", 3 * int(batch.terrain.record["num_vertices"][0]), np.float64)
         self._give(shop, "land", batch.config.area[0] * batch.config.area[1], np.uint16)
         shop["ticket"] = CLOSED
         self._give(easel, "lit", tiles * int(shape["tile_bytes"]), np.uint8)

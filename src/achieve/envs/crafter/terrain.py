@@ -68,7 +68,7 @@ WORKSHOP = np.dtype(
         # Changed by several threads, only atomically; see `worldgen.survey`.
         ("ticket", np.int64),
         ("surveyed", np.int64),
-        ("gradients", np.int64),  # uint8[num_vertices]: row of GRADIENTS at each distinct vertex
+        ("gradients", np.int64),  # float64[num_vertices, 3]: this world's, at each distinct vertex
         ("land", np.int64),  # uint16[width, height]: what noise alone decides, see `worldgen.land`
         ("perm", np.uint8, (256,)),
         ("source", np.uint8, (256,)),
@@ -110,7 +110,7 @@ def noise(terrain: Terrain, shop: Workshop, kind: Int, x: int, y: int) -> float:
         return noise3(shop.perm, px, py, depth, shop.corner_vertices, shop.corner_weights)
     at = (kind * terrain.width + x) * terrain.height + y
     block = record_at(terrain.blocks + at * BLOCK_BYTES, BLOCK)
-    gradients = array_at(shop.gradients, np.uint8, terrain.num_vertices)
+    gradients = array_at(shop.gradients, np.float64, 3 * terrain.num_vertices)
     # A fixed number of rounds is faster than the right one; the zeros at the end change nothing.
     value = 0.0
     for k in range(USUAL_CORNERS):
@@ -122,11 +122,11 @@ def noise(terrain: Terrain, shop: Workshop, kind: Int, x: int, y: int) -> float:
 
 def pull(block: Record, gradients: np.ndarray, k: int) -> float:
     """What one vertex adds to the noise."""
-    g = 3 * np.int64(gradients[block.vertices[k]])
+    g = 3 * np.int64(block.vertices[k])
     return block.weights[k, 0] * (
-        FLAT_GRADIENTS[g] * block.weights[k, 1]
-        + FLAT_GRADIENTS[g + 1] * block.weights[k, 2]
-        + FLAT_GRADIENTS[g + 2] * block.weights[k, 3]
+        gradients[g] * block.weights[k, 1]
+        + gradients[g + 1] * block.weights[k, 2]
+        + gradients[g + 2] * block.weights[k, 3]
     )
 
 
@@ -140,7 +140,9 @@ def start_bound(terrain: Terrain, x: int, y: int) -> float:
 
 def look_up_gradients(terrain: Terrain, shop: Workshop) -> None:
     vertices = array_at(terrain.vertices, np.uint8, 3 * terrain.num_vertices)
-    gradients = array_at(shop.gradients, np.uint8, terrain.num_vertices)
+    gradients = array_at(shop.gradients, np.float64, 3 * terrain.num_vertices)
     for i in range(terrain.num_vertices):
         x, y, z = vertices[3 * i], vertices[3 * i + 1], vertices[3 * i + 2]
-        gradients[i] = gradient(shop.perm, np.int64(x), np.int64(y), np.int64(z))
+        g = 3 * np.int64(gradient(shop.perm, np.int64(x), np.int64(y), np.int64(z)))
+        for axis in range(3):
+            gradients[3 * i + axis] = FLAT_GRADIENTS[g + axis]

@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
+from .. import arrays
 from ..base import FinishedEpisodes, WorldVecEnv
 from . import snapshot
 from .batch import Batch, Config
@@ -18,8 +19,6 @@ from .data import ACHIEVEMENTS, ACTIONS, ITEMS
 from .env import check_seed
 from .program import Program
 from .threads import Pool, choose_threads
-
-INFOS = ("none", "final", "all")
 
 
 def sub_seeds(seed: int | Sequence[int] | None, num_envs: int) -> list[int]:
@@ -106,13 +105,10 @@ class CrafterVecEnv(WorldVecEnv):
         render_mode: str | None = None,
         rules: Program | None = None,
     ) -> None:
-        if isinstance(num_envs, bool) or not isinstance(num_envs, int | np.integer) or num_envs < 1:
-            raise ValueError(f"num_envs must be a whole number from 1, got {num_envs!r}")
-        if infos not in INFOS:
-            raise ValueError(f"infos must be one of {', '.join(INFOS)}, got {infos!r}")
+        self.num_envs = arrays.check_num_envs(num_envs)
+        self._infos = arrays.check_infos(infos)
         if render_mode not in (None, "rgb_array"):
             raise ValueError(f"render_mode must be None or 'rgb_array', got {render_mode!r}")
-        self.num_envs = int(num_envs)
         config = Config.make(area, view, size, reward, length)
         self._threads = choose_threads(threads, self.num_envs)
         self._seeds = sub_seeds(seed, self.num_envs)
@@ -126,7 +122,6 @@ class CrafterVecEnv(WorldVecEnv):
             final_obs=wanted,
         )
         self._batch.seed(self._seeds)
-        self._infos = infos
         self._pool = Pool(self._batch, self._threads)
         self._spare = SpareArrays()
         self._begun = False
@@ -174,7 +169,7 @@ class CrafterVecEnv(WorldVecEnv):
         self, actions: Any, *, out: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """One step everywhere. ``out`` receives the observations, which are otherwise a copy."""
-        chosen = self._check_actions(actions)
+        chosen = arrays.check_actions(actions, self.num_envs, len(ACTIONS))
         obs = self._obs_array(out)
         if not self._begun:
             raise RuntimeError("the episodes have not begun: call reset() before step()")
@@ -280,37 +275,7 @@ class CrafterVecEnv(WorldVecEnv):
         shape = (self.num_envs, *self._batch.config.image_shape)
         if out is None:
             return self._spare.take(shape)
-        if (
-            not isinstance(out, np.ndarray)
-            or out.dtype != np.uint8
-            or out.shape != shape
-            or not out.flags.c_contiguous
-            or not out.flags.writeable
-        ):
-            given = (
-                f"{out.dtype} {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
-            )
-            raise ValueError(
-                f"out must be a writeable C-contiguous uint8 array of shape {shape}, got {given}"
-            )
-        return out
-
-    def _check_actions(self, actions: Any) -> np.ndarray:
-        array = np.asarray(actions)
-        if array.shape != (self.num_envs,) or array.dtype.kind not in "iu":
-            raise ValueError(
-                f"actions must be {self.num_envs} whole numbers, shape ({self.num_envs},), "
-                f"got {array.dtype} of shape {array.shape}"
-            )
-        chosen = np.ascontiguousarray(array, np.int64)
-        wrong = chosen.view(np.uint64) >= len(ACTIONS)
-        if wrong.any():
-            i = int(wrong.argmax())
-            raise ValueError(
-                f"an action is a whole number from 0 to {len(ACTIONS) - 1}, "
-                f"got {array[i]} for environment {i}"
-            )
-        return chosen
+        return arrays.check_out(out, shape)
 
     def _final_infos(self, done: np.ndarray) -> dict[str, Any]:
         batch, results = self._batch, self._batch.results
