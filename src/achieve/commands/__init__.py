@@ -9,7 +9,9 @@ from rich.console import Console
 
 console = Console(highlight=False)
 
-ABOUT: dict[str, str] = {}
+ABOUT: dict[str, str] = {
+    "report": "Write one page about all runs there are, with the published figures beside ours.",
+}
 """Every command that has a file here, and one line about it."""
 
 

@@ -1,0 +1,48 @@
+"""`achieve report`: one page about all runs there are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from achieve.commands import console, parse, say
+
+DEFAULT_SOURCES = ("results", "runs")
+
+
+@dataclass(frozen=True)
+class ReportArguments:
+    """Write one HTML page (and PNG, CSV, LaTeX) about the runs there are, with the published figures beside ours."""
+
+    sources: tyro.conf.Positional[tuple[Path, ...]] = ()
+    """Run folders, folders that hold them, and folders that analyses wrote; by default `results` and `runs` of this
+    folder, those that exist. Where a seed was run twice, the one found first counts."""
+    out: Path = Path("report")
+    """Folder to write `index.html`, `figures/` and `tables/` into."""
+    videos: bool = False
+    """Let every agent whose weights are there play, and show it. Takes some seconds for each."""
+    readme: tuple[Path, ...] = ()
+    """Also renew the table and picture between the markers of these Markdown files."""
+
+
+def run(arguments: list[str]) -> None:
+    parsed: ReportArguments = parse(ReportArguments, "report", arguments)
+    from achieve.viz.report import write_report
+
+    sources = parsed.sources or tuple(Path(name) for name in DEFAULT_SOURCES if Path(name).is_dir())
+    with console.status("...") as status:
+        page, gathered = write_report(
+            sources, parsed.out, videos=parsed.videos, tell=lambda text: status.update(text)
+        )
+    for remark in gathered.remarks:
+        say(f"{remark.path}: {remark.text}")
+    counted = sum(found.uncounted is None for found in gathered.runs)
+    say(f"{len(gathered.runs)} runs, {counted} of them comparable with published figures")
+    if parsed.readme:
+        from achieve.viz.report.readme import update
+
+        for path in parsed.readme:
+            say(f"{path}: {'renewed' if update(path, gathered) else 'as it was'}")
+    say(f"page: {page}")

@@ -1,0 +1,68 @@
+"""Videos of the agents whose weights are there."""
+
+from __future__ import annotations
+
+import tempfile
+from importlib.resources import files
+from pathlib import Path
+
+from achieve.run.errors import AchieveError
+from achieve.run.weights import file_sha256
+from achieve.viz.report.gather import Gathered, Remark, Run
+from achieve.viz.report.section import Section, Video
+
+STEPS = 400
+TRIES = 8
+
+
+def videos_section(gathered: Gathered) -> tuple[Section, list[Remark]]:
+    """The best seed of every preset and world that has weights, playing; and what could not be shown."""
+    best: dict[tuple[str, str], Run] = {}
+    for run in gathered.runs:
+        if agent_of(run) is not None:
+            key = (run.preset, run.world.name)
+            best[key] = max(best.get(key, run), run, key=lambda run: (run.uncounted is None, run.score.score))
+    videos, remarks = [], []
+    for run in best.values():
+        try:
+            videos.append(_video(run))
+        except AchieveError as error:
+            remarks.append(Remark(run.path, f"no video: {error}"))
+    section = Section(
+        key="videos",
+        title="Agents playing",
+        about=f"Worlds the agents were not trained in: the best of {TRIES} episodes, at most {STEPS} steps of it.",
+        videos=videos,
+        missing=None if videos else "No run here has its weights, so there is no agent to show.",
+    )
+    return section, remarks
+
+
+def agent_of(run: Run) -> str | None:
+    """What `load_agent` takes for this run's agent: its folder, or `pretrained` if that is its agent; None without."""
+    if (run.path / "weights.safetensors").is_file():
+        return str(run.path)
+    digest = run.summary.get("pretrained_sha256")
+    asset = Path(str(files("achieve") / "assets" / "pretrained.safetensors"))
+    return "pretrained" if digest and asset.is_file() and file_sha256(asset) == digest else None
+
+
+def _video(run: Run) -> Video:
+    from achieve.agent import load_agent
+    from achieve.viz.episode import best_world, episode_moments
+    from achieve.viz.video import write_video
+
+    name = agent_of(run)
+    assert name is not None
+    agent = load_agent(name)
+    played = best_world(agent, TRIES, max_steps=STEPS)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "agent.mp4"
+        moments = episode_moments(agent, played.seed, max_steps=STEPS)
+        write_video(path, moments, achievements=run.episodes.names, every=2, half=True)
+        data = path.read_bytes()
+    caption = (
+        f"{run.preset} in {run.world.title}, seed {run.seed}: {played.unlocked} achievements, "
+        f"return {played.episode_return:.1f}."
+    )
+    return Video(f"{run.preset}-{run.world.name}".replace("/", "-").replace(":", "-"), caption, data)
