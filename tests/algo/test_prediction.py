@@ -161,8 +161,8 @@ def test_frozen_outputs_are_those_of_the_network_before_the_phase() -> None:
     with torch.no_grad():
         latent = literal.phi(setting.old.params, setting.data.observations[places])
         logits, values = literal.heads(setting.old.params, latent, setting.data.remembered(places))
-    stored = setting.distiller._old_logits[places].double()
+    stored = setting.distiller.keeper.old_logits[places].double()  # type: ignore[attr-defined]
     torch.testing.assert_close(stored, logits, atol=1e-5, rtol=1e-5)
     expected = setting.old.normalizer.denormalize(values)
-    stored = setting.distiller._old_values[places].double()
+    stored = setting.distiller.keeper.old_values[places].double()  # type: ignore[attr-defined]
     torch.testing.assert_close(stored, expected, atol=1e-5, rtol=1e-5)

@@ -1,7 +1,7 @@
 """Achievement distillation: the auxiliary phase of the paper's Algorithm 1.
 
-Given a buffer of rollouts, predict the next achievement within each episode and match achievements across episodes,
-while the policy and the value function are held where they are.
+Given whole episodes, predict the next achievement within each and match achievements across them, while the learner's
+outputs are held where they are: by a term of its own, for PPO and QR-DQN alike (`achieve.algo.keep`).
 """
 
 from __future__ import annotations
@@ -14,13 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from achieve.algo.contrastive import (
-    achievement_representation,
-    contrastive_loss,
-    policy_divergence,
-    value_deviation,
-    weighted_mean,
-)
+from achieve.algo.contrastive import achievement_representation, contrastive_loss, weighted_mean
+from achieve.algo.keep import Experience, Keeper, PolicyKeeper
 from achieve.algo.learner import check_finite
 from achieve.algo.totals import Totals
 from achieve.algo.transport import cosine_cost, partial_transport
@@ -38,10 +33,9 @@ from achieve.data.batches import (
     prediction_batches,
     unpack,
 )
-from achieve.data.buffer import RolloutBuffer
-from achieve.data.trajectories import Trajectory, cut_trajectories
+from achieve.data.trajectories import Trajectory
 from achieve.nn.graphs import GraphRunner
-from achieve.nn.model import ActorCritic
+from achieve.nn.model import AchievementNetwork, ActorCritic
 from achieve.nn.optim import ClippedAdam, all_state
 
 # Sizes updates are padded to where they are replayed as graphs: fine enough to waste little, few enough to capture.
@@ -52,9 +46,6 @@ FROZEN_BATCH = 512
 # Images encoded at once without gradients. In Crafter a source's targets have at most 704; a world in which hundreds of
 # rewards count as achievements would otherwise need many gigabytes for an instant.
 ENCODED_AT_ONCE = 1024
-
-PREDICTION = ("loss", "accuracy", "policy_reg", "value_reg", "grad_norm")
-MATCHING = ("loss", "accuracy", "policy_reg", "value_reg", "grad_norm", "matches", "match_rate")
 
 TransportSolver = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -78,16 +69,20 @@ class PhaseReport:
 
 
 class Distiller:
-    """Runs auxiliary phases on a buffer, with an optimiser for each of the two objectives."""
+    """Runs auxiliary phases on a learner's experience, with an optimiser for each of the two objectives.
+
+    ``keeper`` is what holds the learner's outputs in place; that of PPO's network if not given.
+    """
 
     def __init__(
         self,
-        network: ActorCritic,
-        buffer: RolloutBuffer,
+        network: AchievementNetwork,
+        buffer: Experience,
         config: DistillConfig,
         threshold: float,
         *,
         graphs: bool,
+        keeper: Keeper | None = None,
         solver: TransportSolver | None = None,
         check: Callable[[], None] = lambda: None,
     ) -> None:
@@ -104,14 +99,24 @@ class Distiller:
             network, config.learning_rate, config.max_grad_norm
         )
         self.matching_optimizer = ClippedAdam(network, config.learning_rate, config.max_grad_norm)
-        self._prediction_totals = Totals(PREDICTION, buffer.device)
-        self._matching_totals = Totals(MATCHING, buffer.device)
-        steps = buffer.rows * buffer.num_envs
-        self._old_logits = torch.zeros(steps, network.num_actions, device=buffer.device)
-        self._old_values = torch.zeros(steps, device=buffer.device)
+        if keeper is None:
+            assert isinstance(network, ActorCritic)
+            keeper = PolicyKeeper(network, buffer, config)
+        self.keeper = keeper
+        common = ("loss", "accuracy", *keeper.names, "grad_norm")
+        self._prediction_totals = Totals(common, buffer.device)
+        self._matching_totals = Totals((*common, "matches", "match_rate"), buffer.device)
         self._rooms: dict[int, tuple[Tensor, Tensor]] = {}
         self._make_room(0)
-        self._run = GraphRunner(self._state, enabled=self._graphs)
+        self._steps = -1
+        self._fit_experience()
+
+    def _fit_experience(self) -> None:
+        """Room for the frozen outputs, and graphs to be captured anew where the experience has moved to more room."""
+        if self._buffer.steps != self._steps:
+            self._steps = self._buffer.steps
+            self.keeper.make_room(self._steps)
+            self._run = GraphRunner(self._state, enabled=self._graphs)
 
     def _state(self) -> list[Tensor]:
         optimizers = [self.prediction_optimizer, self.matching_optimizer]
@@ -124,10 +129,9 @@ class Distiller:
 
     def run(self, rng: np.random.Generator, generator: torch.Generator) -> PhaseReport:
         """One auxiliary phase. ``rng`` draws orders and pairs, ``generator`` the negatives of matches."""
-        config, buffer = self._config, self._buffer
-        trajectories = cut_trajectories(
-            buffer.rewards, buffer.dones, buffer.fresh, self._threshold
-        )
+        config = self._config
+        self._fit_experience()
+        trajectories = self._buffer.trajectories(self._threshold)
         usable = [t for t in trajectories if len(t.unlocks)]
         self._freeze(usable)
         phases = [partial(self._predict_all, usable, rng)]
@@ -158,7 +162,7 @@ class Distiller:
     # ---- The frozen copy -----------------------------------------------------------------------------------------
 
     def _freeze(self, trajectories: Sequence[Trajectory]) -> None:
-        """Record policy and value of the network as it is now, on every step the phase will look at."""
+        """Record the outputs of the network as it is now, on every step the phase will look at."""
         if not trajectories:
             return
         steps = np.concatenate([t.steps for t in trajectories])
@@ -172,9 +176,7 @@ class Distiller:
     @torch.no_grad()
     def _record_frozen(self, index: Tensor) -> None:
         phi = self._network.encode(self._pick("observations", index))
-        logits, values = self._network.heads(phi, self._pick("memory", index))
-        self._old_logits.index_copy_(0, index, logits)
-        self._old_values.index_copy_(0, index, self._network.normalizer.denormalize(values))
+        self.keeper.remember(index, phi, self._pick("memory", index))
 
     # ---- Intra-trajectory achievement prediction -----------------------------------------------------------------
 
@@ -214,14 +216,13 @@ class Distiller:
         similar = (anchor * psi.index_select(0, positive)).sum(1)
         other = (anchor * psi.index_select(0, negative)).sum(1)
         contrastive = weighted_mean(contrastive_loss(similar, other, config.temperature), weights)
-        policy_reg, value_reg = self._regularizers(
+        kept = self.keeper.terms(
             phi, memory, images, torch.cat([positive, negative]), torch.cat([weights, weights])
         )
-        loss = contrastive + config.policy_reg_coef * policy_reg + config.value_reg_coef * value_reg
-        grad_norm = self.prediction_optimizer.step(loss)
+        grad_norm = self.prediction_optimizer.step(self._with_kept(contrastive, kept))
         with torch.no_grad():
             accuracy = weighted_mean((similar > other).float(), weights)
-            self._prediction_totals.add(contrastive, accuracy, policy_reg, value_reg, grad_norm)
+            self._prediction_totals.add(contrastive, accuracy, *kept, grad_norm)
 
     # ---- Cross-trajectory achievement matching -------------------------------------------------------------------
 
@@ -348,19 +349,15 @@ class Distiller:
         )
         real = torch.minimum(count, batch["capacity"])
         weights = (torch.arange(len(states), device=row.device) < real).float()
-        policy_reg, value_reg = self._regularizers(
-            phi, self._pick("memory", images), images, states, weights
-        )
-        loss = contrastive + config.policy_reg_coef * policy_reg + config.value_reg_coef * value_reg
+        kept = self.keeper.terms(phi, self._pick("memory", images), images, states, weights)
         nothing = (count == 0).float()
-        grad_norm = self.matching_optimizer.step(loss, skip=nothing)
+        grad_norm = self.matching_optimizer.step(self._with_kept(contrastive, kept), skip=nothing)
         with torch.no_grad():
             accuracy = weighted_mean((similarity > other).float(), matches)
             possible = torch.minimum(batch["rows"], columns).sum().clamp(min=1)
             self._matching_totals.add(
-                contrastive, accuracy, policy_reg, value_reg, grad_norm, count, count / possible,
-                weight=1 - nothing,
-            )  # fmt: skip
+                contrastive, accuracy, *kept, grad_norm, count, count / possible, weight=1 - nothing
+            )
 
     def _part(self, batch: dict[str, Tensor], matches: Tensor, first_state: int) -> dict[str, Tensor]:
         """What one part of the matches needs: its achievements and its states, at most three images for each match.
@@ -404,26 +401,14 @@ class Distiller:
         plan = self._solve(1 - similarity, batch["rows"].expand_as(columns), columns)
         return (plan > self._config.match_threshold).float()
 
-    # ---- What keeps the policy and the value function -------------------------------------------------------------
-
-    def _regularizers(
-        self, phi: Tensor, memory: Tensor, images: Tensor, states: Tensor, weights: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """``R_pi`` and ``R_V``, means over ``states`` (places in ``images``) with these weights."""
-        config, normalizer = self._config, self._network.normalizer
-        steps = images.index_select(0, states)
-        logits, values = self._network.heads(phi, memory)
-        logits, values = logits.index_select(0, states), values.index_select(0, states)
-        divergence = policy_divergence(
-            logits, self._old_logits.index_select(0, steps), config.policy_reg
-        )
-        returns = self._pick("returns", steps)
-        normalizer.update(returns, weights)
-        goal = returns if config.value_reg == "returns" else self._old_values.index_select(0, steps)
-        deviation = value_deviation(values, normalizer.normalize(goal), config.value_reg)
-        return weighted_mean(divergence, weights), weighted_mean(deviation, weights)
-
     # ---- Helpers ---------------------------------------------------------------------------------------------------
+
+    def _with_kept(self, contrastive: Tensor, kept: Sequence[Tensor]) -> Tensor:
+        """The loss of an update: its contrastive part and what keeps the outputs."""
+        loss = contrastive
+        for coef, term in zip(self.keeper.coefs, kept, strict=True):
+            loss = loss + coef * term
+        return loss
 
     def _pick(self, name: str, index: Tensor) -> Tensor:
         return self._buffer.flat(name).index_select(0, index)

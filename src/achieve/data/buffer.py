@@ -6,6 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from achieve.data.trajectories import Trajectory, cut_trajectories
+
 
 class RolloutBuffer:
     """Room for ``rollouts`` rollouts of ``length`` steps of ``num_envs`` environments.
@@ -52,6 +54,15 @@ class RolloutBuffer:
         self.dones = np.zeros((rows, num_envs), dtype=bool)
         self.fresh = np.ones(num_envs, dtype=bool)
         self.filled = 0
+
+    @property
+    def steps(self) -> int:
+        """Steps there is room for, of all environments together."""
+        return self.rows * self.num_envs
+
+    def trajectories(self, threshold: float) -> list[Trajectory]:
+        """The episodes that lie in the buffer as a whole."""
+        return cut_trajectories(self.rewards, self.dones, self.fresh, threshold)
 
     @property
     def full(self) -> bool:

@@ -1,4 +1,4 @@
-"""The network: encoder, policy and value heads, and the nets that only the auxiliary phase uses."""
+"""The networks: encoder, the heads of each learner, and the nets that only the auxiliary phase uses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from achieve.config import ModelConfig
 from achieve.nn.encoder import ResidualEncoder, StridedEncoder
-from achieve.nn.init import orthogonal
+from achieve.nn.init import orthogonal, scale_rows
 from achieve.nn.layers import MLP
 from achieve.nn.normalizer import ValueNormalizer
 from achieve.run.errors import ConfigError
@@ -48,10 +48,10 @@ class FiLM(nn.Module):
         return (1 + eta) * phi + delta
 
 
-class ActorCritic(nn.Module):
-    """``phi``, policy, value and ``psi`` of the paper, on bytes.
+class AchievementNetwork(nn.Module):
+    """``phi`` and ``psi`` of the paper, on bytes: what distillation needs, whoever learns.
 
-    ``memory`` arguments are [B, D] and ignored by a network without memory.
+    A learner's network adds its heads. ``memory`` arguments are [B, D] and ignored by a network without memory.
     """
 
     def __init__(
@@ -71,16 +71,16 @@ class ActorCritic(nn.Module):
         )
         size = config.hidden_size
         width = 2 * size if config.memory else size
-        self.policy = nn.Linear(width, num_actions)
-        self.value = nn.Linear(width, 1)
-        orthogonal(self.policy, 0.01)
-        orthogonal(self.value, 0.1)
-        self.normalizer = ValueNormalizer(enabled=config.normalize_value)
+        self.add_heads(width)
         self.film = FiLM(num_actions, size, double=config.film == "double") if auxiliary else None
         self.predictor = MLP(width, [size], size) if auxiliary else None
 
         self._fast: FastFeatures | None = None
         self._autocast: torch.dtype | None = None
+
+    def add_heads(self, width: int) -> None:
+        """The learner's own layers, on so many inputs; drawn after the encoder and before the auxiliary nets."""
+        raise TypeError("a network says itself what its heads are")
 
     @property
     def latent_size(self) -> int:
@@ -96,7 +96,7 @@ class ActorCritic(nn.Module):
         self._fast, self._autocast = None, None
         half = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(precision)
         torch.backends.cudnn.allow_tf32 = precision in ("auto", "tf32")
-        on_gpu = self.policy.weight.is_cuda
+        on_gpu = next(self.parameters()).is_cuda
         note = ""
         if fused and on_gpu and find_spec("triton") is not None and (half or precision == "auto"):
             from achieve.nn.fused import FusedEncoder, supports
@@ -141,11 +141,6 @@ class ActorCritic(nn.Module):
         if self._fast is not None:
             self._fast.finish_backward()
 
-    def heads(self, phi: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Policy logits [B, A] and values in normalised units [B]."""
-        x = self._join(phi, memory)
-        return self.policy(x), self.value(x).squeeze(1)
-
     def predict(self, phi: Tensor, actions: Tensor, memory: Tensor | None) -> Tensor:
         """``psi``: unit vectors [B, D] for state-action pairs."""
         if self.film is None or self.predictor is None:
@@ -159,6 +154,58 @@ class ActorCritic(nn.Module):
         if memory is None:
             raise ValueError("this network needs the memory of the last achievement")
         return torch.cat([x, memory], dim=1)
+
+
+class ActorCritic(AchievementNetwork):
+    """PPO's network: a policy and a value."""
+
+    def add_heads(self, width: int) -> None:
+        self.policy = nn.Linear(width, self.num_actions)
+        self.value = nn.Linear(width, 1)
+        orthogonal(self.policy, 0.01)
+        orthogonal(self.value, 0.1)
+        self.normalizer = ValueNormalizer(enabled=self.config.normalize_value)
+
+    def heads(self, phi: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Policy logits [B, A] and values in normalised units [B]."""
+        x = self._join(phi, memory)
+        return self.policy(x), self.value(x).squeeze(1)
+
+
+class QuantileNetwork(AchievementNetwork):
+    """QR-DQN's network: quantiles of the return of each action.
+
+    With ``dueling``, ``theta(a) = V + A(a) - mean A`` for each quantile.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        image_shape: tuple[int, int, int],
+        num_actions: int,
+        *,
+        auxiliary: bool,
+        num_quantiles: int,
+        dueling: bool = False,
+    ) -> None:
+        self.num_quantiles = num_quantiles
+        self.dueling = dueling
+        super().__init__(config, image_shape, num_actions, auxiliary=auxiliary)
+
+    def add_heads(self, width: int) -> None:
+        self.advantage = nn.Linear(width, self.num_actions * self.num_quantiles)
+        scale_rows(self.advantage, 0.1)
+        self.state_value = nn.Linear(width, self.num_quantiles) if self.dueling else None
+        if self.state_value is not None:
+            scale_rows(self.state_value, 0.1)
+
+    def quantiles(self, phi: Tensor, memory: Tensor | None) -> Tensor:
+        """``theta``: [B, A, Q], in units of return; the i-th is that of level ``(i + 1/2) / Q``."""
+        x = self._join(phi, memory)
+        theta = cast(Tensor, self.advantage(x)).view(-1, self.num_actions, self.num_quantiles)
+        if self.state_value is None:
+            return theta
+        return self.state_value(x)[:, None] + theta - theta.mean(1, keepdim=True)
 
 
 def count_parameters(module: nn.Module) -> int:

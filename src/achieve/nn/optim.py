@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from achieve.nn.model import ActorCritic
+from achieve.nn.model import AchievementNetwork
 
 
 class ClippedAdam:
@@ -17,9 +17,12 @@ class ClippedAdam:
         network: whose parameters to optimise.
         learning_rate: constant.
         max_grad_norm: of all gradients together.
+        eps: Adam's.
     """
 
-    def __init__(self, network: ActorCritic, learning_rate: float, max_grad_norm: float) -> None:
+    def __init__(
+        self, network: AchievementNetwork, learning_rate: float, max_grad_norm: float, eps: float = 1e-8
+    ) -> None:
         self._network = network
         self.named = dict(network.named_parameters())
         self.parameters = list(self.named.values())
@@ -28,7 +31,7 @@ class ClippedAdam:
         self.skipped = torch.zeros((), device=self.parameters[0].device)
         self._one = torch.ones((), device=self.parameters[0].device)
         self.adam = torch.optim.Adam(
-            self.parameters, lr=learning_rate, fused=True, capturable=on_gpu
+            self.parameters, lr=learning_rate, eps=eps, fused=True, capturable=on_gpu
         )
         for p in self.parameters:
             self.adam.state[p] = {

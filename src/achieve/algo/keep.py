@@ -1,0 +1,123 @@
+"""What keeps a learner's outputs in place while its latents are distilled.
+
+Each learner supplies its own term: PPO its policy and its value function, QR-DQN its quantiles.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from achieve.algo.contrastive import policy_divergence, value_deviation, weighted_mean
+from achieve.algo.quantile import sorted_quantile_huber_loss
+from achieve.config import DistillConfig
+from achieve.data.trajectories import Trajectory
+from achieve.nn.model import ActorCritic, QuantileNetwork
+
+
+class Experience(Protocol):
+    """The steps a phase looks at, with time and environments merged."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def steps(self) -> int:
+        """How many steps there is room for; what is remembered of the frozen copy has as many rows."""
+
+    def trajectories(self, threshold: float) -> list[Trajectory]:
+        """The whole episodes in it, whose ``steps`` are rows of :meth:`flat`."""
+
+    def flat(self, name: str) -> Tensor:
+        """``observations``, ``memory``, ``actions`` and what a learner's own term needs: [steps or more, ...]."""
+
+
+class Keeper(Protocol):
+    """A learner's term, in as many parts as it has outputs.
+
+    ``names`` and ``coefs`` go with the parts :meth:`terms` returns.
+    """
+
+    names: tuple[str, ...]
+    coefs: tuple[float, ...]
+
+    def make_room(self, steps: int) -> None:
+        """Places for the frozen copy's outputs on so many steps; called before anything is captured."""
+
+    def remember(self, index: Tensor, phi: Tensor, memory: Tensor) -> None:
+        """Record the outputs of the network as it is now on these steps [B], of latents [B, D]."""
+
+    def terms(
+        self, phi: Tensor, memory: Tensor, images: Tensor, states: Tensor, weights: Tensor
+    ) -> tuple[Tensor, ...]:
+        """Means over ``states`` (places in ``images``, which are steps) with these weights."""
+
+
+class PolicyKeeper:
+    """PPO's: ``R_pi`` and ``R_V`` of the paper."""
+
+    names: tuple[str, ...] = ("policy_reg", "value_reg")
+
+    def __init__(self, network: ActorCritic, experience: Experience, config: DistillConfig) -> None:
+        self._network = network
+        self._experience = experience
+        self._config = config
+        self.coefs: tuple[float, ...] = (config.policy_reg_coef, config.value_reg_coef)
+
+    def make_room(self, steps: int) -> None:
+        device = self._experience.device
+        self.old_logits = torch.zeros(steps, self._network.num_actions, device=device)
+        self.old_values = torch.zeros(steps, device=device)
+
+    def remember(self, index: Tensor, phi: Tensor, memory: Tensor) -> None:
+        logits, values = self._network.heads(phi, memory)
+        self.old_logits.index_copy_(0, index, logits)
+        self.old_values.index_copy_(0, index, self._network.normalizer.denormalize(values))
+
+    def terms(
+        self, phi: Tensor, memory: Tensor, images: Tensor, states: Tensor, weights: Tensor
+    ) -> tuple[Tensor, ...]:
+        config, normalizer = self._config, self._network.normalizer
+        steps = images.index_select(0, states)
+        logits, values = self._network.heads(phi, memory)
+        logits, values = logits.index_select(0, states), values.index_select(0, states)
+        divergence = policy_divergence(
+            logits, self.old_logits.index_select(0, steps), config.policy_reg
+        )
+        returns = self._experience.flat("returns").index_select(0, steps)
+        normalizer.update(returns, weights)
+        goal = returns if config.value_reg == "returns" else self.old_values.index_select(0, steps)
+        deviation = value_deviation(values, normalizer.normalize(goal), config.value_reg)
+        return weighted_mean(divergence, weights), weighted_mean(deviation, weights)
+
+
+class QuantileKeeper:
+    """QR-DQN's: Huber quantile regression of every action's quantiles onto those of the frozen copy."""
+
+    names: tuple[str, ...] = ("quantile_reg",)
+
+    def __init__(self, network: QuantileNetwork, experience: Experience, coef: float, kappa: float) -> None:
+        self._network = network
+        self._experience = experience
+        self._kappa = kappa
+        self.coefs: tuple[float, ...] = (coef,)
+
+    def make_room(self, steps: int) -> None:
+        network = self._network
+        self.old_quantiles = torch.zeros(
+            steps, network.num_actions, network.num_quantiles, device=self._experience.device
+        )
+
+    def remember(self, index: Tensor, phi: Tensor, memory: Tensor) -> None:
+        # In order, as the loss wants them: samples of a distribution have none of their own.
+        self.old_quantiles.index_copy_(0, index, self._network.quantiles(phi, memory).sort(2).values)
+
+    def terms(
+        self, phi: Tensor, memory: Tensor, images: Tensor, states: Tensor, weights: Tensor
+    ) -> tuple[Tensor, ...]:
+        old = self.old_quantiles.index_select(0, images.index_select(0, states))
+        new = self._network.quantiles(phi, memory).index_select(0, states)
+        losses = sorted_quantile_huber_loss(new, old, self._kappa).mean(1)
+        return (weighted_mean(losses, weights),)
