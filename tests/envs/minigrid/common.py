@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from achieve.envs.minigrid import DoorKeyTreeVecEnv
 
 from .solver import Level, solve
@@ -17,9 +19,12 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "own tree": {"tree": (None, 0, 0, 2, 1, 2), "room_size": 6, "num_rows": 5},
 }
 
+BOTH_RULES = pytest.mark.parametrize("keep_keys", [True, False], ids=["kept", "droppable"])
+"""Our rule for keys, and MiniGrid's own."""
+
 
 def level_in(vec: DoorKeyTreeVecEnv, i: int) -> Level:
-    return Level(vec.tree, vec._worlds.grid[i], vec._worlds.agent[i])
+    return Level(vec.tree, vec._worlds.grid[i], vec._worlds.agent[i], vec._layout.keep_keys)
 
 
 class Solver:

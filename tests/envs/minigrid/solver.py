@@ -35,8 +35,9 @@ STEP = ((1, 0), (0, 1), (-1, 0), (0, -1))
 class Level:
     """A level as the solver sees it; `refresh` it after every action."""
 
-    def __init__(self, tree: Tree, grid: np.ndarray, agent: np.ndarray) -> None:
+    def __init__(self, tree: Tree, grid: np.ndarray, agent: np.ndarray, keep_keys: bool = True) -> None:
         self.tree = tree
+        self.keep_keys = keep_keys
         self.first_item = FIRST_DOOR + 3 * tree.rooms
         self.refresh(grid, agent)
 
@@ -125,7 +126,30 @@ class Level:
 
 def solve(level: Level, done: np.ndarray) -> Iterator[int]:
     """Actions that do all that is not done yet, the goal last; the caller plays each and refreshes the level."""
-    done = done.copy()
+    return solve_keeping(level, done.copy()) if level.keep_keys else solve_dropping(level, done.copy())
+
+
+def solve_keeping(level: Level, done: np.ndarray) -> Iterator[int]:
+    """Whatever is in hand is used up before anything else is taken."""
+    if level.carrying >= 0:
+        yield from open_all(level, level.carrying)
+    for room in range(level.tree.rooms):
+        if not done[2 * room] and level.door_state(level.door(room)) == CLOSED:
+            yield from go(level, level.door(room), TOGGLE)
+        if not done[2 * room + 1]:
+            yield from go(level, level.item(room), FORWARD if room == level.tree.goal else PICKUP)
+        yield from open_all(level, room)
+
+
+def open_all(level: Level, room: int) -> Iterator[int]:
+    """Opens every door that the key of a room unlocks, if they are not open yet."""
+    for other, parent in enumerate(level.tree.parents):
+        if parent == room and level.door_state(level.door(other)) == LOCKED:
+            yield from go(level, level.door(other), TOGGLE)
+
+
+def solve_dropping(level: Level, done: np.ndarray) -> Iterator[int]:
+    """By MiniGrid's rules: each key is fetched when it is needed, and put down when another is."""
     for room, parent in enumerate(level.tree.parents):
         if done[2 * room] and done[2 * room + 1]:
             continue
@@ -149,6 +173,7 @@ def take(level: Level, room: int) -> Iterator[int]:
 
 def put_down(level: Level, keep_clear: Collection[Cell] = ()) -> Iterator[int]:
     """Drops what is carried where it shuts nothing off, every other cell staying within reach; or near enough."""
+    assert not level.keep_keys, "nothing can be put down, so nothing should have to be"
     before = level.reachable()
 
     def free(cell: Cell) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
@@ -9,7 +11,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from achieve.envs.minigrid import DoorKeyTreeEnv, DoorKeyTreeVecEnv, PixelView, pixel_env
 from achieve.envs.minigrid.engine import below
 
-from .common import LAYOUTS, Solver
+from .common import BOTH_RULES, LAYOUTS, Solver
 from .solver import level_of
 
 
@@ -19,7 +21,7 @@ def unwrapped(env: PixelView) -> DoorKeyTreeEnv:
     return base
 
 
-def lockstep(layout: str, num_envs: int, ticks: int, share: float, draw_every: int = 1, **more: int) -> tuple[int, int]:
+def lockstep(layout: str, num_envs: int, ticks: int, share: float, draw_every: int = 1, **more: Any) -> tuple[int, int]:
     """Plays both side by side, each action the solver's with probability ``share``; returns episodes and rewards.
 
     Pictures are compared every ``draw_every`` steps, since MiniGrid takes a millisecond for one; the grid, the
@@ -63,9 +65,11 @@ def lockstep(layout: str, num_envs: int, ticks: int, share: float, draw_every: i
     return episodes, rewarded
 
 
+@BOTH_RULES
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_lockstep_with_minigrid(layout: str) -> None:
-    episodes, rewarded = lockstep(layout, num_envs=3, ticks=600, share=0.9, draw_every=2, max_steps=500)
+def test_lockstep_with_minigrid(layout: str, keep_keys: bool) -> None:
+    more = {"max_steps": 500, "keep_keys": keep_keys}
+    episodes, rewarded = lockstep(layout, num_envs=2, ticks=600, share=0.9, draw_every=2, **more)
     assert rewarded > 20 and episodes > 0
 
 
@@ -75,15 +79,17 @@ def test_lockstep_through_endings() -> None:
     assert episodes > 60 and rewarded > 60
 
 
-def test_lockstep_under_random_play() -> None:
-    lockstep("default", num_envs=4, ticks=400, share=0.0, max_steps=150)
+@BOTH_RULES
+def test_lockstep_under_random_play(keep_keys: bool) -> None:
+    lockstep("default", num_envs=4, ticks=300, share=0.0, max_steps=150, keep_keys=keep_keys)
 
 
 @pytest.mark.long
+@BOTH_RULES
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.95])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_lockstep_for_long(layout: str, share: float) -> None:
-    lockstep(layout, num_envs=4, ticks=1500, share=share)
+def test_lockstep_for_long(layout: str, share: float, keep_keys: bool) -> None:
+    lockstep(layout, num_envs=4, ticks=1500, share=share, keep_keys=keep_keys)
 
 
 def test_random_numbers_are_numpys() -> None:

@@ -9,19 +9,21 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
+from minigrid.core.world_object import Door
 from minigrid.wrappers import ImgObsWrapper
 
 from achieve.envs import make_vec, register
 from achieve.envs.minigrid import DoorKeyTreeEnv, DoorKeyTreeVecEnv, pixel_env
 from achieve.envs.minigrid.engine import DROP, LEFT, PICKUP, TOGGLE
 
+from .common import BOTH_RULES
 from .solver import Level, level_of, solve
 
 
 def begin(seed: int = 0, **arguments) -> tuple[DoorKeyTreeEnv, Level]:
     env = DoorKeyTreeEnv(**arguments)
     env.reset(seed=seed)
-    return env, Level(env.tree, *level_of(env))
+    return env, Level(env.tree, *level_of(env), env.keep_keys)
 
 
 def play(env: DoorKeyTreeEnv, level: Level, until: str = "") -> list[tuple[str, float]]:
@@ -45,14 +47,25 @@ def front(env: DoorKeyTreeEnv):
     return env.grid.get(*env.front_pos)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_each_achievement_gives_one_in_the_order_of_the_graph(seed: int) -> None:
-    env, level = begin(seed)
+def go_to(env: DoorKeyTreeEnv, level: Level, door: Door) -> None:
+    """Walks to where the door is in front."""
+    way = level.path(lambda cell: cell == tuple(door.cur_pos))
+    assert way is not None
+    for action in way:
+        env.step(action)
+    level.refresh(*level_of(env))
+    assert front(env) is door
+
+
+@BOTH_RULES
+@pytest.mark.parametrize("seed", range(3))
+def test_each_achievement_gives_one_in_the_order_of_the_graph(seed: int, keep_keys: bool) -> None:
+    env, level = begin(seed, keep_keys=keep_keys)
     assert play(env, level) == [(name, 1.0) for name in env.achievement_names]
 
 
 def test_doing_it_again_gives_nothing() -> None:
-    env, level = begin()
+    env, level = begin(keep_keys=False)
     play(env, level, until="open_grey_door")
     assert front(env).is_open
     closed = env.step(TOGGLE)
@@ -66,20 +79,57 @@ def test_doing_it_again_gives_nothing() -> None:
     assert env.carrying is env.room_items[0]
 
 
-def test_a_locked_door_needs_its_own_key() -> None:
-    env, level = begin()
+@BOTH_RULES
+def test_a_locked_door_needs_its_own_key(keep_keys: bool) -> None:
+    env, level = begin(keep_keys=keep_keys)
     play(env, level, until="collect_red_key")
     red, blue = env.room_doors[1:3]
     for door, opens in ((blue, False), (red, True)):
-        way = level.path(lambda cell, door=door: cell == tuple(door.cur_pos))
-        assert way is not None
-        for action in way:
-            env.step(action)
-        level.refresh(*level_of(env))
-        assert front(env) is door and door.is_locked
+        go_to(env, level, door)
+        assert door.is_locked
         reward = env.step(TOGGLE)[1]
         assert door.is_open == opens and reward == float(opens)
-        assert env.carrying is not None, "a key is not used up"
+        assert (env.carrying is None) == (keep_keys and opens), "only a kept key is used up, by its own lock"
+
+
+def test_a_kept_key_cannot_be_dropped_and_shows_in_hand_until_it_is_used_up() -> None:
+    env, level = begin()
+    play(env, level, until="collect_red_key")
+    red = env.room_doors[1]
+    assert front(env) is None
+    env.step(DROP)
+    assert front(env) is None and env.carrying is env.room_items[0]
+    go_to(env, level, red)
+    in_hand = env.gen_obs()["image"][3, 6].tolist()
+    obs, reward, *_ = env.step(TOGGLE)
+    assert reward == 1.0 and env.carrying is None
+    assert obs["image"][3, 6].tolist() != in_hand, "the observation is of after"
+    assert (obs["image"] == env.gen_obs()["image"]).all()
+    env.step(TOGGLE)
+    assert not red.is_open and not red.is_locked
+    env.step(TOGGLE)
+    assert red.is_open, "unlocked once, it opens without a key"
+
+
+def test_a_kept_key_opens_all_its_doors_before_it_is_gone() -> None:
+    env, level = begin(tree=(None, 0, 0, 1))
+    play(env, level, until="collect_red_key")
+    first, second = env.room_doors[1:3]
+    for door, kept in ((second, True), (first, False)):
+        go_to(env, level, door)
+        assert env.step(TOGGLE)[1] == 1.0
+        assert (env.carrying is env.room_items[0]) == kept
+        level.refresh(*level_of(env))
+
+
+def test_a_ball_is_collected_and_gone_as_it_opens_nothing() -> None:
+    env, level = begin(tree=(None, 0, 0))
+    got = play(env, level, until="collect_red_ball")
+    assert got[-1] == ("collect_red_ball", 1.0) and env.carrying is None
+    assert not any(cell is env.room_items[1] for cell in env.grid.grid)
+    env, level = begin(tree=(None, 0, 0), keep_keys=False)
+    play(env, level, until="collect_red_ball")
+    assert env.carrying is env.room_items[1]
 
 
 def test_nothing_but_achievements_is_rewarded_and_only_the_goal_ends() -> None:
@@ -181,6 +231,7 @@ def test_wrong_actions_change_nothing(action) -> None:
         ({"num_rows": "many"}, "num_rows .* got 'many'"),
         ({"max_steps": 0}, "max_steps .* got 0"),
         ({"depth": 7}, "colours for 5 keys"),
+        ({"keep_keys": "no"}, "keep_keys must be true or false, got 'no'"),
         ({"tree": (None, 3)}, "earlier room"),
     ],
 )

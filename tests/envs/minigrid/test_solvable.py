@@ -10,12 +10,12 @@ import pytest
 from achieve.envs.minigrid import DoorKeyTreeVecEnv
 from achieve.envs.minigrid.engine import CARRYING, GOAL, STEPS, X, Y, act
 
-from .common import LAYOUTS, Solver
+from .common import BOTH_RULES, LAYOUTS, Solver
 
 
-def check_levels(layout: str, num_envs: int, play_before: int = 0) -> None:
+def check_levels(layout: str, keep_keys: bool, num_envs: int, play_before: int = 0) -> None:
     """The solver collects every achievement, the goal last; before that, random actions may have made a mess."""
-    vec = DoorKeyTreeVecEnv(num_envs, seed=11, **LAYOUTS[layout], max_steps=100_000)
+    vec = DoorKeyTreeVecEnv(num_envs, seed=11, **LAYOUTS[layout], max_steps=100_000, keep_keys=keep_keys)
     vec.reset()
     rng = np.random.default_rng(0)
     messing = np.full(num_envs, play_before)
@@ -43,15 +43,17 @@ def check_levels(layout: str, num_envs: int, play_before: int = 0) -> None:
             solved.add(int(i))
 
 
+@BOTH_RULES
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_level_is_solvable(layout: str) -> None:
-    check_levels(layout, num_envs=60)
+def test_every_level_is_solvable(layout: str, keep_keys: bool) -> None:
+    check_levels(layout, keep_keys, num_envs=60)
 
 
 @pytest.mark.long
+@BOTH_RULES
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_thousand_levels_are_solvable(layout: str) -> None:
-    check_levels(layout, num_envs=1000)
+def test_a_thousand_levels_are_solvable(layout: str, keep_keys: bool) -> None:
+    check_levels(layout, keep_keys, num_envs=1000)
 
 
 def test_how_long_a_player_who_knows_the_level_needs() -> None:
@@ -64,19 +66,20 @@ def test_how_long_a_player_who_knows_the_level_needs() -> None:
         while not vec.step([solver.action()])[2][0]:
             pass
         lengths += vec.pop_episodes().length.tolist()
-    assert (round(np.mean(lengths)), max(lengths)) == (94, 115)
+    assert (round(np.mean(lengths)), max(lengths)) == (83, 104)
 
 
+@BOTH_RULES
 @pytest.mark.parametrize("layout", ["default", "branching"])
-def test_random_play_does_not_spoil_a_level(layout: str) -> None:
-    check_levels(layout, num_envs=20, play_before=2000)
+def test_random_play_does_not_spoil_a_level(layout: str, keep_keys: bool) -> None:
+    check_levels(layout, keep_keys, num_envs=20, play_before=2000)
 
 
-def dead_ends(rooms: int, seed: int) -> tuple[int, int]:
+def dead_ends(tree: tuple[int | None, ...], keep_keys: bool, seed: int) -> tuple[int, int]:
     """All states that can be reached in a small level, and how many of them cannot reach the goal."""
-    vec = DoorKeyTreeVecEnv(1, seed=[seed], depth=rooms, room_size=4, infos="none")
+    vec = DoorKeyTreeVecEnv(1, seed=[seed], tree=tree, room_size=4, keep_keys=keep_keys, infos="none")
     vec.reset()
-    parents, shape = vec._layout.parents, vec._worlds.grid.shape[1:]
+    shape = vec._worlds.grid.shape[1:]
 
     def key(grid: np.ndarray, agent: np.ndarray) -> bytes:
         return grid.tobytes() + agent[:STEPS].astype(np.int8).tobytes()
@@ -91,7 +94,7 @@ def dead_ends(rooms: int, seed: int) -> tuple[int, int]:
         for action in range(6):
             grid = np.frombuffer(state, np.uint8, size).reshape(shape).copy()
             agent = np.frombuffer(state, np.int8, 4, size).astype(np.int64)
-            act(parents, grid, agent, action)
+            act(vec._layout, grid, agent, action)
             after = key(grid, agent)
             if after not in leads_here:
                 leads_here[after] = []
@@ -109,22 +112,29 @@ def dead_ends(rooms: int, seed: int) -> tuple[int, int]:
     return len(leads_here), len(leads_here) - len(good)
 
 
-def test_no_state_of_a_small_level_is_a_dead_end() -> None:
-    """Turns, steps, picking up, dropping and closing can all be undone, and a lock opened is never shut again."""
+@BOTH_RULES
+def test_no_state_of_a_small_level_is_a_dead_end(keep_keys: bool) -> None:
+    """Kept, a key goes nowhere but into its lock; otherwise all but that can be undone. No lock shuts again."""
     for seed in range(3):
-        states, dead = dead_ends(2, seed)
-        assert states > 1000 and dead == 0
+        states, dead = dead_ends((None, 0), keep_keys, seed)
+        assert states > 300 and dead == 0
+
+
+@pytest.mark.parametrize("tree", [(None, 0, 1), (None, 0, 0)], ids=["two keys", "two doors"])
+def test_no_state_with_kept_keys_is_a_dead_end(tree: tuple[int | None, ...]) -> None:
+    states, dead = dead_ends(tree, True, seed=0)
+    assert states > 1000 and dead == 0
 
 
 @pytest.mark.long
-def test_no_state_with_two_keys_is_a_dead_end() -> None:
-    states, dead = dead_ends(3, seed=0)
+def test_no_state_with_two_droppable_keys_is_a_dead_end() -> None:
+    states, dead = dead_ends((None, 0, 1), False, seed=0)
     assert states > 100_000 and dead == 0
 
 
 def test_a_key_cannot_be_left_in_a_doorway() -> None:
     """Where it would shut the agent in: an open door is not an empty cell."""
-    vec = DoorKeyTreeVecEnv(1, seed=0)
+    vec = DoorKeyTreeVecEnv(1, seed=0, keep_keys=False)
     vec.reset()
     solver = Solver(vec, 0)
     while vec._worlds.agent[0, CARRYING] < 0:

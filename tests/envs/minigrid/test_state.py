@@ -13,7 +13,7 @@ from achieve.envs.minigrid import DoorKeyTreeVecEnv
 from achieve.envs.minigrid import snapshot as snapshot_module
 from achieve.envs.minigrid.engine import CARRYING, DIRECTION, STEPS, X
 
-from .common import LAYOUTS, Solver
+from .common import BOTH_RULES, LAYOUTS, Solver
 
 
 def played(steps: int, **arguments) -> DoorKeyTreeVecEnv:
@@ -53,6 +53,21 @@ def test_a_restored_environment_continues_identically(layout: str, moment: int) 
         assert restored.seeds == vec.seeds
         assert (restored.observe() == shown).all()
         assert digests(restored, 150) == expected
+
+
+@BOTH_RULES
+@pytest.mark.parametrize("layout", ["default", "branching"])
+def test_a_game_can_be_restored_at_every_step_to_its_end(layout: str, keep_keys: bool) -> None:
+    """Also when keys are used up, which is not mistaken for keys that are missing."""
+    vec, other = (DoorKeyTreeVecEnv(1, seed=s, keep_keys=keep_keys, **LAYOUTS[layout]) for s in (3, 4))
+    vec.reset()
+    solver, ended = Solver(vec, 0), False
+    while not ended:
+        other.load_state(vec.save_state())
+        action = [solver.action()]
+        expected, got = vec.step(action), other.step(action)
+        assert all((a == b).all() for a, b in zip(expected[:4], got[:4], strict=True))
+        ended = bool(expected[2][0])
 
 
 def test_a_state_works_in_another_process(tmp_path) -> None:
@@ -109,7 +124,12 @@ def test_damaged_states_are_refused_and_change_nothing() -> None:
 
 @pytest.mark.parametrize(
     "arguments,named",
-    [({"room_size": 6}, "room_size"), ({"tree": (None, 0, 0)}, "tree"), ({"max_steps": 9}, "max_steps")],
+    [
+        ({"room_size": 6}, "room_size"),
+        ({"tree": (None, 0, 0)}, "tree"),
+        ({"max_steps": 9}, "max_steps"),
+        ({"keep_keys": False}, "keep_keys True .here False"),
+    ],
 )
 def test_states_of_other_environments_are_refused(arguments: dict, named: str) -> None:
     other = DoorKeyTreeVecEnv(4, **{"max_steps": 70, **arguments})

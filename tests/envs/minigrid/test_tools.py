@@ -38,12 +38,17 @@ def test_benchmark_reports_every_table(tmp_path: pathlib.Path) -> None:
         "One thread, random actions, resets and images included",
         "Where the time goes",
         "A random agent",
+        "A random agent with a key in hand",
     ]
     names, rates, *_ = zip(*tables["One thread, random actions, resets and images included"], strict=True)
     assert names[0] == "MiniGrid, one environment" and len(names) == 6 and all(rate > 0 for rate in rates)
     assert [row[0] for row in tables["Where the time goes"]] == ["reset", "action", "image"]
     assert all(math.isfinite(value) for row in tables["Where the time goes"] for value in row[1:])
     assert [row[0] for row in tables["A random agent"]] == list(Tree.make().achievement_names)
+    with_key = {keys: shares for keys, *shares in tables["A random agent with a key in hand"]}
+    for room_size in (4, 5):
+        kept, droppable = (with_key[f"{rule}, room_size {room_size}"] for rule in ("kept", "droppable"))
+        assert min(kept) > 5 > max(droppable), "what makes learning possible at each stage"
     for title in tables:
         assert f"### {title}" in report.read_text() and f"### {title}" in result.stdout
 

@@ -170,6 +170,7 @@ def test_wrong_out_is_refused(out) -> None:
         ({"seed": -1}, "negative"),
         ({"depth": 9}, "colours for 5 keys"),
         ({"room_size": 2}, "room_size"),
+        ({"keep_keys": 1}, "keep_keys must be true or false, got 1"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments: dict, said: str) -> None:

@@ -49,6 +49,7 @@ class Layout(NamedTuple):
     room_size: int
     num_rows: int
     max_steps: int
+    keep_keys: bool  # whether a thing stays in hand until it opens nothing more, and is gone then
     tiles: np.ndarray  # uint8[tiles, 9, 27], see `tiles.tile_table`
 
 
@@ -191,8 +192,20 @@ def generate(layout: Layout, grid: np.ndarray, agent: np.ndarray, unlocked: np.n
 
 
 @compiled
-def act(parents: np.ndarray, grid: np.ndarray, agent: np.ndarray, action: int) -> Any:
-    """One action by MiniGrid's rules; returns the achievement whose condition it made true, or -1."""
+def is_useful(parents: np.ndarray, grid: np.ndarray, item: int) -> Any:
+    """Whether there is a door left that the thing from room ``item`` unlocks."""
+    last_door = FIRST_DOOR + 3 * len(parents)
+    for cell in grid.flat:
+        door = np.int64(cell) - FIRST_DOOR
+        if FIRST_DOOR <= cell < last_door and door % 3 == LOCKED and parents[door // 3] == item:
+            return True
+    return False
+
+
+@compiled
+def act(layout: Layout, grid: np.ndarray, agent: np.ndarray, action: int) -> Any:
+    """One action; returns the achievement whose condition it made true, or -1."""
+    parents = layout.parents
     direction, carrying = agent[DIRECTION], agent[CARRYING]
     if action == LEFT:
         agent[DIRECTION] = (direction + 3) % 4
@@ -218,14 +231,18 @@ def act(parents: np.ndarray, grid: np.ndarray, agent: np.ndarray, action: int) -
         if cell >= first_item and carrying < 0:
             agent[CARRYING] = cell - first_item
             grid[y, x] = EMPTY
+            if layout.keep_keys and not is_useful(parents, grid, cell - first_item):
+                agent[CARRYING] = -1
             return 2 * (cell - first_item) + 1
     elif action == DROP:
-        if cell == EMPTY and carrying >= 0:
+        if cell == EMPTY and carrying >= 0 and not layout.keep_keys:
             grid[y, x] = first_item + carrying
             agent[CARRYING] = -1
     elif action == TOGGLE and is_door:
         if state == CLOSED or (state == LOCKED and carrying == parents[room]):
             grid[y, x] = FIRST_DOOR + 3 * room + OPEN
+            if layout.keep_keys and state == LOCKED and not is_useful(parents, grid, carrying):
+                agent[CARRYING] = -1
             return 2 * room
         if state == OPEN:
             grid[y, x] = FIRST_DOOR + 3 * room + CLOSED
@@ -312,7 +329,7 @@ def step_all(
     for i in range(len(worlds.grid)):
         grid, agent, unlocked = worlds.grid[i], worlds.agent[i], worlds.unlocked[i]
         agent[STEPS] += 1
-        achieved = act(layout.parents, grid, agent, actions[i])
+        achieved = act(layout, grid, agent, actions[i])
         results.reward[i] = 0.0
         if achieved >= 0 and not unlocked[achieved]:
             unlocked[achieved] = 1

@@ -45,6 +45,10 @@ class DoorKeyTreeEnv(RoomGrid):
     is drawn anew in each episode. The first time that a door is opened, an object picked up or the goal reached
     gives a reward of 1, and nothing else does. Reaching the goal ends the episode.
 
+    A key stays in hand until it has unlocked all that it fits, and is gone then; dropping does nothing. MiniGrid's
+    own rules, by which a key can be dropped at any time and must be before the next is picked up, are too hard to
+    explore at random: ``keep_keys=False`` brings them back.
+
     Observations are MiniGrid's (an encoded 7x7 view, the direction, the mission), so that its wrappers work;
     `PixelView` turns them into images. ``info["achievements"]`` tells which achievements the episode has so far.
 
@@ -56,6 +60,7 @@ class DoorKeyTreeEnv(RoomGrid):
         room_size: cells from wall to wall, both walls included.
         num_rows: rows of rooms, two rooms in each; None takes as few as hold the tree.
         max_steps: steps until truncation; None takes 30 * room_size**2.
+        keep_keys: whether a key is kept until it is used up, rather than dropped at will.
 
     Further arguments, such as ``render_mode``, are those of `MiniGridEnv`.
     """
@@ -68,10 +73,12 @@ class DoorKeyTreeEnv(RoomGrid):
         room_size: int = 5,
         num_rows: int | None = None,
         max_steps: int | None = None,
+        keep_keys: bool = True,
         **kwargs: Any,
     ) -> None:
         self.tree = Tree.make(depth, branching, tree)
         room_size, num_rows, max_steps = check_layout(self.tree, room_size, num_rows, max_steps)
+        self.keep_keys = check_keep_keys(keep_keys)
         self.room_doors: list[Door] = []
         self.room_items: list[WorldObj] = []
         self._done = dict.fromkeys(self.tree.achievement_names, 0)
@@ -99,12 +106,18 @@ class DoorKeyTreeEnv(RoomGrid):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         if isinstance(action, bool) or not self.action_space.contains(action):
             raise ValueError(f"an action is a whole number from 0 to {len(self.actions) - 1}, got {action!r}")
+        if self.keep_keys and action == self.actions.drop:
+            action = self.actions.done
         obs, _, terminated, truncated, info = super().step(action)
         reward = 0.0
         for name, true_now in zip(self.achievement_names, self._conditions(terminated), strict=True):
             if true_now and not self._done[name]:
                 self._done[name] = 1
                 reward += 1.0
+        if self.keep_keys and self.carrying is not None and not self._is_useful(self.carrying):
+            # A ball opens nothing, so it is gone as soon as it is collected.
+            self.carrying = None
+            obs = self.gen_obs()
         return obs, reward, terminated, truncated, {**info, "achievements": dict(self._done)}
 
     def _conditions(self, at_goal: bool) -> list[bool]:
@@ -113,6 +126,10 @@ class DoorKeyTreeEnv(RoomGrid):
         for door, item in zip(self.room_doors, self.room_items, strict=True):
             found += [door.is_open, at_goal if item.type == "goal" else self.carrying is item]
         return found
+
+    def _is_useful(self, item: WorldObj) -> bool:
+        """Whether there is a door left that it unlocks."""
+        return item.type == "key" and any(door.is_locked and door.color == item.color for door in self.room_doors)
 
     def _gen_grid(self, width: int, height: int) -> None:
         super()._gen_grid(width, height)
@@ -158,6 +175,12 @@ def check_layout(tree: Tree, room_size: Any, num_rows: Any, max_steps: Any) -> t
         raise ValueError(f"{tree.rooms} rooms need {rows_needed} rows of two, got num_rows {num_rows}")
     max_steps = 30 * room_size**2 if max_steps is None else whole("max_steps", max_steps, 1, 2**31 - 1)
     return room_size, num_rows, max_steps
+
+
+def check_keep_keys(value: Any) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise ValueError(f"keep_keys must be true or false, got {value!r}")
+    return bool(value)
 
 
 class PixelView(gymnasium.ObservationWrapper[np.ndarray, int, Any]):

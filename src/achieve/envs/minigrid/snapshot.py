@@ -32,6 +32,7 @@ def _made_for(layout: Layout, num_envs: int) -> dict[str, Any]:
         "room_size": layout.room_size,
         "num_rows": layout.num_rows,
         "max_steps": layout.max_steps,
+        "keep_keys": layout.keep_keys,
         "num_envs": num_envs,
     }
 
@@ -67,6 +68,18 @@ def _check_random(random: np.ndarray) -> None:
     _require((random[:, 4] < 2**32) & (random[:, 5] <= 1), "random generator")
 
 
+def _items_left(layout: Layout, unlocked: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Whether each room's thing still exists, given how often each cell code is there; 1 or 0, [n, rooms - 1]."""
+    rooms = len(layout.parents)
+    if not layout.keep_keys:
+        return np.ones((len(counts), rooms - 1), np.int64)
+    locked = counts[:, FIRST_DOOR + LOCKED : FIRST_DOOR + 3 * rooms : 3]
+    left = unlocked[:, 1:-1:2] == 0
+    for room, parent in enumerate(layout.parents[1:], 1):
+        left[:, parent] |= locked[:, room] > 0
+    return left.astype(np.int64)
+
+
 def _check_games(layout: Layout, worlds: Worlds) -> None:
     """Everything that compiled code relies on without looking, and that nothing is missing or twice there."""
     grid, agent = worlds.grid, worlds.agent
@@ -86,7 +99,7 @@ def _check_games(layout: Layout, worlds: Worlds) -> None:
     items = counts[:, first_item : first_item + rooms - 1].copy()
     holders = np.flatnonzero(carrying >= 0)
     items[holders, carrying[holders]] += 1
-    _require(items == 1, "keys")
+    _require(items == _items_left(layout, worlds.unlocked, counts), "keys")
     _require(counts[:, first_item + rooms - 1 :] == 0, "cell")
     _require(counts[:, GOAL] == 1, "goal")
     _require(counts[:, FIRST_DOOR:first_item].reshape(num_envs, rooms, 3).sum(2) == 1, "doors")

@@ -14,7 +14,7 @@ from .. import arrays
 from ..base import FinishedEpisodes, WorldVecEnv
 from . import snapshot
 from .engine import NUM_ACTIONS, Layout, Results, draw_all, prepare, reset_all, step_all
-from .env import IMAGE, check_layout
+from .env import IMAGE, check_keep_keys, check_layout
 from .tiles import tile_table
 from .tree import Tree
 
@@ -51,6 +51,7 @@ class DoorKeyTreeVecEnv(WorldVecEnv):
         room_size: int = 5,
         num_rows: int | None = None,
         max_steps: int | None = None,
+        keep_keys: bool = True,
     ) -> None:
         self.num_envs = n = arrays.check_num_envs(num_envs)
         self._infos = arrays.check_infos(infos)
@@ -58,7 +59,8 @@ class DoorKeyTreeVecEnv(WorldVecEnv):
         self.tree = Tree.make(depth, branching, tree)
         room_size, num_rows, max_steps = check_layout(self.tree, room_size, num_rows, max_steps)
         parents = np.array([-1 if parent is None else parent for parent in self.tree.parents], np.int64)
-        self._layout = Layout(parents, room_size, num_rows, max_steps, tile_table(self.tree))
+        keep = check_keep_keys(keep_keys)
+        self._layout = Layout(parents, room_size, num_rows, max_steps, keep, tile_table(self.tree))
         self._worlds = snapshot.allocate(self._layout, n)
         self._results = Results(
             reward=np.zeros(n),
