@@ -13,7 +13,7 @@ from achieve.analysis.published import PUBLISHED
 from achieve.run.errors import RunFolderError
 from achieve.run.files import atomic_file, reason
 from achieve.viz.report.analyses import analyses_sections
-from achieve.viz.report.experiments import SEEDS, experiment_section
+from achieve.viz.report.experiments import HEADINGS, SEEDS, experiment_section
 from achieve.viz.report.gather import Gathered, Remark, gather
 from achieve.viz.report.html import render
 from achieve.viz.report.inventory import hardware_section, others_section, runs_section
@@ -81,17 +81,15 @@ def _overview(gathered: Gathered) -> Section:
     """How far along each experiment is."""
     rows: list[list[Cell]] = []
     for name, entries in PUBLISHED.items():
-        for entry in entries:
-            if entry.preset is not None:
-                seeds = [run.seed for run in gathered.seeds(entry.preset, entry.world)]
-                listed = ", ".join(map(str, seeds)) or "not run"
-                rows.append([name, entry.preset, len(seeds), entry.seeds or SEEDS, listed])
+        seeds = {e.preset: len(gathered.seeds(e.preset, e.world)) for e in entries if e.preset}
+        told = ", ".join(f"{preset}: {count}" for preset, count in seeds.items())
+        rows.append([HEADINGS[name].title, name, told, sum(seeds.values()), SEEDS * len(seeds)])
     columns = [
         Column("experiment", "experiment"),
-        Column("preset", "preset"),
-        Column("seeds", "seeds run", int),
-        Column("published_seeds", "published", int),
-        Column("list", "which"),
+        Column("name", "name"),
+        Column("agents", "seeds of each agent"),
+        Column("runs", "runs", int),
+        Column("published_runs", "published", int),
     ]
     return Section(
         key="overview",

@@ -11,14 +11,15 @@ from achieve.analysis.published import PUBLISHED, Published
 from achieve.analysis.published import Figure as PublishedFigure
 from achieve.analysis.statistics import Estimate, improvement_with_interval, iqm_with_interval
 from achieve.envs.worlds import find_world
-from achieve.viz.curves import png
-from achieve.viz.report.figures import Row, comparison, curves
+from achieve.viz.report.figures import Row, compact, comparison, curves
 from achieve.viz.report.gather import Gathered, Run
 from achieve.viz.report.section import Picture, Section
 from achieve.viz.report.table import NOT_PUBLISHED, NOT_RUN, Cell, Column, Interval, MeanStd, Missing, Table, estimate
 
 SEEDS = 10
 """Seeds behind the published figures, and so what the commands ask for."""
+FEW = Missing("one seed")
+"""In place of a statistic that takes two."""
 
 
 @dataclass(frozen=True)
@@ -72,16 +73,18 @@ def experiment_section(name: str, gathered: Gathered) -> Section:
     there = {preset: found for preset, found in runs.items() if found}
     measure = _measure(entries[0].world)
     heading = HEADINGS[name]
+    # The method and its baseline are drawn with Table 1: an experiment of which only they were run has nothing to add.
+    new = there if name == "table1" else there.keys() - {entry.preset for entry in PUBLISHED["table1"]}
     pictures = []
-    if there:
+    if new:
         rows = [Row(method(entry), entry.score, _scores(runs.get(entry.preset or "", []))) for entry in entries]
         told = {entry.preset: entry.score for entry in entries if entry.preset and entry.score}
         pictures = [
             Picture(f"{name}-scores", f"Each seed's {measure}, beside the published one.", comparison(rows, measure)),
-            Picture(f"{name}-curves", _caption(there), png(curves(there, told))),
+            Picture(f"{name}-curves", _caption(there), compact(curves(there, told))),
         ]
     tables = [_figures(name, entries, runs, measure)]
-    if there:
+    if new:
         tables.append(_improvements(name, runs))
     return Section(
         key=name,
@@ -91,7 +94,7 @@ def experiment_section(name: str, gathered: Gathered) -> Section:
         pictures=pictures,
         commands=[f"achieve reproduce {name} --seeds {SEEDS}"],
         notes=[*_seed_notes(runs), f"Published: {_sources(entries)}."],
-        missing=None if there else "Not run: none of these agents has a complete run here.",
+        missing=None if new else "Not run." if not there else f"Not run, except {' and '.join(there)}.",
     )
 
 
@@ -109,9 +112,8 @@ def printed(figure: PublishedFigure | None) -> Cell:
 
 def interval(estimated: Estimate, digits: int = 2) -> Interval:
     """A bootstrap estimate as a cell; an interval that does not exist is left out."""
-    if math.isfinite(estimated.low):
-        return Interval(estimated.value, estimated.low, estimated.high, digits)
-    return Interval(estimated.value, digits=digits)
+    low, high = (estimated.low, estimated.high) if math.isfinite(estimated.low) else (None, None)
+    return Interval(estimated.value, low, high, digits)
 
 
 def _measure(world: str) -> str:
@@ -148,9 +150,16 @@ def _figures(name: str, entries: Sequence[Published], runs: Mapping[str, Sequenc
         row += [printed(entry.reward)] if rewards else []
         row += [_size(found)] if sizes else []
         row += [estimate(scores), estimate([run.score.reward for run in found])]
-        row += [interval(iqm_with_interval(scores)) if scores else NOT_RUN, len(found)]
+        row += [_iqm(scores), len(found)]
         rows.append(row)
     return Table(name, HEADINGS[name].title, columns, rows)
+
+
+def _iqm(scores: Sequence[float]) -> Cell:
+    """Of one seed alone it would be that seed's figure once more."""
+    if len(scores) < 2:
+        return FEW if scores else NOT_RUN
+    return interval(iqm_with_interval(scores))
 
 
 def _size(runs: Sequence[Run]) -> Cell:
@@ -164,7 +173,8 @@ def _improvements(name: str, runs: Mapping[str, Sequence[Run]]) -> Table:
     for one, other in pairs:
         found: Cell = NOT_RUN
         if runs[one] and runs[other]:
-            found = interval(improvement_with_interval(_scores(runs[one]), _scores(runs[other])))
+            enough = min(len(runs[one]), len(runs[other])) > 1
+            found = interval(improvement_with_interval(_scores(runs[one]), _scores(runs[other]))) if enough else FEW
         rows.append([one, other, found, len(runs[one]), len(runs[other])])
     columns = [
         Column("agent", "agent"),
@@ -187,6 +197,6 @@ def _sources(entries: Sequence[Published]) -> str:
 
 
 def _caption(groups: Mapping[str, Sequence[Run]]) -> str:
+    told = ", ".join(f"{preset} ({len(runs)} seed{'' if len(runs) == 1 else 's'})" for preset, runs in groups.items())
     several = any(len(runs) > 1 for runs in groups.values())
-    spread = "Mean and population deviation over seeds. " if several else "One seed each. "
-    return f"{spread}Dotted: the published final figure."
+    return f"{told}{': mean and population deviation over seeds' if several else ''}. Dotted: published, at the end."

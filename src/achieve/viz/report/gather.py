@@ -24,6 +24,9 @@ from achieve.run.folder import differences, read_config, read_summary
 DEPTH = 3
 """How many folders below a given one are searched for runs."""
 
+ANALYSES = ("probe.json", "matching.json", "hierarchy.json")
+"""What the commands of these names write into their folders."""
+
 # Settings in which runs of one preset may differ and still be seeds of the same experiment: how long they went on after
 # the figures were read, where and in which arithmetic they were computed.
 FREE = ("seed", "total_steps", "precision", "compile", *RUNTIME_FIELDS)
@@ -94,17 +97,18 @@ def gather(sources: Sequence[Path]) -> Gathered:
         if not source.is_dir():
             what = "is not a folder" if source.exists() else "does not exist"
             raise RunFolderError(f"{source} {what}; give run folders, or folders that hold them, such as results")
-        before = len(runs) + len(remarks)
-        found = False
+        known = len(remarks)
+        empty = True
         for folder in _folders(source, remarks):
             if folder.resolve() in seen:
+                empty = False
                 continue
             seen.add(folder.resolve())
             folders.append(folder)
             if _is_run(folder):
-                found = True
                 _read(folder, runs, remarks)
-        if not found and len(runs) + len(remarks) == before and len(sources) > 1:
+            empty &= not _is_run(folder) and not any((folder / name).is_file() for name in ANALYSES)
+        if empty and len(remarks) == known:
             remarks.append(Remark(source, "holds no run"))
     return Gathered(tuple(_without_twins(runs)), tuple(remarks), tuple(folders))
 

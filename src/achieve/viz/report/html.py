@@ -84,8 +84,7 @@ nav a:hover{border-color:var(--blue)}
 .data .num{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 .data th.num{white-space:normal}
 .data small{color:var(--soft);font-size:13px}
-.data .missing{color:#8b949e;font-style:italic;text-align:right;white-space:nowrap}
-.data td:first-child.missing{text-align:left}
+.data .missing{color:#8b949e;font-style:italic;white-space:nowrap}
 figure{margin:14px 0 6px}
 figcaption{color:var(--soft);font-size:14px;margin-top:4px}
 figure.video{display:inline-block;width:min(100%,540px);margin-right:14px;vertical-align:top}

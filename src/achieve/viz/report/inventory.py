@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from achieve.run.hardware import one_line
-from achieve.viz.curves import png
-from achieve.viz.report.figures import curves
+from achieve.viz.report.figures import compact, curves
 from achieve.viz.report.gather import Gathered, Run
 from achieve.viz.report.section import Picture, Section
 from achieve.viz.report.table import Cell, Column, MeanStd, Missing, Table, estimate
@@ -120,7 +119,7 @@ def others_section(gathered: Gathered) -> Section | None:
             some = {label: groups[label] for label in labels[first : first + LINES]}
             number = f"-{first // LINES + 1}" if len(labels) > LINES else ""
             name = "".join(c if c.isalnum() else "-" for c in title.lower())
-            pictures.append(Picture(f"other-{name}{number}", f"{title}: {', '.join(some)}.", png(curves(some))))
+            pictures.append(Picture(f"other-{name}{number}", f"{title}: {', '.join(some)}.", compact(curves(some))))
     return Section(
         key="others",
         title="Other runs",

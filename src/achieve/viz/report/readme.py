@@ -10,7 +10,6 @@ run. What stands between them is replaced.
 from __future__ import annotations
 
 import hashlib
-import io
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from achieve.analysis.published import PUBLISHED, Published, find_published
 from achieve.run.errors import ConfigError, RunFolderError
 from achieve.run.files import atomic_file, reason
 from achieve.viz.report.experiments import method, printed
-from achieve.viz.report.figures import curves
+from achieve.viz.report.figures import compact, curves
 from achieve.viz.report.gather import Gathered, Run
 from achieve.viz.report.inventory import minutes, runs_section
 from achieve.viz.report.table import Cell, Column, MeanStd, Missing, Table, estimate, to_markdown
@@ -30,6 +29,11 @@ ALWAYS = ("ad", "ppo")
 """The agents that are in the table whether they were run or not."""
 STAMP = "Data"
 """The entry of the picture's metadata that tells of which data it was drawn."""
+
+NOTE = """\
+± is the population deviation over seeds; published figures are of 10. Table and picture are written from the episode
+logs by `achieve report results --readme README.md`, which also writes a page with every table and figure
+([docs/report](docs/report/index.html))."""
 
 _BLOCK = re.compile(r"(<!-- (?P<name>\w+):begin -->\n).*?(<!-- (?P=name):end -->)", re.DOTALL)
 
@@ -69,7 +73,7 @@ def results_block(gathered: Gathered) -> str:
     if any(groups.values()):
         told = ", ".join(f"{preset} ({_seeds(runs)})" for preset, runs in groups.items() if runs)
         picture = f"![Score and return of {told} through training, with the published scores]({PICTURE})\n\n"
-    return picture + to_markdown(results_table(gathered))
+    return f"{picture}{to_markdown(results_table(gathered))}\n{NOTE}\n"
 
 
 def runs_block(gathered: Gathered) -> str:
@@ -107,10 +111,7 @@ def draw(gathered: Gathered) -> bytes:
     """The learning curves of the method and its baseline, stamped with what they were drawn of. PNG."""
     groups = {preset: runs for preset, runs in _shown(gathered).items() if runs}
     told = {entry.preset: entry.score for entry in PUBLISHED["table1"] if entry.preset and entry.score}
-    buffer = io.BytesIO()
-    metadata = {"Software": None, STAMP: stamp(groups)}
-    curves(groups, told).savefig(buffer, format="png", metadata=metadata)
-    return buffer.getvalue()
+    return compact(curves(groups, told), **{STAMP: stamp(groups)})
 
 
 def stamp(groups: Mapping[str, Sequence[Run]]) -> str:

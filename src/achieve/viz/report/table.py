@@ -104,12 +104,14 @@ def to_html(table: Table) -> str:
     rows = []
     for row in table.rows:
         cells = "".join(
-            f"<td class=missing>{escape(cell.why)}</td>" if isinstance(cell, Missing) else f"<td{c}>{_html(cell)}</td>"
+            f"<td class='missing{' num' * bool(c)}'>{escape(cell.why)}</td>"
+            if isinstance(cell, Missing)
+            else f"<td{c}>{_html(cell)}</td>"
             for c, cell in zip(flush, row, strict=True)
         )
         rows.append(f"<tr>{cells}</tr>")
     body = f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
-    return f"<div class=scroll><table class=data id={escape(table.name, quote=True)}>{body}</table></div>"
+    return f"<div class=scroll><table class=data id='table-{escape(table.name, quote=True)}'>{body}</table></div>"
 
 
 def to_csv(table: Table) -> str:

@@ -1,0 +1,125 @@
+"""README and committed report say what the runs in `results/` hold, and are renewed by one command."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from achieve.cli import main
+from achieve.run.errors import ConfigError
+from achieve.viz.report import build
+from achieve.viz.report.gather import Gathered, gather
+from achieve.viz.report.readme import PICTURE, draw, renewed, stamp_of, update
+from achieve.viz.report.table import to_csv, to_html
+from tests.viz.report.runs import make_run, score
+
+ROOT = Path(__file__).resolve().parents[3]
+RENEW = "renew it: achieve report results --out docs/report --readme README.md results/README.md"
+
+
+@pytest.fixture(scope="module")
+def committed() -> Gathered:
+    """The runs in `results/`, under the names the command sees."""
+    with contextlib.chdir(ROOT):
+        return gather([Path("results")])
+
+
+def test_every_committed_run_can_be_read(committed: Gathered) -> None:
+    assert committed.remarks == ()
+    assert len(committed.runs) == len(list((ROOT / "results").glob("*/config.json"))) > 0
+
+
+@pytest.mark.parametrize("name", ["README.md", "results/README.md"])
+def test_readme_agrees_with_the_results(name: str, committed: Gathered) -> None:
+    text = (ROOT / name).read_text()
+    if "begin -->" in text or name == "README.md":
+        assert renewed(Path(name), text, committed) == text, RENEW
+
+
+def test_readmes_picture_is_of_these_results(committed: Gathered, tmp_path: Path) -> None:
+    (tmp_path / "new.png").write_bytes(draw(committed))
+    assert stamp_of(ROOT / PICTURE) == stamp_of(tmp_path / "new.png") is not None, RENEW
+    with Image.open(ROOT / PICTURE) as old, Image.open(tmp_path / "new.png") as new:
+        assert old.size == new.size
+        difference = np.asarray(old.convert("L"), float) - np.asarray(new.convert("L"), float)
+    assert np.abs(difference).mean() < 1.0, RENEW
+
+
+def test_committed_report_agrees_with_the_results(committed: Gathered) -> None:
+    page = (ROOT / "docs/report/index.html").read_text()
+    sections, _ = build(committed)
+    for table in (table for section in sections for table in section.tables):
+        assert to_html(table) in page, f"{table.name} is not what results/ holds; {RENEW}"
+        old = (ROOT / "docs/report/tables" / f"{table.name}.csv").read_text()
+        assert _numbers(old) == pytest.approx(_numbers(to_csv(table))), RENEW
+
+
+def _numbers(text: str) -> list[float]:
+    cells = [cell for row in csv.reader(text.splitlines()) for cell in row]
+    return [float(cell) for cell in cells if re.fullmatch(r"-?\d+(\.\d+)?", cell)]
+
+
+TEXT = "before\n<!-- results:begin -->\nold\n<!-- results:end -->\nbetween\n<!-- runs:begin -->\n<!-- runs:end -->\n"
+
+
+def test_only_what_stands_between_the_markers_is_renewed(tmp_path: Path) -> None:
+    make_run(tmp_path / "runs" / "ad-s0", wood=0.2)
+    make_run(tmp_path / "runs" / "ad-s1", seed=1, wood=0.4)
+    readme = tmp_path / "README.md"
+    readme.write_text(TEXT)
+    gathered = gather([tmp_path / "runs"])
+    assert update(readme, gathered)
+    text = readme.read_text()
+    assert text.startswith("before\n<!-- results:begin -->\n![") and "old" not in text
+    assert "<!-- results:end -->\nbetween\n<!-- runs:begin -->\n| run |" in text
+    values = [score(20, 100, 0), score(40, 100, 0)]
+    told = f"{np.mean(values):.2f} ± {np.std(values):.2f} | 21.79 ± 1.37"
+    assert f"| `ad`: Achievement distillation | {told} |" in text
+    assert "| `ppo`: PPO | not run | 15.60 ± 1.66 | not run |" in text
+    assert stamp_of(tmp_path / PICTURE) is not None
+    assert not update(readme, gathered), "nothing changed, so nothing is written"
+
+
+def test_picture_is_renewed_with_the_runs(tmp_path: Path) -> None:
+    make_run(tmp_path / "runs" / "ad-s0", wood=0.2)
+    readme = tmp_path / "README.md"
+    readme.write_text(TEXT)
+    update(readme, gather([tmp_path / "runs"]))
+    before = stamp_of(tmp_path / PICTURE)
+    make_run(tmp_path / "runs" / "ppo-s0", "ppo")
+    assert update(readme, gather([tmp_path / "runs"]))
+    assert stamp_of(tmp_path / PICTURE) != before
+
+
+def test_without_runs_there_is_no_picture(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text(TEXT)
+    update(readme, gather([]))
+    assert "not run" in readme.read_text() and "![" not in readme.read_text()
+    assert not (tmp_path / PICTURE).exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("nothing", "has no markers"), ("<!-- colour:begin -->\n<!-- colour:end -->\n", "markers 'colour'")],
+)
+def test_a_file_without_markers_is_refused(tmp_path: Path, text: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        renewed(tmp_path / "README.md", text, gather([]))
+
+
+def test_command_renews_readmes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "README.md").write_text(TEXT)
+    assert main(["report", "--readme", "README.md"]) == 0
+    assert "README.md: renewed" in capsys.readouterr().out
+    assert main(["report", "--readme", "missing.md"]) == 2
+    assert "missing.md cannot be renewed: No such file" in capsys.readouterr().err

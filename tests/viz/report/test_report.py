@@ -1,0 +1,213 @@
+"""The report shows what the runs hold beside what was published, and nothing else."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from achieve.analysis.published import PUBLISHED
+from achieve.analysis.statistics import improvement_with_interval, iqm_with_interval
+from achieve.cli import main
+from achieve.config import PRESETS, with_world
+from achieve.run.errors import RunFolderError
+from achieve.viz.report import build, write_report
+from achieve.viz.report.gather import gather
+from achieve.viz.report.section import Section
+from tests.viz.report.runs import make_run, score
+
+PNG = b"\x89PNG\r\n"
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+class Balanced(HTMLParser):
+    """Fails on tags that close what is not open; collects links, ids and the text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.links: list[str] = []
+        self.ids: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.links += [v or "" for k, v in attrs if k in ("src", "href")]
+        self.ids += [v or "" for k, v in attrs if k == "id"]
+        if tag not in ("meta", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def parse(html: str) -> Balanced:
+    parser = Balanced()
+    parser.feed(html)
+    parser.close()
+    assert parser.open == []
+    return parser
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report on three seeds of the method, two of PPO, and runs that do not count."""
+    folder = tmp_path_factory.mktemp("report")
+    for seed, wood in enumerate((0.2, 0.4, 0.6)):
+        make_run(folder / "runs" / f"ad-s{seed}", "ad", seed, wood=wood, reward=12.0 + seed)
+    for seed, wood in enumerate((0.1, 0.3)):
+        make_run(folder / "runs" / f"ppo-s{seed}", "ppo", seed, wood=wood, reward=9.0)
+    make_run(folder / "runs" / "ad-i-s4", "ad-i", 4)
+    make_run(folder / "runs" / "quick-s0", "quick")
+    make_run(folder / "runs" / "minigrid-ad-s0", "minigrid-ad")
+    make_run(folder / "runs" / "own", config=with_world(PRESETS["ppo"], "pkg.mod:make<b>"))
+    write_report([folder / "runs"], folder / "out")
+    return folder / "out"
+
+
+def test_figures_are_those_of_the_logs(written: Path) -> None:
+    rows = {row["preset"]: row for row in read_csv(written / "tables" / "table1.csv") if row["preset"]}
+    ours = [score(rate, 100, 0) for rate in (20, 40, 60)]
+    theirs = [score(rate, 100, 0) for rate in (10, 30)]
+    mean = math.fsum(ours) / 3
+    ad = rows["ad"]
+    assert float(ad["score"]) == pytest.approx(mean)
+    assert float(ad["score_std"]) == pytest.approx(math.sqrt(math.fsum((x - mean) ** 2 for x in ours) / 3))
+    assert (float(ad["reward"]), ad["seeds"], ad["parameters"]) == (pytest.approx(13.0), "3", "1234")
+    assert (ad["published_score"], ad["published_score_std"]) == ("21.79", "1.37")
+    iqm = iqm_with_interval(ours)
+    assert [float(ad[key]) for key in ("iqm", "iqm_low", "iqm_high")] == pytest.approx([iqm.value, iqm.low, iqm.high])
+    (over,) = read_csv(written / "tables" / "table1-improvement.csv")
+    expected = improvement_with_interval(ours, theirs)
+    assert float(over["probability"]) == pytest.approx(expected.value)
+    assert (over["agent"], over["over"], over["seeds"], over["seeds_over"]) == ("ad", "ppo", "3", "2")
+
+
+def test_what_was_not_run_has_no_number(written: Path) -> None:
+    for name, entries in PUBLISHED.items():
+        rows = read_csv(written / "tables" / f"{name}.csv")
+        assert len(rows) == len(entries)
+        for row, entry in zip(rows, entries, strict=True):
+            run = entry.preset in ("ad", "ppo", "ad-i", "minigrid-ad")
+            assert bool(row["score"]) == run and bool(row["reward"]) == run, (name, row)
+            assert (int(row["seeds"]) > 0) == run
+            assert bool(row["published_score"]) == (entry.score is not None)
+
+
+def test_one_seed_has_neither_deviation_nor_interval(written: Path) -> None:
+    (row,) = (row for row in read_csv(written / "tables" / "ablation.csv") if row["preset"] == "ad-i")
+    assert row["score"] and not row["score_std"] and not row["iqm"]
+    assert "one seed" in (written / "tables" / "ablation.tex").read_text()
+    steps = {row["agent"]: row for row in read_csv(written / "tables" / "ablation-improvement.csv")}
+    assert not steps["ad-i"]["probability"]
+
+
+def test_page_is_well_formed_and_needs_nothing_else(written: Path) -> None:
+    page = parse((written / "index.html").read_text())
+    inside = [link for link in page.links if link.startswith("#")]
+    assert all(link.startswith("data:image/png;base64,") for link in page.links if link not in inside)
+    assert {link.removeprefix("#") for link in inside} <= set(page.ids)
+    assert len(page.ids) == len(set(page.ids))
+    assert "nan" not in re.findall(r"\w+", page.text)
+    assert "pkg.mod:make<b>" in page.text
+
+
+def test_page_tells_seeds_commands_time_and_why_a_run_does_not_count(written: Path) -> None:
+    text = parse((written / "index.html").read_text()).text
+    for told in (
+        "Seeds counted: ad: 0, 1, 2; ppo: 0, 1.",
+        "achieve reproduce table1 --seeds 10",
+        "achieve train --preset ad --seed 2",
+        "read at 245,760 steps, published figures at 1,000,000",
+        "Some GPU (80 GiB)",
+        "9 runs found, of which 7 are comparable",
+        "a world without published figures",
+        "not run",
+    ):
+        assert told in text, told
+
+
+def test_files_beside_the_page(written: Path) -> None:
+    pictures = {path.stem: path.read_bytes() for path in (written / "figures").glob("*.png")}
+    assert {"table1-scores", "table1-curves", "ablation-curves", "minigrid-curves", "other-crafter"} <= set(pictures)
+    assert "heist-curves" not in pictures and "small-curves" not in pictures
+    assert all(data.startswith(PNG) for data in pictures.values())
+    stems = {path.stem for path in (written / "tables").glob("*.csv")}
+    assert stems == {path.stem for path in (written / "tables").glob("*.tex")} >= {*PUBLISHED, "runs", "hardware"}
+
+
+def test_all_runs_and_their_time_are_listed(written: Path) -> None:
+    rows = {Path(row["run"]).name: row for row in read_csv(written / "tables" / "runs.csv")}
+    assert len(rows) == 9
+    assert rows["ad-s1"]["counted"] == "yes" and float(rows["ad-s1"]["score"]) == pytest.approx(score(40, 100, 0))
+    assert float(rows["ad-s1"]["minutes"]) == 1.0
+    assert rows["quick-s0"]["counted"].startswith("no: ")
+    hardware = {row["preset"]: row for row in read_csv(written / "tables" / "hardware.csv")}
+    assert (hardware["ad"]["runs"], float(hardware["ad"]["rate"]), hardware["ad"]["torch"]) == ("3", 100.0, "2.11.0")
+
+
+def test_success_rates_by_world(written: Path) -> None:
+    rows = {row["achievement"]: row for row in read_csv(written / "tables" / "success-rates-crafter.csv")}
+    assert float(rows["Collect wood"]["ad"]) == pytest.approx(40.0)
+    assert float(rows["Collect wood"]["ppo"]) == pytest.approx(20.0)
+    assert float(rows["Collect diamond"]["ad"]) == 0.0
+    (row, *_) = read_csv(written / "tables" / "success-rates-minigrid.csv")
+    assert float(row["minigrid-ad"]) == 50.0 and row["minigrid-ppo"] == ""
+
+
+def sections_of(folder: Path) -> dict[str, Section]:
+    sections, _ = build(gather([folder]))
+    return {section.key: section for section in sections}
+
+
+def test_no_runs_at_all(tmp_path: Path) -> None:
+    page, gathered = write_report([], tmp_path / "out")
+    parsed = parse(page.read_text())
+    assert gathered.runs == () and "0 runs found" in parsed.text
+    assert not list((tmp_path / "out").glob("figures/*"))
+    for row in read_csv(tmp_path / "out" / "tables" / "table1.csv"):
+        assert row["published_score"] and not row["score"] and row["seeds"] == "0"
+
+
+def test_runs_without_an_episode_or_a_summary_are_shown_for_what_they_are(tmp_path: Path) -> None:
+    empty = make_run(tmp_path / "empty", finished=False)
+    (empty / "episodes.jsonl").write_text("")
+    make_run(tmp_path / "bare", "ppo", finished=False)
+    sections = sections_of(tmp_path)
+    assert "not run" in str(sections["table1"].tables[0].rows[1])
+    assert sections["hardware"].missing is not None
+    rows = {str(row[0]): row for row in sections["runs"].tables[0].rows}
+    assert "no episode" in str(rows[str(empty)]) and "not recorded" in str(rows[str(tmp_path / "bare")])
+
+
+def test_nothing_is_deleted_and_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").write_text("mine")
+    write_report([], tmp_path / "out")
+    assert (tmp_path / "out" / "mine.txt").read_text() == "mine"
+    (tmp_path / "file").touch()
+    with pytest.raises(RunFolderError, match="cannot be written"):
+        write_report([], tmp_path / "file")
+
+
+def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_run(tmp_path / "runs" / "ad-s0")
+    log = make_run(tmp_path / "runs" / "ppo-s0", "ppo") / "episodes.jsonl"
+    log.write_text(log.read_text() + "{")
+    assert main(["report"]) == 0
+    out = capsys.readouterr().out
+    assert "2 runs, 2 of them comparable" in out and "torn last line" in out
+    assert (tmp_path / "report" / "index.html").is_file()
+    assert main(["report", "nowhere"]) == 2
+    assert "nowhere does not exist" in capsys.readouterr().err
