@@ -1,0 +1,129 @@
+"""Clusters of unit vectors without knowing how many: average linkage, cut where the silhouette is best.
+
+Pure functions on arrays. `n` vectors, `D` their size; distances are cosine distances, 0..2.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+def cosine_distances(vectors: ArrayLike) -> NDArray[np.float32]:
+    """``1 - u_i . u_j`` of unit vectors [n, D] -> [n, n]."""
+    units = np.asarray(vectors, np.float32)
+    distances = 1 - units @ units.T
+    np.fill_diagonal(distances, 0)
+    return np.clip(distances, 0, 2)
+
+
+def average_linkage(distances: ArrayLike) -> Floats:
+    """Agglomerative clustering by the mean distance between clusters.
+
+    distances: [n, n], symmetric. Returns merges [n - 1, 4] in scipy's form and order of height: the two clusters joined
+    (0..n-1 are the points, n + i is what merge i made), their distance, and the size of what they make. By chains of
+    nearest neighbours, which for this linkage find the same tree as always joining the closest two, in n^2 time.
+    """
+    work = np.array(distances, np.float64)
+    n = len(work)
+    np.fill_diagonal(work, np.inf)
+    sizes = np.ones(n)
+    alive = np.ones(n, np.bool_)
+    merges: list[tuple[int, int, float]] = []
+    chain: list[int] = []
+    while len(merges) < n - 1:
+        if not chain:
+            chain.append(int(np.argmax(alive)))
+        while True:
+            top = chain[-1]
+            near = int(np.argmin(work[top]))
+            # On a tie the chain must turn back, or it would never end.
+            if len(chain) > 1 and work[top, chain[-2]] <= work[top, near]:
+                near = chain[-2]
+            if len(chain) > 1 and near == chain[-2]:
+                break
+            chain.append(near)
+        one, other = chain.pop(), chain.pop()
+        merges.append((one, other, float(work[one, other])))
+        joined = (sizes[one] * work[one] + sizes[other] * work[other]) / (sizes[one] + sizes[other])
+        sizes[one] += sizes[other]
+        alive[other] = False
+        joined[~alive] = np.inf
+        joined[one] = np.inf
+        work[one] = joined
+        work[:, one] = joined
+        work[other] = work[:, other] = np.inf
+    return _in_order(merges, n)
+
+
+def _in_order(merges: list[tuple[int, int, float]], n: int) -> Floats:
+    """Merges of slots, as the chains found them, sorted by height and named as clusters."""
+    parent = list(range(n))
+    name, size = list(range(n)), [1] * n
+    ordered = np.zeros((n - 1, 4))
+
+    def root(slot: int) -> int:
+        while parent[slot] != slot:
+            parent[slot] = parent[parent[slot]]
+            slot = parent[slot]
+        return slot
+
+    # A stable sort, so that of equal heights the earlier merge, which the later may build on, stays first.
+    for row, (one, other, height) in enumerate(sorted(merges, key=lambda merge: merge[2])):
+        a, b = root(one), root(other)
+        size[a] += size[b]
+        ordered[row] = (*sorted((name[a], name[b])), height, size[a])
+        parent[b] = a
+        name[a] = n + row
+    return ordered
+
+
+def cut(merges: Floats, count: int) -> Ints:
+    """The ``count`` clusters of a tree, [n] numbers from 0; the largest cluster is 0, and so on."""
+    n = len(merges) + 1
+    members: dict[int, list[int]] = {i: [i] for i in range(n)}
+    for row in range(n - count):
+        one, other = int(merges[row, 0]), int(merges[row, 1])
+        members[n + row] = members.pop(one) + members.pop(other)
+    labels = np.zeros(n, np.int64)
+    for number, points in enumerate(sorted(members.values(), key=lambda points: (-len(points), min(points)))):
+        labels[points] = number
+    return labels
+
+
+def silhouette(distances: ArrayLike, labels: Ints) -> float:
+    """Mean over points of (b - a) / max(a, b): a the mean distance to the own cluster, b to the nearest other.
+
+    A point alone in its cluster counts zero (Rousseeuw 1987). At least two clusters.
+    """
+    matrix = np.asarray(distances)
+    count = int(labels.max()) + 1
+    one_hot = np.zeros((len(labels), count), matrix.dtype)
+    one_hot[np.arange(len(labels)), labels] = 1
+    sizes = one_hot.sum(0)
+    sums = (matrix @ one_hot).astype(np.float64)
+    own_size = sizes[labels].astype(np.float64)
+    own = np.take_along_axis(sums, labels[:, None], 1)[:, 0] / np.maximum(own_size - 1, 1)
+    means = sums / sizes
+    np.put_along_axis(means, labels[:, None], np.inf, 1)
+    other = means.min(1)
+    values = (other - own) / np.maximum(np.maximum(own, other), 1e-12)
+    return float(np.where(own_size > 1, values, 0).mean())
+
+
+def choose_clusters(vectors: ArrayLike, most: int = 64) -> tuple[Ints, dict[int, float]]:
+    """Clusters of unit vectors [n, D], as many as give the best silhouette, from 2 to ``most``.
+
+    Returns labels [n] and the silhouette of each number that was tried. No label is looked at.
+    """
+    distances = cosine_distances(vectors)
+    n = len(distances)
+    if n < 3:
+        return np.arange(n, dtype=np.int64), {}
+    merges = average_linkage(distances)
+    tried = {count: silhouette(distances, cut(merges, count)) for count in range(2, min(most, n - 1) + 1)}
+    best = max(tried, key=lambda count: (tried[count], -count))
+    return cut(merges, best), tried

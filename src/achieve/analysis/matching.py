@@ -1,0 +1,208 @@
+"""Appendix B: which achievements of two episodes does an agent take for the same?
+
+Representations of two episodes' achievements, their cosine distances, the soft matching by entropic partial optimal
+transport with the iterations of training, the hard matching above its threshold, and the Hungarian algorithm for
+comparison. Against the true names, over many pairs of episodes, each matching has a precision (how many of its matches
+join the same achievement) and a recall (how many of the achievements that both episodes have it joins).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from achieve.algo.transport import cosine_cost, partial_transport
+from achieve.analysis.recordings import Ints
+from achieve.config import DistillConfig
+from achieve.run.errors import ConfigError, MissingExtraError
+
+Floats = NDArray[np.float32]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Matching:
+    """Two episodes of m and n achievements.
+
+    Attributes:
+        cost: [m, n], cosine distances.
+        soft: [m, n], the transport plan.
+        hard: [m, n], where the plan is above the threshold.
+        hungarian: [m, n], the assignment of least total cost.
+        same: [m, n], where the true names agree.
+    """
+
+    cost: Floats
+    soft: Floats
+    hard: Bools
+    hungarian: Bools
+    same: Bools
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How right matchings are, counted over pairs of episodes."""
+
+    pairs: int
+    matched: int
+    correct: int
+    common: int
+    """Achievements that both episodes of a pair have."""
+
+    @property
+    def precision(self) -> float:
+        """Percent of the matches that are right; nan without a match."""
+        return 100 * self.correct / self.matched if self.matched else float("nan")
+
+    @property
+    def recall(self) -> float:
+        """Percent of the common achievements that are matched; nan where there are none."""
+        return 100 * self.correct / self.common if self.common else float("nan")
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON; a ratio without a denominator is null."""
+        return {
+            "pairs": self.pairs,
+            "matched": self.matched,
+            "correct": self.correct,
+            "common": self.common,
+            "precision": self.precision if self.matched else None,
+            "recall": self.recall if self.common else None,
+        }
+
+
+@dataclass(frozen=True)
+class Report:
+    """An agent's matchings over many pairs."""
+
+    transport: Quality
+    hungarian: Quality
+    same_distance: float
+    """Mean cosine distance of the same achievement in two episodes."""
+    other_distance: float
+    """The same of different achievements."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "transport": self.transport.as_dict(),
+            "hungarian": self.hungarian.as_dict(),
+            "same_distance": _or_none(self.same_distance),
+            "other_distance": _or_none(self.other_distance),
+        }
+
+
+def hungarian(cost: Floats) -> Bools:
+    """The assignment of min(m, n) pairs with the least total cost, as a mask [m, n]."""
+    try:
+        from scipy.optimize import linear_sum_assignment
+    except ImportError:
+        raise MissingExtraError("the Hungarian algorithm needs scipy: pip install 'achieve[analysis]'") from None
+    mask = np.zeros(cost.shape, np.bool_)
+    mask[linear_sum_assignment(cost)] = True
+    return mask
+
+
+def match_pairs(
+    representations: Sequence[Tensor],
+    labels: Sequence[Ints],
+    pairs: Sequence[tuple[int, int]],
+    settings: DistillConfig | None = None,
+) -> list[Matching]:
+    """Match pairs of episodes, all in one batch, with the solver and the settings of training.
+
+    representations: [k, D] of each episode, unit vectors; labels: [k] of each; pairs: indices of episodes, each with an
+    achievement at least.
+    """
+    settings = DistillConfig() if settings is None else settings
+    if not pairs:
+        return []
+    sizes = torch.tensor([[len(representations[i]), len(representations[j])] for i, j in pairs])
+    if (sizes == 0).any():
+        raise ConfigError("an episode without an achievement cannot be matched")
+    rows, columns = sizes[:, 0], sizes[:, 1]
+    cost = torch.zeros(len(pairs), int(rows.max()), int(columns.max()))
+    for k, (i, j) in enumerate(pairs):
+        cost[k, : rows[k], : columns[k]] = cosine_cost(representations[i], representations[j][None])[0]
+    plans = partial_transport(cost, rows, columns, reg=settings.transport_reg, iterations=settings.transport_iters)
+    found = []
+    for k, (i, j) in enumerate(pairs):
+        inside = (k, slice(int(rows[k])), slice(int(columns[k])))
+        distances, plan = cost[inside].numpy(), plans[inside].numpy()
+        found.append(
+            Matching(
+                distances,
+                plan,
+                plan > settings.match_threshold,
+                hungarian(distances),
+                labels[i][:, None] == labels[j][None, :],
+            )
+        )
+    return found
+
+
+def judge(matchings: Sequence[Matching]) -> Report:
+    """Precision and recall over all pairs, each match and each common achievement counting once."""
+    if not matchings:
+        raise ConfigError("there is no pair of episodes to match; play more episodes")
+    return Report(
+        _quality([m.hard for m in matchings], matchings),
+        _quality([m.hungarian for m in matchings], matchings),
+        _mean([m.cost[m.same] for m in matchings]),
+        _mean([m.cost[~m.same] for m in matchings]),
+    )
+
+
+def choose_pairs(sizes: Sequence[int], count: int, seed: int = 0) -> list[tuple[int, int]]:
+    """So many distinct pairs of different episodes that have an achievement, at random; all there are if fewer."""
+    if count < 1:
+        raise ConfigError(f"pairs is {count}; it must be 1 or more")
+    usable = np.flatnonzero(np.asarray(sizes) > 0)
+    first, second = np.triu_indices(len(usable), 1)
+    if len(first) == 0:
+        raise ConfigError(f"{len(usable)} of {len(sizes)} episodes have an achievement; matching needs two")
+    picks = np.random.default_rng(seed).permutation(len(first))[:count]
+    return [(int(usable[first[p]]), int(usable[second[p]])) for p in picks]
+
+
+def example_pair(labels: Sequence[Ints]) -> tuple[int, int]:
+    """Two episodes worth looking at: the richest two that do not have the very same achievements.
+
+    Chosen by the true names alone, before anything is matched. What one has and the other has not is the difficult
+    part.
+    """
+    order = sorted(range(len(labels)), key=lambda i: (-len(labels[i]), i))
+    richest = order[: max(2, len(order) // 10)]
+    candidates = [(i, j) for a, i in enumerate(richest) for j in richest[a + 1 :]]
+    if not candidates or not len(labels[candidates[0][1]]):
+        raise ConfigError("matching needs two episodes with an achievement; play more")
+
+    def worth(pair: tuple[int, int]) -> tuple[bool, int]:
+        one, other = (labels[i] for i in pair)
+        return set(one) != set(other), len(one) + len(other)
+
+    return max(candidates, key=worth)
+
+
+def _quality(chosen: Sequence[Bools], matchings: Sequence[Matching]) -> Quality:
+    return Quality(
+        len(matchings),
+        matched=sum(int(mask.sum()) for mask in chosen),
+        correct=sum(int((mask & m.same).sum()) for mask, m in zip(chosen, matchings, strict=True)),
+        common=sum(int(m.same.sum()) for m in matchings),
+    )
+
+
+def _mean(parts: Sequence[Floats]) -> float:
+    joined = np.concatenate(parts)
+    return float(joined.mean()) if len(joined) else float("nan")
+
+
+def _or_none(value: float) -> float | None:
+    return value if np.isfinite(value) else None

@@ -1,0 +1,246 @@
+"""Appendix A: how well do an agent's latents tell which achievement comes next?
+
+An expert plays episodes. Each state's label is the next achievement that its episode unlocks; states after the last one
+have none and are left out. An agent's encoder is frozen and a linear classifier is trained on its latents. The paper
+draws training and test states from the same episodes, so that neighbouring, nearly equal states with the same label lie
+on both sides. That split is here as "state"; the other one, "episode", keeps episodes apart.
+
+What the paper leaves open: minibatches are of 512 states, drawn anew each epoch, and latents are taken as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from achieve.agent import Agent
+from achieve.analysis.recordings import Images, Ints, Recordings, encode
+from achieve.run.errors import ConfigError
+
+SPLITS = ("state", "episode")
+BINS = 25
+"""Bars of the histogram, as in the paper's figure."""
+POOL_PER_STATE = 215_578 / 60_000
+"""States the paper collected for each one it used."""
+
+
+@dataclass(frozen=True)
+class ProbeSettings:
+    """How the classifier is trained; the defaults are the paper's, and 512 where it is silent."""
+
+    states: int = 50_000
+    test_states: int = 10_000
+    epochs: int = 500
+    learning_rate: float = 1e-3
+    batch_size: int = 512
+    """States per update; 0 takes all at once."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("states", "test_states", "epochs"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name.replace('_', '-')} is {getattr(self, name)}; it must be 1 or more")
+        if self.batch_size < 0:
+            raise ConfigError(f"batch-size is {self.batch_size}; it must be 0 (all states at once) or more")
+
+    @property
+    def pool(self) -> int:
+        """States to collect, in the paper's proportion."""
+        return round((self.states + self.test_states) * POOL_PER_STATE)
+
+
+class Split(NamedTuple):
+    """States to train on and to test on, as indices into all labelled ones."""
+
+    name: str
+    train: Ints
+    test: Ints
+
+
+@dataclass(frozen=True)
+class States:
+    """Labelled states of all episodes: where each lies, its episode, and its next achievement. All [n]."""
+
+    recordings: Recordings
+    episode: Ints
+    step: Ints
+    label: Ints
+
+    def images(self, chosen: Ints) -> Images:
+        """The observations of some states, [k, H, W, C]."""
+        episodes = self.recordings.episodes
+        return np.stack([episodes[e].images[t] for e, t in zip(self.episode[chosen], self.step[chosen], strict=True)])
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """One agent under one split.
+
+    Attributes:
+        accuracy: percent of test states whose next achievement is named right.
+        confidence: [n], the probability given to the true label of each test state.
+        majority: percent that always naming the most frequent training label would get right.
+        per_label: by achievement, test states and percent right.
+    """
+
+    split: str
+    accuracy: float
+    confidence: NDArray[np.float64]
+    train_accuracy: float
+    majority: float
+    per_label: dict[str, tuple[int, float]]
+
+    @property
+    def median(self) -> float:
+        return float(np.median(self.confidence))
+
+    @property
+    def histogram(self) -> NDArray[np.float64]:
+        """The share of test states in each of 25 equal bins of confidence."""
+        counts, _ = np.histogram(self.confidence, BINS, (0.0, 1.0))
+        return counts / len(self.confidence)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "split": self.split,
+            "accuracy": self.accuracy,
+            "median_confidence": self.median,
+            "mean_confidence": float(self.confidence.mean()),
+            "train_accuracy": self.train_accuracy,
+            "majority_accuracy": self.majority,
+            "histogram": self.histogram.tolist(),
+            "per_achievement": {
+                name: {"states": count, "accuracy": right} for name, (count, right) in self.per_label.items()
+            },
+        }
+
+
+def labelled_states(recordings: Recordings) -> States:
+    """Every state that has a next achievement."""
+    rows = []
+    for number, episode in enumerate(recordings.episodes):
+        labels = episode.next_labels()
+        steps = np.flatnonzero(labels >= 0)
+        rows.append(np.stack([np.full(len(steps), number), steps, labels[steps]]))
+    episode_of, step, label = np.concatenate(rows, axis=1).astype(np.int64)
+    return States(recordings, episode_of, step, label)
+
+
+def split_by_state(states: States, train: int, test: int, rng: np.random.Generator) -> Split:
+    """The paper's split: states drawn without replacement from all episodes, whichever they come from."""
+    _enough(len(states.label), train + test, "states with a next achievement")
+    chosen = rng.permutation(len(states.label))[: train + test]
+    return Split("state", chosen[:train], chosen[train:])
+
+
+def split_by_episode(states: States, train: int, test: int, rng: np.random.Generator) -> Split:
+    """No episode on both sides: test episodes are drawn until they hold enough states, the rest is for training."""
+    order = rng.permutation(np.unique(states.episode))
+    counts = np.bincount(states.episode, minlength=int(order.max(initial=0)) + 1)[order]
+    # The test states' share of all, so that they come from as many episodes as can be spared.
+    share = test / (train + test) * counts.sum()
+    cut = int(np.searchsorted(np.cumsum(counts), max(share, test))) + 1
+    for_test = np.isin(states.episode, order[:cut])
+    held, rest = np.flatnonzero(for_test), np.flatnonzero(~for_test)
+    _enough(len(held), test, "states in test episodes")
+    _enough(len(rest), train, "states in training episodes")
+    return Split("episode", rng.permutation(rest)[:train], rng.permutation(held)[:test])
+
+
+def train_classifier(
+    latents: Tensor,
+    labels: Tensor,
+    classes: int,
+    settings: ProbeSettings,
+    progress: Callable[[int], None] = lambda epoch: None,
+) -> nn.Linear:
+    """A linear classifier of frozen latents [n, D] with labels [n], by Adam on the cross-entropy."""
+    generator = torch.Generator().manual_seed(settings.seed)
+    model = nn.Linear(latents.shape[1], classes)
+    bound = latents.shape[1] ** -0.5
+    with torch.no_grad():  # PyTorch's own start, from a generator of our own
+        for parameter in model.parameters():
+            parameter.uniform_(-bound, bound, generator=generator)
+    model = model.to(latents.device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate)
+    size = settings.batch_size or len(labels)
+    for epoch in range(settings.epochs):
+        order = torch.randperm(len(labels), generator=generator).to(latents.device)
+        for batch in order.split(size):
+            optimizer.zero_grad(set_to_none=True)
+            nn.functional.cross_entropy(model(latents[batch]), labels[batch]).backward()
+            optimizer.step()
+        progress(epoch + 1)
+    return model
+
+
+@torch.no_grad()
+def judge(
+    model: nn.Linear, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], names: Sequence[str], split: str
+) -> ProbeResult:
+    """Accuracy and confidence of a trained classifier; ``train`` and ``test`` are latents [n, D] and labels [n]."""
+    latents, labels = test
+    probabilities = model(latents).double().softmax(1)
+    right = (probabilities.argmax(1) == labels).cpu().numpy()
+    confidence = probabilities.gather(1, labels[:, None])[:, 0].cpu().numpy()
+    truth, seen = labels.cpu().numpy(), train[1].cpu().numpy()
+    return ProbeResult(
+        split,
+        accuracy=100 * float(right.mean()),
+        confidence=confidence,
+        train_accuracy=100 * float((model(train[0]).argmax(1) == train[1]).double().mean()),
+        majority=100 * float((truth == np.bincount(seen, minlength=len(names)).argmax()).mean()),
+        per_label={
+            name: (int((truth == i).sum()), 100 * float(right[truth == i].mean()))
+            for i, name in enumerate(names)
+            if (truth == i).any()
+        },
+    )
+
+
+def probe(
+    agent: Agent,
+    states: States,
+    splits: Sequence[Split],
+    settings: ProbeSettings,
+    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+) -> list[ProbeResult]:
+    """Train and judge a classifier for each split. ``progress`` is told what is done, how much, and of how much."""
+    names = states.recordings.names
+    # A state drawn by both splits is encoded once.
+    used = np.unique(np.concatenate([part for split in splits for part in (split.train, split.test)]))
+    latents = encode(agent, states.images(used), progress=lambda done: progress("encoding", done, len(used)))
+    labels = torch.from_numpy(states.label[used]).to(latents.device)
+    results = []
+    for split in splits:
+        train, test = ((latents[rows], labels[rows]) for rows in _rows(used, split, latents.device))
+        model = train_classifier(
+            *train, len(names), settings, lambda epoch: progress("training", epoch, settings.epochs)
+        )
+        results.append(judge(model, train, test, names, split.name))
+    return results
+
+
+def make_splits(states: States, settings: ProbeSettings) -> list[Split]:
+    """Both splits, by the settings' sizes and seed."""
+    rng = np.random.default_rng(settings.seed)
+    sizes = (settings.states, settings.test_states)
+    return [split_by_state(states, *sizes, rng), split_by_episode(states, *sizes, rng)]
+
+
+def _rows(used: Ints, split: Split, device: torch.device) -> list[Tensor]:
+    return [torch.from_numpy(np.searchsorted(used, part)).to(device) for part in (split.train, split.test)]
+
+
+def _enough(found: int, wanted: int, what: str) -> None:
+    if found < wanted:
+        raise ConfigError(
+            f"there are {found:,} {what} and {wanted:,} are asked for; give a larger --pool or ask for fewer"
+        )

@@ -1,0 +1,242 @@
+"""Episodes of an expert with the true names of what was unlocked: the data of the analyses of representations.
+
+Names of achievements come from the world's infos. They are for analysis alone: no agent sees or learns from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from achieve.agent import Agent
+from achieve.algo.contrastive import achievement_representation
+from achieve.analysis.evaluate import PARALLEL, unseen_seeds
+from achieve.config import TrainConfig
+from achieve.envs import make_vec
+from achieve.run.errors import ConfigError
+from achieve.run.worlds import opening, playing
+
+Images = NDArray[np.uint8]
+Ints = NDArray[np.int64]
+
+_MOST_EPISODES = 1000
+"""Episodes of one environment that are looked up in advance, so that none is a world of the expert's training."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One whole episode.
+
+    Attributes:
+        length: L, its steps.
+        unlocks: [m], the steps at which something was unlocked, in order.
+        labels: [m], what it was, as an index into the world's names.
+        pairs: [k, 2, H, W, C], the observations before and after each unlock but one at the very last step, which has
+            no next observation of its own; k is m or m - 1.
+        images: [L, H, W, C], or empty where they were not asked for.
+    """
+
+    length: int
+    unlocks: Ints
+    labels: Ints
+    pairs: Images
+    images: Images
+
+    def next_labels(self) -> Ints:
+        """For each step the label of the first unlock at or after it; -1 after the last. [L]."""
+        following = np.searchsorted(self.unlocks, np.arange(self.length), side="left")
+        return np.append(self.labels, -1)[following].astype(np.int64)
+
+    @property
+    def pair_labels(self) -> Ints:
+        """The labels of ``pairs``. [k]."""
+        return self.labels[: len(self.pairs)]
+
+
+@dataclass(frozen=True)
+class Recordings:
+    """Episodes in order of completion, and the names of the world's achievements."""
+
+    episodes: tuple[Recording, ...]
+    names: tuple[str, ...]
+
+    @property
+    def states(self) -> int:
+        return sum(episode.length for episode in self.episodes)
+
+
+def record(
+    expert: Agent,
+    *,
+    episodes: int | None = None,
+    states: int | None = None,
+    images: bool = True,
+    seed: int = 0,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Recordings:
+    """Let an expert play whole episodes on worlds it was not trained in, and name what it unlocks.
+
+    Give ``episodes``, their number, or ``states``, how many steps to have at least. Each environment plays equally many
+    episodes in the one case. In the other no episode begins once there are enough states, and all that have begun are
+    played to their end. Neither favours short episodes. ``progress`` is told how many episodes or states there are.
+    """
+    if (episodes is None) == (states is None):
+        raise ConfigError("give a number of episodes or of states, one of the two")
+    wanted = episodes if episodes is not None else states
+    if wanted is None or wanted < 1:
+        raise ConfigError(f"{'states' if episodes is None else 'episodes'} is {wanted}; it must be 1 or more")
+    count = min(PARALLEL, wanted if states is None else max(1, wanted // 100))
+    expert.reset(seed)
+    envs = _open(expert.config, seed, count)
+    with playing(), closing(envs):
+        return _play(expert, envs, episodes, states, images, progress)
+
+
+def representations(agent: Agent, recordings: Sequence[Recording]) -> list[Tensor]:
+    """``nu`` of each episode's achievements, [k, D] each, on the CPU."""
+    found: list[Tensor] = []
+    for episode in recordings:
+        flat = episode.pairs.reshape(-1, *episode.pairs.shape[2:])
+        latents = encode(agent, flat).view(len(episode.pairs), 2, -1)
+        found.append(achievement_representation(latents[:, 0], latents[:, 1]).cpu())
+    return found
+
+
+@torch.no_grad()
+def encode(
+    agent: Agent, images: Images, *, batch_size: int = 256, progress: Callable[[int], None] = lambda done: None
+) -> Tensor:
+    """``phi`` of many images [n, H, W, C] -> [n, D], on the agent's device; ``progress`` is told how many are done."""
+    if images.shape[1:] != agent.image_shape:
+        raise ConfigError(f"the images have the shape {images.shape[1:]}, this agent sees {agent.image_shape}")
+    device = next(agent.network.parameters()).device
+    parts = [torch.zeros(0, agent.network.latent_size, device=device)]
+    for start in range(0, len(images), batch_size):
+        batch = torch.from_numpy(np.ascontiguousarray(images[start : start + batch_size])).to(device)
+        parts.append(agent.network.encode(batch))
+        progress(start + len(batch))
+    return torch.cat(parts)
+
+
+def check_same_world(expert: Agent, agents: Sequence[tuple[str, Agent]]) -> None:
+    """Refuses agents that do not see what the expert sees."""
+    ours = (expert.config.env.name, expert.image_shape)
+    for name, agent in agents:
+        theirs = (agent.config.env.name, agent.image_shape)
+        if theirs != ours:
+            raise ConfigError(
+                f"{name} plays {theirs[0]} {theirs[1]} and the expert {ours[0]} {ours[1]}; "
+                "both must see the same world: choose another --expert"
+            )
+
+
+class _Track:
+    """The episode one environment is playing."""
+
+    def __init__(self, names: int, first: Images) -> None:
+        self.counts = np.zeros(names, np.int64)
+        self.frames: list[Images] = [first]
+        self.unlocks: list[int] = []
+        self.labels: list[int] = []
+        self.pairs: list[Images] = []
+        self.length = 0
+
+    def step(self, unlocked: bool, counts: Ints, after: Images | None) -> None:
+        """Take in a step; ``after`` is the observation it led to, None at the episode's end."""
+        if unlocked:
+            new = np.flatnonzero((self.counts == 0) & (counts > 0))
+            # Two unlocks in one step give one reward; the first name stands for both.
+            self.labels.append(int(new[0]) if len(new) else -1)
+            self.unlocks.append(self.length)
+            if after is not None:
+                self.pairs.append(np.stack([self.frames[-1], after]))
+        self.counts = counts
+        self.length += 1
+        if after is not None:
+            self.frames.append(after)
+
+    def forget_frames(self) -> None:
+        del self.frames[:-1]
+
+    def finish(self, images: bool) -> Recording:
+        shape = self.frames[0].shape
+        return Recording(
+            self.length,
+            np.array(self.unlocks, np.int64),
+            np.array(self.labels, np.int64),
+            np.stack(self.pairs) if self.pairs else np.zeros((0, 2, *shape), np.uint8),
+            np.stack(self.frames) if images else np.zeros((0, *shape), np.uint8),
+        )
+
+
+def _open(config: TrainConfig, seed: int, count: int) -> Any:
+    env = config.env
+    seeds = unseen_seeds(config, seed, count, _MOST_EPISODES)
+    with opening(env.name):
+        return make_vec(env.name, num_envs=count, seed=seeds, threads=env.threads, infos="all", **env.arguments)
+
+
+def _play(
+    expert: Agent,
+    envs: Any,
+    episodes: int | None,
+    states: int | None,
+    images: bool,
+    progress: Callable[[int], None],
+) -> Recordings:
+    names = tuple(envs.achievement_names)
+    threshold = np.float32(expert.config.env.unlock_threshold)
+    count = envs.num_envs
+    quota = None if episodes is None else episodes // count + (np.arange(count) < episodes % count)
+    played = np.zeros(count, np.int64)
+    begun_states = 0
+    done_episodes: list[Recording] = []
+    observation, _ = envs.reset()
+    tracks: list[_Track | None] = [_Track(len(names), observation[i].copy()) for i in range(count)]
+    reward = done = None
+    while any(track is not None for track in tracks):
+        actions = expert.act(observation, reward, done)
+        observation, reward, terminated, truncated, infos = envs.step(actions)
+        done = terminated | truncated
+        unlocked = np.asarray(reward, np.float32) > threshold
+        counts = _counts(infos, names, count)
+        final = _counts(infos.get("final_info", {}), names, count) if done.any() else counts
+        for i, track in enumerate(tracks):
+            if track is None:
+                continue
+            begun_states += 1
+            if not done[i]:
+                track.step(bool(unlocked[i]), counts[i], observation[i].copy())
+                if not images:
+                    track.forget_frames()
+                continue
+            track.step(bool(unlocked[i]), final[i], None)
+            done_episodes.append(track.finish(images))
+            played[i] += 1
+            more = begun_states < states if states is not None else quota is not None and played[i] < quota[i]
+            tracks[i] = _Track(len(names), observation[i].copy()) if more else None
+        progress(begun_states if episodes is None else len(done_episodes))
+    recordings = Recordings(tuple(done_episodes), names)
+    if not any(len(episode.unlocks) for episode in recordings.episodes):
+        raise ConfigError(f"the expert unlocked nothing in {len(done_episodes)} episodes; choose another --expert")
+    if any((episode.labels < 0).any() for episode in recordings.episodes):
+        raise ConfigError(
+            f"the world {expert.config.env.name} rewards what it does not name as an achievement, "
+            "so its achievements cannot be told apart"
+        )
+    return recordings
+
+
+def _counts(infos: dict[str, Any], names: tuple[str, ...], count: int) -> Ints:
+    """How often each environment did each achievement in its episode. [N, A]."""
+    table = infos.get("achievements")
+    if table is None or any(name not in table for name in names):
+        raise ConfigError("this world does not name its achievements in its infos; there are no labels to compare with")
+    return np.stack([np.asarray(table[name], np.int64) for name in names], 1).reshape(count, len(names))

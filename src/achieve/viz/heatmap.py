@@ -1,0 +1,97 @@
+"""Matrices of two episodes' achievements as labelled heat maps, and how matchings improve through training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from numpy.typing import ArrayLike
+
+from achieve.analysis.report import title_case
+from achieve.viz.curves import COLOURS, INK, short_number
+
+RIGHT, WRONG = COLOURS[2], COLOURS[1]
+
+
+class Panel(NamedTuple):
+    """A matrix to draw: ``values`` [m, n] in 0..``top``; ``matches`` a mask whose cells get a dot."""
+
+    title: str
+    values: ArrayLike
+    top: float = 1.0
+    matches: ArrayLike | None = None
+    colours: str = "Blues"
+
+
+def draw_matrices(
+    rows: Mapping[str, Sequence[Panel]], first: Sequence[str], second: Sequence[str], same: ArrayLike
+) -> Figure:
+    """One row of panels per agent, over the same two episodes.
+
+    first, second: names of the achievements along the two sides; same: mask [m, n] of the true matches, whose cells are
+    framed. A dot is a match: green where it is right, red where it is wrong.
+    """
+    truth = np.asarray(same, np.bool_)
+    columns = max(len(panels) for panels in rows.values())
+    cell = 0.17
+    width, height = 1.4 + cell * len(second), 1.5 + cell * len(first)
+    figure = Figure(
+        figsize=(columns * max(width, 2.6), len(rows) * max(height, 2.4)),
+        dpi=130,
+        layout="constrained",
+        facecolor="white",
+    )
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(len(rows), columns, squeeze=False)
+    for line, (agent, panels) in zip(grid, rows.items(), strict=True):
+        for column, axes in enumerate(line):
+            if column >= len(panels):
+                axes.set_axis_off()
+                continue
+            _matrix(axes, panels[column], first if column == 0 else None, second, truth)
+        line[0].set_ylabel(agent, fontsize=11, color=INK, fontweight="bold")
+    return figure
+
+
+def draw_stages(
+    steps: Sequence[float], lines: Mapping[str, Sequence[float]], label: str = "environment steps"
+) -> Figure:
+    """Figures in percent through training, one line each; "Hungarian" lines are dashed."""
+    figure = Figure(figsize=(6.2, 3.6), dpi=150, layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    for number, (name, values) in enumerate(lines.items()):
+        style: Any = (0, (4, 3)) if "ungarian" in name else "solid"
+        colour = COLOURS[number % 2]
+        axes.plot(steps, values, color=colour, linestyle=style, linewidth=1.7, marker="o", markersize=3.5, label=name)
+    axes.set_ylim(0, 102)
+    axes.set_ylabel("%", fontsize=9, color=INK)
+    axes.set_xlabel(label, fontsize=9, color=INK)
+    axes.xaxis.set_major_formatter(lambda value, _: short_number(value))
+    axes.grid(color="#d0d7de", linewidth=0.6, alpha=0.7)
+    axes.tick_params(labelsize=8.5, colors=INK, length=0)
+    axes.legend(fontsize=8.5, frameon=False, labelcolor=INK, loc="lower right")
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    return figure
+
+
+def _matrix(axes: Axes, panel: Panel, first: Sequence[str] | None, second: Sequence[str], truth: np.ndarray) -> None:
+    values = np.asarray(panel.values, np.float64)
+    axes.imshow(values, cmap=panel.colours, vmin=0, vmax=panel.top, aspect="equal")
+    for i, j in np.argwhere(truth):
+        axes.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, edgecolor=INK, linewidth=0.8))
+    if panel.matches is not None:
+        for i, j in np.argwhere(np.asarray(panel.matches)):
+            axes.plot(j, i, "o", markersize=4.5, color=RIGHT if truth[i, j] else WRONG, markeredgewidth=0)
+    axes.set_title(panel.title, fontsize=9.5, color=INK)
+    axes.set_xticks(range(len(second)), [title_case(name) for name in second], rotation=90, fontsize=6.5)
+    axes.set_yticks(range(len(values)), [title_case(n) for n in first] if first else [""] * len(values), fontsize=6.5)
+    axes.tick_params(length=0, colors=INK)
+    for spine in axes.spines.values():
+        spine.set_color("#d0d7de")
