@@ -22,7 +22,7 @@ class ReportArguments:
     out: Path = Path("report")
     """Folder to write `index.html`, `figures/` and `tables/` into."""
     videos: bool = False
-    """Let every agent whose weights are there play, and show it. Takes some seconds for each."""
+    """Let the agents whose weights are there play, and show them. Without a GPU that takes a minute for each."""
     readme: tuple[Path, ...] = ()
     """Also renew the table and picture between the markers of these Markdown files."""
 

@@ -92,17 +92,19 @@ def curves(groups: Mapping[str, Sequence[Run]], published: Mapping[str, Publishe
     goal = next(run for runs in groups.values() for run in runs).world.goal
     figure = draw_curves({label: [run.episodes for run in runs] for label, runs in groups.items()}, goal=goal)
     left = figure.axes[0]
-    levels = {label: (published or {}).get(label) for label in groups}
-    for number, (label, level) in enumerate(levels.items()):
-        if level is None:
-            continue
-        colour = COLOURS[number % len(COLOURS)]
-        left.axhline(level.mean, color=colour, linewidth=1.2, linestyle=(0, (1, 2)), zorder=1)
-        left.annotate(
-            f"{label}, published {level.mean:.{level.digits}f} %", (0.01, level.mean),
-            xycoords=("axes fraction", "data"), xytext=(0, 3), textcoords="offset points",
-            fontsize=8, color=colour, zorder=5,
-        )  # fmt: skip
-    top = max((level.mean for level in levels.values() if level is not None), default=0.0)
+    levels = {label: level for label in groups if (level := (published or {}).get(label))}
+    top = max((level.mean for level in levels.values()), default=0.0)
     left.set_ylim(top=max(left.get_ylim()[1], 1.1 * top))
+    taken: list[float] = []
+    for label, level in levels.items():
+        colour = COLOURS[list(groups).index(label) % len(COLOURS)]
+        left.axhline(level.mean, color=colour, linewidth=1.2, linestyle=(0, (1, 2)), zorder=1)
+        # A label that would lie on another's stands beside it.
+        near = sum(abs(level.mean - other) < 0.05 * left.get_ylim()[1] for other in taken)
+        taken.append(level.mean)
+        left.annotate(
+            f"{label}, published {level.mean:.{level.digits}f} %", (0.01 + 0.34 * near, level.mean),
+            xycoords=("axes fraction", "data"), xytext=(0, 3), textcoords="offset points", fontsize=8, color=colour,
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0}, zorder=5,
+        )  # fmt: skip
     return figure

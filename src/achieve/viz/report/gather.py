@@ -147,7 +147,8 @@ def _read(folder: Path, runs: list[Run], remarks: list[Remark]) -> None:
 
 
 def _own_words(folder: Path, text: str) -> str:
-    """Without the path, which is said beside it."""
+    """Without the path, which is said beside it, and without advice on what to give instead."""
+    text = text.partition("; give a run folder")[0]
     return text.replace(f"{folder}{os.sep}", "").removeprefix(f"{folder} ").removeprefix(f"{folder}: ")
 
 

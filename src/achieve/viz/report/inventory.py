@@ -150,17 +150,17 @@ def _words(values: Any) -> Cell:
 
 def _phases(runs: Sequence[Run]) -> Table | None:
     """Where the time went, in seconds a run."""
-    by_preset: dict[str, list[Mapping[str, Any]]] = {}
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for run in sorted(runs, key=lambda run: (run.world.name, run.preset)):
         if seconds := _table(run.summary.get("seconds")):
-            by_preset.setdefault(run.preset, []).append(seconds)
-    names = list(dict.fromkeys(name for some in by_preset.values() for seconds in some for name in seconds))
+            groups.setdefault((run.preset, run.world.title), []).append(seconds)
+    names = list(dict.fromkeys(name for some in groups.values() for seconds in some for name in seconds))
     names = [name for name in names if name != "total"]
     if not names:
         return None
     rows: list[list[Cell]] = [
-        [preset, *(estimate([s[name] for s in some if name in s], 1, Missing("-")) for name in names)]
-        for preset, some in by_preset.items()
+        [*group, *(estimate([s[name] for s in some if name in s], 1, Missing("-")) for name in names)]
+        for group, some in groups.items()
     ]
-    columns = [Column("preset", "preset"), *(Column(name, f"{name}, s", MeanStd) for name in names)]
+    columns = [Column("preset", "preset"), Column("world", "world"), *(Column(name, f"{name}, s", MeanStd) for name in names)]
     return Table("phases", "Where the time goes, in seconds a run", columns, rows)
