@@ -21,8 +21,9 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from achieve.algo.contrastive import next_memory
+from achieve.algo.quantile import action_values, epsilon_greedy_logits
 from achieve.config import TrainConfig, from_dict, to_dict
-from achieve.nn.model import ActorCritic
+from achieve.nn.model import AchievementNetwork, ActorCritic, QuantileNetwork, quantile_network
 from achieve.run.checkpoint import load_checkpoint
 from achieve.run.errors import RunFolderError
 from achieve.run.folder import read_config
@@ -35,15 +36,17 @@ AUXILIARY = ("film.", "predictor.")
 class Agent:
     """Acts in one or many environments at once, and keeps the memory of the last achievement itself.
 
+    An agent of QR-DQN acts as at the end of its training: epsilon-greedily, on the mean of each action's quantiles.
+
     Attributes:
         config: of the run it comes from.
-        logits: [N, A] of the last :meth:`act`, on the CPU.
-        values: [N] of the last :meth:`act`, in units of return.
+        logits: [N, A] of the last :meth:`act`, on the CPU; with QR-DQN the log-probabilities of acting so.
+        values: [N] of the last :meth:`act`, in units of return; with QR-DQN those of the best actions.
     """
 
     def __init__(
         self,
-        network: ActorCritic,
+        network: AchievementNetwork,
         config: TrainConfig,
         image_shape: tuple[int, int, int],
         *,
@@ -62,6 +65,7 @@ class Agent:
             self._generator.manual_seed(seed)
         self._memory: Tensor | None = None
         self._latent: Tensor | None = None
+        self._stack: Tensor | None = None
         self.logits = torch.zeros(0, self.network.num_actions)
         self.values = torch.zeros(0)
 
@@ -98,16 +102,38 @@ class Agent:
         count = len(images)
         if self._latent is not None and len(self._latent) != count:
             raise ValueError(f"this agent has been acting in {len(self._latent)} environments, got {count}; reset() it")
-        phi = self.network.encode(torch.from_numpy(np.ascontiguousarray(images)).to(self._device))
-        self._remember(phi, self._vector(reward, count, "reward"), self._vector(done, count, "done"))
-        logits, values = self.network.heads(phi, self._memory)
-        self.logits, self.values = logits.cpu(), self.network.normalizer.denormalize(values).cpu()
+        ended = self._vector(done, count, "done")
+        seen = self._stacked(torch.from_numpy(np.ascontiguousarray(images)).to(self._device), ended)
+        phi = self.network.encode(seen)
+        self._remember(phi, self._vector(reward, count, "reward"), ended)
+        self.logits, self.values = (tensor.cpu() for tensor in self._judge(phi))
         if greedy:
             actions = self.logits.argmax(1)
         else:
             noise = torch.empty_like(self.logits).exponential_(generator=self._generator).log_().neg_()
             actions = (self.logits + noise).argmax(1)
         return int(actions[0]) if single else actions.numpy()
+
+    def _judge(self, phi: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits [N, A] and values [N] in units of return."""
+        if isinstance(self.network, QuantileNetwork):
+            values = action_values(self.network.quantiles(phi, self._memory))
+            return epsilon_greedy_logits(values, self.config.qrdqn.epsilon_end), values.amax(1)
+        assert isinstance(self.network, ActorCritic)
+        logits, values = self.network.heads(phi, self._memory)
+        return logits, self.network.normalizer.denormalize(values)
+
+    def _stacked(self, images: Tensor, done: Tensor | None) -> Tensor:
+        """The newest frames of the episode as channels, where the agent was trained so."""
+        depth = self.config.qrdqn.frame_stack if self.config.learner == "qrdqn" else 1
+        if depth == 1:
+            return images
+        if self._stack is None:
+            self._stack = images.new_zeros(*images.shape[:3], depth * images.shape[3])
+        elif done is not None:
+            self._stack[done > 0] = 0
+        self._stack = torch.cat([self._stack[..., images.shape[3] :], images], dim=3)
+        return self._stack
 
     def _remember(self, phi: Tensor, reward: Tensor | None, done: Tensor | None) -> None:
         if self._memory is None or self._latent is None:
@@ -141,7 +167,13 @@ def load_agent(source: str | Path = PRETRAINED, *, device: str = "cpu", seed: in
     tensors, about = _read(source)
     config = from_dict(about["config"])
     height, width, channels = about["image_shape"]
-    network = ActorCritic(config.model, (height, width, channels), about["num_actions"], auxiliary=False)
+    network: AchievementNetwork
+    if config.learner == "qrdqn":
+        network = quantile_network(
+            config.model, config.qrdqn, (height, width, channels), about["num_actions"], auxiliary=False
+        )
+    else:
+        network = ActorCritic(config.model, (height, width, channels), about["num_actions"], auxiliary=False)
     acting = {name: t.float() for name, t in tensors.items() if not name.startswith(AUXILIARY)}
     needed = {name: t.shape for name, t in network.state_dict().items()}
     wrong = [name for name in needed | acting if name not in acting or acting[name].shape != needed.get(name)]
@@ -170,12 +202,16 @@ def _read(source: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise RunFolderError(f"{path} has neither weights nor a checkpoint: there is no agent in it (yet)")
     prefix = "network/"
     tensors = {k.removeprefix(prefix): v for k, v in checkpoint.tensors.items() if k.startswith(prefix)}
-    if "policy.bias" not in tensors or "collector/observation" not in checkpoint.tensors:
+    config = from_dict(saved["config"])
+    values = config.learner == "qrdqn"
+    head, seen = ("advantage.bias", "explorer/observation") if values else ("policy.bias", "collector/observation")
+    if head not in tensors or seen not in checkpoint.tensors:
         raise RunFolderError(f"{path / 'checkpoint'} does not hold an agent; it is not a training run's")
+    outputs = len(tensors[head])
     return tensors, {
         "config": saved["config"],
-        "image_shape": list(checkpoint.tensors["collector/observation"].shape[1:]),
-        "num_actions": len(tensors["policy.bias"]),
+        "image_shape": list(checkpoint.tensors[seen].shape[1:]),
+        "num_actions": outputs // config.qrdqn.num_quantiles if values else outputs,
     }
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -17,6 +16,7 @@ from typing import Any, Literal
 
 from achieve.envs.worlds import KNOWN, find_world, is_known
 from achieve.run.errors import ConfigError
+from achieve.settings import build, plain
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,58 @@ class PPOConfig:
 
 
 @dataclass(frozen=True)
+class QRDQNConfig:
+    """Quantile-regression DQN, the value-based learner."""
+
+    gamma: float = 0.95
+    """Discount factor."""
+    batch_size: int = 64
+    """Replayed steps per update."""
+    replay_frequency: int = 4
+    """Environment steps for each update, of all environments together."""
+    target_update: int = 8_000
+    """Environment steps between target updates; distillation comes before each."""
+    learning_rate: float = 6.25e-5
+    """Adam's learning rate."""
+    adam_eps: float = 1.5e-4
+    """Adam's epsilon."""
+    max_grad_norm: float = 10.0
+    """Gradients are scaled down to this norm."""
+    num_quantiles: int = 200
+    """Quantiles of each action's return (not published; the QR-DQN paper's)."""
+    kappa: float = 1.0
+    """Where the Huber loss turns from quadratic to linear (not published; the QR-DQN paper's)."""
+    replay_size: int = 1_000_000
+    """Steps the replay holds, each frame once."""
+    learning_starts: int = 20_000
+    """Steps in the replay before the first update."""
+    epsilon_start: float = 1.0
+    """Share of random actions at first (the schedule is not published)."""
+    epsilon_end: float = 0.01
+    """Share of random actions in the end, and when a trained agent plays."""
+    epsilon_steps: int = 250_000
+    """Environment steps over which epsilon falls, linearly."""
+    n_step: int = 1
+    """Steps of reward before bootstrapping."""
+    double: bool = False
+    """Choose the next action by the network, not by the target network."""
+    dueling: bool = False
+    """Split the head into state values and advantages."""
+    frame_stack: int = 1
+    """Frames an image consists of, stacked as channels."""
+    prioritized: bool = False
+    """Draw steps in proportion to their last loss."""
+    priority_exponent: float = 0.5
+    """Exponent of that loss."""
+    priority_beta: float = 0.4
+    """Exponent of the importance weights at first; it rises to 1 over the run."""
+    recent_steps: int | None = None
+    """Distil the episodes that ended in so many newest steps; by default, since the last target update."""
+    quantile_reg_coef: float = 1.0
+    """Weight of the term that keeps the quantiles during distillation."""
+
+
+@dataclass(frozen=True)
 class DistillConfig:
     """Achievement distillation, the auxiliary phase."""
 
@@ -144,6 +196,8 @@ class TrainConfig:
     """Preset to start from; `achieve presets` lists them."""
     seed: int = 0
     """Seed of everything random: worlds, weights, actions, shuffles."""
+    learner: Literal["ppo", "qrdqn"] = "ppo"
+    """What learns: PPO with the settings of `algo`, or QR-DQN with those of `qrdqn`."""
     total_steps: int = 1_024_000
     """Environment steps; rounded up to whole rollouts. Scores are read at `score_steps`."""
     score_steps: int = 1_000_000
@@ -157,7 +211,12 @@ class TrainConfig:
     torch_threads: int | None = None
     """Threads of PyTorch on the CPU; by default PyTorch's own choice."""
     checkpoint_every: int = 8
-    """Rollouts between checkpoints where there is no auxiliary phase (otherwise: after every phase)."""
+    """Rollouts between checkpoints where there is no auxiliary phase (otherwise: after every phase). With `qrdqn`:
+    target updates between checkpoints."""
+    checkpoint_replay: bool = True
+    """With `qrdqn`: save the replay too. Without it, a continued run first fills a new one, and is another run."""
+    replay_device: Literal["auto", "gpu", "host"] = "auto"
+    """With `qrdqn`: where frames are kept; `auto` takes the GPU if they fit twice."""
     tensorboard: bool = False
     """Also write TensorBoard logs into the run folder (extra `tensorboard`)."""
     wandb: bool = False
@@ -165,12 +224,20 @@ class TrainConfig:
     env: EnvConfig = field(default_factory=EnvConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     algo: PPOConfig = field(default_factory=PPOConfig)
+    qrdqn: QRDQNConfig = field(default_factory=QRDQNConfig)
     distill: DistillConfig = field(default_factory=DistillConfig)
+
+    @property
+    def rollout_length(self) -> int:
+        """Steps of each environment per rollout; with QR-DQN a rollout is what lies between two target updates."""
+        if self.learner == "qrdqn":
+            return -(-self.qrdqn.target_update // self.env.num_envs)
+        return self.algo.rollout_length
 
     @property
     def rollout_steps(self) -> int:
         """Environment steps per rollout."""
-        return self.env.num_envs * self.algo.rollout_length
+        return self.env.num_envs * self.rollout_length
 
     @property
     def num_rollouts(self) -> int:
@@ -179,12 +246,22 @@ class TrainConfig:
 
     @property
     def rollouts_per_phase(self) -> int:
-        """Rollouts the buffer holds: one for plain PPO."""
-        return self.distill.rollouts_per_phase if self.distill.enabled else 1
+        """Rollouts between two auxiliary phases; one for plain PPO, whose buffer holds one, and for QR-DQN."""
+        return self.distill.rollouts_per_phase if self.distill.enabled and self.learner == "ppo" else 1
+
+    @property
+    def replay_rows(self) -> int:
+        """Vector steps the replay holds."""
+        return self.qrdqn.replay_size // self.env.num_envs
 
 
 # Fields that say how and where a run is computed, not what is computed: a run may be resumed with others.
-RUNTIME_FIELDS = ("device", "torch_threads", "tensorboard", "wandb", "checkpoint_every")
+RUNTIME_FIELDS = (
+    "device", "torch_threads", "tensorboard", "wandb", "checkpoint_every", "checkpoint_replay", "replay_device",
+)  # fmt: skip
+# Fields that say nothing about a run of the other learner.
+_OF_PPO = ("algo",)
+_OF_QRDQN = ("learner", "qrdqn", "checkpoint_replay", "replay_device")
 
 _SMALL = ModelConfig(channels=(16, 32, 32), hidden_size=256)
 _NO_DISTILL = DistillConfig(enabled=False, matching=False)
@@ -196,6 +273,12 @@ _NO_MEMORY = ModelConfig(memory=False)
 _MINIGRID = EnvConfig(name="minigrid", unlock_threshold=find_world("minigrid").unlock_threshold)
 _HEIST = EnvConfig(name="heist", num_envs=64, unlock_threshold=find_world("heist").unlock_threshold)
 _PROCGEN = PPOConfig(rollout_length=256, gamma=0.999, gae_lambda=0.95)
+_MILLION = TrainConfig(total_steps=1_000_000, learner="qrdqn")
+_VALUES = ModelConfig(memory=False, normalize_value=False)
+_VALUES_MEMORY = ModelConfig(normalize_value=False)
+_HEIST_VALUES = replace(
+    _MILLION, total_steps=25_000_000, score_steps=25_000_000, env=_HEIST, qrdqn=QRDQNConfig(gamma=_PROCGEN.gamma)
+)
 
 PRESETS: dict[str, TrainConfig] = {
     "ad": TrainConfig(preset="ad"),
@@ -234,6 +317,12 @@ PRESETS: dict[str, TrainConfig] = {
         algo=_PROCGEN,
         distill=_NO_DISTILL,
     ),
+    "qrdqn": replace(_MILLION, preset="qrdqn", model=_VALUES, distill=_NO_DISTILL),
+    "qrdqn-ad": replace(_MILLION, preset="qrdqn-ad", model=_VALUES_MEMORY),
+    "minigrid-qrdqn": replace(_MILLION, preset="minigrid-qrdqn", env=_MINIGRID, model=_VALUES, distill=_NO_DISTILL),
+    "minigrid-qrdqn-ad": replace(_MILLION, preset="minigrid-qrdqn-ad", env=_MINIGRID, model=_VALUES_MEMORY),
+    "heist-qrdqn": replace(_HEIST_VALUES, preset="heist-qrdqn", model=_VALUES, distill=_NO_DISTILL),
+    "heist-qrdqn-ad": replace(_HEIST_VALUES, preset="heist-qrdqn-ad", model=_VALUES_MEMORY),
     # Sized for two CPU cores and about five minutes; not a configuration of the paper.
     "quick": TrainConfig(
         preset="quick",
@@ -259,6 +348,12 @@ DESCRIPTIONS: dict[str, str] = {
     "minigrid-ppo": "PPO on the MiniGrid door-key world (3.33)",
     "heist-ad": "the full method on Procgen Heist, hard, 25M steps (success rate 71.0)",
     "heist-ppo": "PPO on Procgen Heist, hard, 25M steps (29.6)",
+    "qrdqn": "QR-DQN, value-based, with the same encoder (4.14)",
+    "qrdqn-ad": "QR-DQN with achievement distillation (8.07)",
+    "minigrid-qrdqn": "QR-DQN on the MiniGrid door-key world",
+    "minigrid-qrdqn-ad": "QR-DQN with achievement distillation on the MiniGrid door-key world",
+    "heist-qrdqn": "QR-DQN on Procgen Heist, hard, 25M steps",
+    "heist-qrdqn-ad": "QR-DQN with achievement distillation on Procgen Heist, hard, 25M steps",
     "quick": "a small agent for two CPU cores and about five minutes",
 }
 
@@ -345,7 +440,7 @@ def validate(config: TrainConfig) -> None:
     for name, threads in (("env.threads", config.env.threads), ("torch_threads", config.torch_threads)):
         if threads is not None and threads < 1:
             raise ConfigError(f"{name} is {threads}; it must be 1 or more")
-    if config.rollout_steps % algo.num_minibatches:
+    if config.learner == "ppo" and config.rollout_steps % algo.num_minibatches:
         raise ConfigError(
             f"a rollout of {config.env.num_envs} x {algo.rollout_length} = {config.rollout_steps} steps "
             f"cannot be split into {algo.num_minibatches} equal minibatches; "
@@ -360,66 +455,68 @@ def validate(config: TrainConfig) -> None:
         raise ConfigError("model.memory needs distillation, which makes its representations; use --model.no-memory")
     if distill.matching and not distill.enabled:
         raise ConfigError("distill.matching needs distill.enabled")
+    if config.learner == "qrdqn":
+        _validate_qrdqn(config)
+    elif config.qrdqn != QRDQNConfig():
+        raise ConfigError(
+            f"{_first_change(config.qrdqn, 'qrdqn')} says nothing to PPO; use --preset qrdqn or --learner qrdqn"
+        )
+
+
+def _validate_qrdqn(config: TrainConfig) -> None:
+    values, rows = config.qrdqn, config.replay_rows
+    if config.algo != PPOConfig():
+        raise ConfigError(f"{_first_change(config.algo, 'algo')} says nothing to QR-DQN; its settings are qrdqn.*")
+    if config.model.normalize_value:
+        raise ConfigError("QR-DQN learns returns as they are; use --model.no-normalize-value")
+    for name in (
+        "batch_size", "replay_frequency", "target_update", "learning_rate", "adam_eps", "max_grad_norm",
+        "num_quantiles", "kappa", "replay_size", "epsilon_steps", "n_step", "frame_stack",
+    ):  # fmt: skip
+        value = getattr(values, name)
+        if not 0 < value < math.inf:
+            raise ConfigError(f"qrdqn.{name} is {value}; it must be above 0")
+    for name in ("gamma", "epsilon_start", "epsilon_end", "priority_beta"):
+        value = getattr(values, name)
+        if not 0 <= value <= 1:
+            raise ConfigError(f"qrdqn.{name} is {value}; it must lie between 0 and 1")
+    for name in ("learning_starts", "priority_exponent", "quantile_reg_coef"):
+        value = getattr(values, name)
+        if not 0 <= value < math.inf:
+            raise ConfigError(f"qrdqn.{name} is {value}; it must be 0 or more")
+    if values.recent_steps is not None and values.recent_steps < 1:
+        raise ConfigError(f"qrdqn.recent_steps is {values.recent_steps}; it must be above 0")
+    # A row for each frame of an image, for each step of reward, and for the frame bootstrapped from.
+    if rows < values.n_step + values.frame_stack + 1:
+        raise ConfigError(
+            f"a replay of {values.replay_size} steps of {config.env.num_envs} environments has {rows} rows, too few "
+            f"for {values.n_step} steps of reward and {values.frame_stack} frames; give qrdqn.replay-size more"
+        )
+    if values.learning_starts > rows * config.env.num_envs:
+        raise ConfigError(
+            f"qrdqn.learning_starts is {values.learning_starts}, more than a replay of {values.replay_size} steps holds"
+        )
+
+
+def _first_change(settings: Any, where: str) -> str:
+    """The first setting that is not as it is by default."""
+    default = type(settings)()
+    names = [f.name for f in dataclasses.fields(settings)]
+    return next(f"{where}.{name}" for name in names if getattr(settings, name) != getattr(default, name))
 
 
 def to_dict(config: TrainConfig) -> dict[str, Any]:
-    """A JSON-ready tree; tuples become lists."""
-    tree = typing.cast(dict[str, Any], _plain(dataclasses.asdict(config)))
+    """A JSON-ready tree; tuples become lists. What is the other learner's is left out."""
+    tree = typing.cast(dict[str, Any], plain(dataclasses.asdict(config)))
+    for name in _OF_QRDQN if config.learner == "ppo" else _OF_PPO:
+        del tree[name]
     if not config.env.options:
         del tree["env"]["options"]  # so that a config from before there were options still is the same config
     return tree
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
-    return value
-
-
 def from_dict(data: Mapping[str, Any]) -> TrainConfig:
     """The inverse of :func:`to_dict`; unknown names and wrong types are refused by name."""
-    config = typing.cast(TrainConfig, _build(TrainConfig, data, ""))
+    config = typing.cast(TrainConfig, build(TrainConfig, data))
     validate(config)
     return config
-
-
-def _build(cls: type, data: Any, where: str) -> Any:
-    if not isinstance(data, Mapping):
-        raise ConfigError(f"{where or 'the config'} must be a table of settings, not {data!r}")
-    hints = typing.get_type_hints(cls)
-    known = {f.name for f in dataclasses.fields(cls)}
-    for name in data:
-        if name not in known:
-            raise ConfigError(f"unknown setting {where}{name}; known here: {', '.join(sorted(known))}")
-    values = {}
-    for name, value in data.items():
-        hint = hints[name]
-        if dataclasses.is_dataclass(hint):
-            values[name] = _build(typing.cast(type, hint), value, f"{where}{name}.")
-        else:
-            values[name] = _convert(hint, value, f"{where}{name}")
-    return cls(**values)
-
-
-def _convert(hint: Any, value: Any, where: str) -> Any:
-    origin = typing.get_origin(hint)
-    if origin is Literal:
-        if value not in typing.get_args(hint):
-            raise ConfigError(f"{where} is {value!r}; accepted: {', '.join(map(repr, typing.get_args(hint)))}")
-        return value
-    if origin in (typing.Union, types.UnionType):
-        if value is None:
-            return None
-        (inner,) = [arg for arg in typing.get_args(hint) if arg is not type(None)]
-        return _convert(inner, value, where)
-    if origin is tuple:
-        if not isinstance(value, (list, tuple)):
-            raise ConfigError(f"{where} is {value!r}; give a list of numbers")
-        return tuple(_convert(typing.get_args(hint)[0], item, where) for item in value)
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
-        raise ConfigError(f"{where} is {value!r}; a value of type {hint.__name__} is needed")
-    return value

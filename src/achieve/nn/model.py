@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from achieve.config import ModelConfig
+from achieve.config import ModelConfig, QRDQNConfig
 from achieve.nn.encoder import ResidualEncoder, StridedEncoder
 from achieve.nn.init import orthogonal, scale_rows
 from achieve.nn.layers import MLP
@@ -206,6 +206,26 @@ class QuantileNetwork(AchievementNetwork):
         if self.state_value is None:
             return theta
         return self.state_value(x)[:, None] + theta - theta.mean(1, keepdim=True)
+
+
+def quantile_network(
+    model: ModelConfig,
+    values: QRDQNConfig,
+    frame_shape: tuple[int, int, int],
+    num_actions: int,
+    *,
+    auxiliary: bool,
+) -> QuantileNetwork:
+    """QR-DQN's network for frames of that shape."""
+    height, width, channels = frame_shape
+    return QuantileNetwork(
+        model,
+        (height, width, channels * values.frame_stack),
+        num_actions,
+        auxiliary=auxiliary,
+        num_quantiles=values.num_quantiles,
+        dueling=values.dueling,
+    )
 
 
 def count_parameters(module: nn.Module) -> int:

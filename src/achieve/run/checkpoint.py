@@ -6,7 +6,7 @@ raw bytes (environment states) as byte tensors.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -110,12 +110,24 @@ class CheckpointWriter:
         tensors: Mapping[str, torch.Tensor],
         state: Mapping[str, Any],
         blobs: Mapping[str, bytes] | None = None,
+        *,
+        before: Callable[[], None] = lambda: None,
+        after: Callable[[], None] = lambda: None,
     ) -> None:
-        """Snapshots now, writes soon."""
+        """Snapshots now, writes soon.
+
+        `before` writes other files that the new checkpoint needs; `after` may remove those that only older ones did.
+        """
         self.wait()
         self._snapshot(tensors)
         frozen = json.loads(json.dumps(state))
-        self._pending = self._pool.submit(save_checkpoint, self.folder, self._host, frozen, blobs)
+
+        def write() -> None:
+            before()
+            save_checkpoint(self.folder, self._host, frozen, blobs)
+            after()
+
+        self._pending = self._pool.submit(write)
 
     def _snapshot(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Copies into buffers kept from the last time: fresh memory would cost more than the copy.

@@ -1,0 +1,115 @@
+"""Acting epsilon-greedily while everything goes into the replay."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from achieve.algo.collect import VectorWorld
+from achieve.algo.contrastive import next_memory
+from achieve.algo.quantile import action_values
+from achieve.data.replay import Replay
+from achieve.nn.graphs import GraphRunner
+from achieve.nn.model import QuantileNetwork
+
+
+class Explorer:
+    """Plays the environments and keeps what carries over between steps.
+
+    A step has two halves: :meth:`look` stores the observations and chooses actions, :meth:`step` lets the environments
+    take them. Between the two the learner may set the GPU to work: it is busy while the environments step.
+
+    Both latents of a new memory are computed with the weights of the moment, as the weights change at every step.
+    """
+
+    def __init__(
+        self,
+        network: QuantileNetwork,
+        envs: VectorWorld,
+        replay: Replay,
+        threshold: float,
+        *,
+        graphs: bool,
+    ) -> None:
+        device, num_envs = replay.device, replay.shape.num_envs
+        self._network = network
+        self._envs = envs
+        self._replay = replay
+        self._threshold = threshold
+        on_gpu = device.type == "cuda"
+        # What the environments write and read; page-locked on a GPU machine, so that copies need no detour.
+        self.observation = torch.zeros(num_envs, *replay.shape.frame, dtype=torch.uint8, pin_memory=on_gpu)
+        self._chosen = torch.zeros(num_envs, dtype=torch.int64, pin_memory=on_gpu)
+        self.outcome = torch.zeros(2, num_envs, pin_memory=on_gpu)
+        """Reward and end of the last step, whose memory is not made yet."""
+        self.ages = np.zeros(num_envs, dtype=np.int32)
+        self.numbers = np.zeros(num_envs, dtype=np.int64)
+        self.memory = torch.zeros(num_envs, replay.shape.memory_size, device=device)
+        self._greedy = torch.zeros(num_envs, dtype=torch.int64, device=device)
+        self.actions = np.zeros(num_envs, dtype=np.int64)
+        self._run = GraphRunner(lambda: [self.memory, self._greedy], enabled=graphs and on_gpu)
+        self._copied = torch.cuda.Event() if on_gpu else None
+
+    def start(self) -> None:
+        """Reset the environments; the memory is empty."""
+        self._envs.reset(out=self.observation.numpy())
+        self.forget()
+
+    def forget(self) -> None:
+        """Nothing is carried over: as at the start of every episode."""
+        self.outcome.zero_()
+        self.memory.zero_()
+        self.ages[:] = 0
+        self.numbers[:] = 0
+
+    @torch.no_grad()
+    def look(self, epsilon: float, rng: np.random.Generator) -> None:
+        """Store the observations and choose actions: with probability ``epsilon`` a random one, else the best."""
+        replay, num_envs = self._replay, len(self.ages)
+        replay.begin(self.observation, self.ages)
+        current = replay.row * num_envs + np.arange(num_envs)
+        if self._network.config.memory:
+            self._remember(current)
+            replay.note(self.numbers)
+        self._run("act", self._act, replay.images(current))
+        self._chosen.copy_(self._greedy, non_blocking=True)
+        explore = rng.random(num_envs) < epsilon
+        chance = rng.integers(0, self._network.num_actions, num_envs)
+        if self._copied is not None:
+            self._copied.record()
+            self._copied.synchronize()
+        self.actions = np.where(explore, chance, self._chosen.numpy())
+
+    def step(self) -> None:
+        """Take the actions chosen."""
+        out = self.observation.numpy()
+        _, rewards, terminated, truncated, _ = self._envs.step(self.actions, out=out)
+        dones = terminated | truncated
+        self._replay.end(self.actions, rewards, dones)
+        outcome = self.outcome.numpy()
+        outcome[0], outcome[1] = rewards, dones
+        self.ages = np.where(dones, 0, self.ages + 1).astype(np.int32)
+
+    def _act(self, images: Tensor) -> None:
+        quantiles = self._network.quantiles(self._network.encode(images), self.memory)
+        self._greedy.copy_(action_values(quantiles).argmax(1))
+
+    def _remember(self, current: np.ndarray) -> None:
+        """The memories that go with the current observations, from what the last step brought."""
+        replay, (rewards, dones) = self._replay, self.outcome.numpy()
+        ended = dones > 0
+        unlocked = (rewards > np.float32(self._threshold)) & ~ended
+        if not (unlocked | ended).any():
+            return
+        both = replay.images(np.concatenate([current - len(current), current]))
+        self._run("remember", self._make_memory, both, self.outcome)
+        self.numbers = np.where(ended, 0, self.numbers)
+        (new,) = np.nonzero(unlocked)
+        if len(new):
+            self.numbers[new] = replay.remember(self.memory[torch.from_numpy(new).to(self.memory.device)])
+
+    def _make_memory(self, images: Tensor, outcome: Tensor) -> None:
+        before, after = self._network.encode(images).chunk(2)
+        reward, done = outcome[0], outcome[1] > 0
+        self.memory.copy_(next_memory(self.memory, before, after, reward, done, self._threshold))

@@ -1,0 +1,124 @@
+"""QR-DQN: quantile regression onto a target network's returns, from replayed steps."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from achieve.algo.learner import check_finite
+from achieve.algo.quantile import action_values, bellman_targets, of_actions, quantile_huber_loss
+from achieve.algo.totals import Totals
+from achieve.config import QRDQNConfig
+from achieve.data.replay import Replay, upload
+from achieve.data.sumtree import IntArray
+from achieve.nn.graphs import GraphRunner
+from achieve.nn.model import QuantileNetwork
+from achieve.nn.optim import ClippedAdam, all_state
+
+STATISTICS = ("loss", "grad_norm", "value_mean", "target_mean", "return_mean")
+
+
+class QRDQNLearner:
+    """Learns from batches drawn from the replay, and copies what it has learned into the target network.
+
+    Args:
+        target: of the same architecture as ``network``, without the auxiliary nets; its weights are overwritten.
+    """
+
+    def __init__(
+        self, network: QuantileNetwork, target: QuantileNetwork, replay: Replay, config: QRDQNConfig, *, graphs: bool
+    ) -> None:
+        self._network = network
+        self.target = target.requires_grad_(False)
+        self._replay = replay
+        self._config = config
+        self.optimizer = ClippedAdam(network, config.learning_rate, config.max_grad_norm, config.adam_eps)
+        self._totals = Totals(STATISTICS, replay.device)
+        on_gpu = replay.device.type == "cuda"
+        self._losses = torch.zeros(config.batch_size, device=replay.device)
+        self._run = GraphRunner(self._state, enabled=graphs and on_gpu)
+        # Batches whose losses have not become priorities yet: their steps, and the losses on their way to the host.
+        self._pending: tuple[IntArray, Tensor] | None = None
+        self.update_target()
+
+    def _state(self) -> list[Tensor]:
+        return [*all_state(self._network, [self.optimizer]), self._totals.sums, self._losses]
+
+    @torch.no_grad()
+    def update_target(self) -> None:
+        """Copy the network into the target network."""
+        mine = self._network.state_dict()
+        for name, tensor in self.target.state_dict().items():
+            tensor.copy_(mine[name])
+        self.target.keep_weights()
+
+    def learn(self, updates: int, rng: np.random.Generator, beta: float = 1.0) -> None:
+        """So many updates, of one batch each; on a GPU they are only launched.
+
+        All batches are drawn before the first update. With priorities, those of earlier calls count, but not those of
+        this one: they are read when the device is waited for anyway.
+        """
+        self._take_priorities()
+        if not updates:
+            return
+        replay, size = self._replay, self._config.batch_size
+        index = replay.draw(rng, updates, size)
+        weights = replay.importance(index, beta)
+        flat = index.ravel()
+        steps = replay.transitions(flat)
+        both = np.concatenate([flat, steps.following])
+        images, memory = replay.images(both).chunk(2), replay.memory(both).chunk(2)
+        numbers = upload(np.stack([steps.returns, steps.discounts, weights.ravel()]), replay.device)
+        actions = upload(steps.actions, replay.device)
+        losses = []
+        for start in range(0, len(flat), size):
+            part = slice(start, start + size)
+            self._run(
+                "update",
+                self._update,
+                images[0][part], images[1][part], memory[0][part], memory[1][part], actions[part], numbers[:, part],
+            )  # fmt: skip
+            if replay.tree is not None:
+                losses.append(self._losses.clone())
+        if replay.tree is not None:
+            self._pending = (flat, _to_host(torch.cat(losses)))
+
+    def _update(
+        self, images: Tensor, following: Tensor, memory: Tensor, next_memory: Tensor, actions: Tensor, numbers: Tensor
+    ) -> None:
+        config, network, target = self._config, self._network, self.target
+        returns, discounts, weights = numbers.unbind()
+        with torch.no_grad():
+            ahead = target.quantiles(target.encode(following, kept=True), next_memory)
+            judge = network.quantiles(network.encode(following), next_memory) if config.double else ahead
+            targets = bellman_targets(returns, discounts, ahead, action_values(judge).argmax(1))
+        quantiles = of_actions(network.quantiles(network.encode(images), memory), actions)
+        losses = quantile_huber_loss(quantiles, targets, config.kappa)
+        grad_norm = self.optimizer.step((weights * losses).mean())
+        with torch.no_grad():
+            self._losses.copy_(losses)
+            self._totals.add(losses.mean(), grad_norm, quantiles.mean(), targets.mean(), returns.mean())
+
+    def _take_priorities(self) -> None:
+        """The losses of the last batches become their steps' priorities; they must have arrived."""
+        if self._pending is not None:
+            index, losses = self._pending
+            self._replay.set_priorities(index, np.nan_to_num(losses.double().numpy()))
+            self._pending = None
+
+    def finish(self) -> dict[str, float]:
+        """Wait for all updates. Returns the mean of each statistic since the last call."""
+        if self._replay.device.type == "cuda":
+            torch.cuda.synchronize()
+        self._take_priorities()
+        updates, skipped = self._totals.count(), self.optimizer.take_skipped()
+        check_finite(skipped, updates + skipped, "QR-DQN")
+        return {**self._totals.means(), "updates": updates, "skipped_updates": skipped}
+
+
+def _to_host(tensor: Tensor) -> Tensor:
+    """A copy on the host; from a GPU it arrives when the device is next waited for."""
+    if not tensor.is_cuda:
+        return tensor
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)

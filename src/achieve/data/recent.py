@@ -1,0 +1,94 @@
+"""The newest whole episodes of a replay, laid out as distillation wants them."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from achieve.data.replay import Replay, upload
+from achieve.data.sumtree import IntArray
+from achieve.data.trajectories import Trajectory
+
+COPIED_AT_ONCE = 1024
+
+
+class RecentEpisodes:
+    """Episodes that ended in the newest rows, one after another, copied out of the ring.
+
+    An episode may have begun long before; it is left out where its beginning has been overwritten. The tensors keep
+    their places from phase to phase, so that updates on them can be replayed, until more room is needed.
+
+    Args:
+        room: steps to have room for at first.
+    """
+
+    def __init__(self, replay: Replay, room: int) -> None:
+        self._replay = replay
+        self._episodes: list[IntArray] = []
+        self._allocate(room)
+
+    def _allocate(self, room: int) -> None:
+        replay, shape = self._replay, self._replay.shape
+        self.steps = room
+        self._tensors = {
+            "observations": torch.zeros(room, *shape.image, dtype=torch.uint8, device=replay.device),
+            "memory": torch.zeros(room, shape.memory_size, device=replay.device),
+            "actions": torch.zeros(room, dtype=torch.int64, device=replay.device),
+        }
+
+    @property
+    def device(self) -> torch.device:
+        return self._replay.device
+
+    def flat(self, name: str) -> Tensor:
+        """A tensor of all steps."""
+        return self._tensors[name]
+
+    def gather(self, rows: int) -> int:
+        """Take the episodes that ended in so many newest rows, by environment and time; returns their steps."""
+        replay = self._replay
+        self._episodes = ended_episodes(replay, max(0, replay.row - rows))
+        count = sum(len(episode) for episode in self._episodes)
+        if count > self.steps:
+            room = self.steps
+            while room < count:
+                room *= 2
+            self._allocate(room)
+        if not count:
+            return 0
+        index = np.concatenate(self._episodes)
+        for start in range(0, count, COPIED_AT_ONCE):
+            part = index[start : start + COPIED_AT_ONCE]
+            here = slice(start, start + len(part))
+            self._tensors["observations"][here] = replay.images(part)
+            self._tensors["memory"][here] = replay.memory(part)
+            actions = replay.actions.reshape(-1)[replay.places(part)].astype(np.int64)
+            self._tensors["actions"][here] = upload(actions, self.device)
+        return count
+
+    def trajectories(self, threshold: float) -> list[Trajectory]:
+        """The episodes and their unlocks, found as in :func:`achieve.data.trajectories.cut_trajectories`."""
+        replay, made, start = self._replay, [], 0
+        rewards = replay.rewards.reshape(-1)
+        for episode in self._episodes:
+            # An unlock at an episode's very last step has no next observation of its own.
+            unlocked = rewards[replay.places(episode[:-1])] > np.float32(threshold)
+            steps = np.arange(start, start + len(episode), dtype=np.int64)
+            made.append(Trajectory(steps, np.flatnonzero(unlocked).astype(np.int64)))
+            start += len(episode)
+        return made
+
+
+def ended_episodes(replay: Replay, since: int) -> list[IntArray]:
+    """Indices of the steps of each whole episode that ended in row ``since`` or later, by environment and time."""
+    num_envs = replay.shape.num_envs
+    rows = np.arange(max(since, replay.first, replay.oldest_frame), replay.row)
+    places = rows % replay.shape.rows
+    episodes = []
+    for column in range(num_envs):
+        for row in rows[replay.dones[places, column]]:
+            start = row - replay.ages[row % replay.shape.rows, column]
+            if start >= max(replay.first, replay.oldest_frame):
+                episodes.append(np.arange(start, row + 1, dtype=np.int64) * num_envs + column)
+    return episodes

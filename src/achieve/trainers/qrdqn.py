@@ -1,0 +1,247 @@
+"""A run of QR-DQN, with or without distillation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from achieve.algo.distill import Distiller, PhaseReport
+from achieve.algo.explore import Explorer
+from achieve.algo.keep import QuantileKeeper
+from achieve.algo.qrdqn import QRDQNLearner
+from achieve.algo.quantile import linear_schedule
+from achieve.config import TrainConfig
+from achieve.data.recent import RecentEpisodes
+from achieve.data.replay import Replay, ReplayShape
+from achieve.nn.model import QuantileNetwork, quantile_network
+from achieve.nn.optim import ClippedAdam
+from achieve.run.checkpoint import Checkpoint, CheckpointWriter
+from achieve.run.errors import CheckpointError, ConfigError
+from achieve.run.seeding import stream
+from achieve.run.segments import FrameFiles
+from achieve.trainers.base import BaseTrainer, Saved
+
+
+class QRDQNTrainer(BaseTrainer):
+    """Everything a run consists of: environments, network, target network, replay, distillation, and their state."""
+
+    def __init__(self, config: TrainConfig, check: Callable[[], None] = lambda: None) -> None:
+        super().__init__(config, check)
+        values, env = config.qrdqn, config.env
+        shape = ReplayShape(
+            rows=config.replay_rows,
+            num_envs=env.num_envs,
+            frame=self.image_shape,
+            memory_size=config.model.hidden_size if config.model.memory else 0,
+            gamma=values.gamma,
+            n_step=values.n_step,
+            frame_stack=values.frame_stack,
+        )
+        self.prepare_device()
+        with self.drawing_weights():
+            networks = [self._network(shape, auxiliary=auxiliary) for auxiliary in (config.distill.enabled, False)]
+        self.network: QuantileNetwork
+        self.network, target = networks
+        self.replay = make_replay(config, shape, self.device)
+        graphs = config.compile
+        self.explorer = Explorer(self.network, self.envs, self.replay, env.unlock_threshold, graphs=graphs)
+        self.learner = QRDQNLearner(self.network, target, self.replay, values, graphs=graphs)
+        self.exploration = np.random.default_rng(stream(config.seed, "actions"))
+        self.files: FrameFiles | None = None
+        self.recent: RecentEpisodes | None = None
+        if config.distill.enabled:
+            self.recent = RecentEpisodes(self.replay, 2 * config.rollout_steps)
+            self.distiller = Distiller(
+                self.network,
+                self.recent,
+                config.distill,
+                env.unlock_threshold,
+                graphs=graphs,
+                keeper=QuantileKeeper(self.network, self.recent, values.quantile_reg_coef, values.kappa),
+                check=check,
+                solver=self.transport_solver(),
+            )
+
+    def _network(self, shape: ReplayShape, *, auxiliary: bool) -> QuantileNetwork:
+        config = self.config
+        made = quantile_network(config.model, config.qrdqn, shape.frame, self.num_actions, auxiliary=auxiliary)
+        network = made.to(self.device)
+        self.arithmetic = network.use_precision(config.precision, fused=config.compile)
+        return network
+
+    # What a run does
+
+    def start(self) -> None:
+        self.explorer.start()
+
+    def restart(self) -> None:
+        """New episodes; those under way end where they were."""
+        if self.replay.row:
+            self.replay.dones[(self.replay.row - 1) % self.replay.shape.rows] = True
+        self.explorer.start()
+
+    @property
+    def learning(self) -> bool:
+        """Whether there is enough in the replay."""
+        return self.replay.stored >= self.config.qrdqn.learning_starts
+
+    @property
+    def epsilon(self) -> float:
+        """Share of random actions at this step of the run."""
+        values = self.config.qrdqn
+        return linear_schedule(
+            self._steps_taken(), values.epsilon_start, values.epsilon_end, values.epsilon_steps
+        )
+
+    def _steps_taken(self) -> int:
+        return self.replay.row * self.config.env.num_envs
+
+    def interact(self) -> dict[str, float]:
+        """Act and learn up to the next target update. Returns the mean of each statistic.
+
+        At every step of the environments: choose actions, launch the updates that are due, and only then let the
+        environments step. On a GPU the updates run meanwhile; the next actions wait for them. So the order of
+        everything is that of a CPU, which does one after the other: actions are chosen with all updates before them,
+        and updates see all steps before the one under way.
+        """
+        values, num_envs = self.config.qrdqn, self.config.env.num_envs
+        for _ in range(self.config.rollout_length):
+            self.check()
+            taken = self._steps_taken()
+            self.explorer.look(self.epsilon, self.exploration)
+            due = (taken + num_envs) // values.replay_frequency - taken // values.replay_frequency
+            beta = linear_schedule(taken, values.priority_beta, 1.0, self.config.total_steps)
+            ready = self.learning and self.replay.drawable > 0
+            self.learner.learn(due if ready else 0, self.generators.shuffles, beta)
+            self.explorer.step()
+        return {**self.learner.finish(), "epsilon": self.epsilon, "stored": self.replay.stored}
+
+    def distil(self) -> PhaseReport:
+        """One auxiliary phase, on the episodes that ended since the last one (or in `recent_steps`)."""
+        assert self.distiller is not None and self.recent is not None
+        steps = self.config.qrdqn.recent_steps or self.config.rollout_steps
+        self.recent.gather(-(-steps // self.config.env.num_envs))
+        return self.distiller.run(self.generators.shuffles, self.generators.actions)
+
+    # What is saved
+
+    def keep_files_in(self, checkpoint: Path) -> None:
+        self.files = FrameFiles(checkpoint, self.replay.shape.rows)
+
+    def tidy_up(self) -> None:
+        if self.files is not None:
+            self.files.remove()
+
+    def optimizers(self) -> dict[str, ClippedAdam]:
+        return {"qrdqn": self.learner.optimizer, **super().optimizers()}
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        arrays = {name: torch.from_numpy(array) for name, array in self.replay.arrays().items()}
+        return {
+            **super().tensors(),
+            **{f"target/{k}": v for k, v in self.learner.target.state_dict().items()},
+            **{f"replay/{k}": v for k, v in arrays.items()},
+            "explorer/memory": self.explorer.memory,
+            "explorer/observation": self.explorer.observation,
+            "explorer/outcome": self.explorer.outcome,
+        }
+
+    def own_state(self) -> dict[str, Any]:
+        replay, explorer = self.replay, self.explorer
+        return {
+            "exploration": self.exploration.bit_generator.state,
+            "ages": explorer.ages.tolist(),
+            "numbers": explorer.numbers.tolist(),
+            "replay": {
+                "row": replay.row,
+                "first": replay.first,
+                "next_number": replay.memories.next,
+                "top_priority": replay.top_priority,
+                "files": None,
+            },
+        }
+
+    def save(self) -> Saved:
+        """The run's state without the replay's frames, except for those needed to go on acting."""
+        tensors, state, blobs = super().save()
+        tensors["only/tail"] = self.replay.tail()
+        return tensors, state, blobs
+
+    def save_to(self, writer: CheckpointWriter, logs: dict[str, int]) -> None:
+        """Save everything, the replay's frames too if wanted."""
+        tensors, state, blobs = self.save()
+        state |= logs
+        files = self.files or FrameFiles(writer.folder, self.replay.shape.rows)
+        if not self.config.checkpoint_replay:
+            writer.save(tensors, state, blobs, after=files.remove)
+            return
+        writer.wait()
+        replay = self.replay
+        new = [
+            (rows, replay.lend(rows.first, rows.last, writer.wait)) for rows in files.plan(replay.row, replay.first)
+        ]
+        state["replay"]["files"], write, clean = files.save(new, replay.row)
+        if replay.tree is not None:
+            tensors["only/priorities"] = torch.from_numpy(replay.tree.weights)
+        tensors["only/memories"] = replay.live_memories()
+        writer.save(tensors, state, blobs, before=write, after=clean)
+
+    def load_own_state(self, saved: Checkpoint) -> None:
+        state, replay, explorer = saved.state, self.replay, self.explorer
+        kept = state["replay"]
+        self.exploration.bit_generator.state = state["exploration"]
+        explorer.ages = np.array(state["ages"], dtype=np.int32)
+        explorer.numbers = np.array(state["numbers"], dtype=np.int64)
+        self.learner.target.keep_weights()
+        replay.row, replay.first = kept["row"], kept["first"]
+        replay.memories.next = kept["next_number"]
+        replay.top_priority = kept["top_priority"]
+        if kept["files"] is None:
+            self._go_on_without_replay(saved.tensors["only/tail"])
+            return
+        if self.files is None:
+            raise CheckpointError("the replay's frames lie beside the checkpoint; say where with keep_files_in")
+        self.files.load(kept["files"], replay.restore)
+        replay.put_memories(saved.tensors["only/memories"])
+        if replay.tree is not None:
+            replay.tree.fill(saved.tensors["only/priorities"].numpy())
+
+    def _go_on_without_replay(self, tail: torch.Tensor) -> None:
+        """Nothing before this step may be drawn; learning begins when there is enough again."""
+        replay, explorer = self.replay, self.explorer
+        replay.first = replay.row
+        replay.put_tail(tail)
+        (remembering,) = np.nonzero(explorer.numbers)
+        if len(remembering):
+            vectors = explorer.memory[torch.from_numpy(remembering).to(self.device)]
+            explorer.numbers[remembering] = replay.memories.add(vectors, replay.memories.next)
+
+
+def make_replay(config: TrainConfig, shape: ReplayShape, device: torch.device) -> Replay:
+    """The replay where the config wants it, or a sentence on why it does not fit."""
+    values = config.qrdqn
+    storage = replay_storage(config.replay_device, shape, device)
+    try:
+        return Replay(shape, device, storage, exponent=values.priority_exponent if values.prioritized else None)
+    except (RuntimeError, MemoryError):
+        raise ConfigError(
+            f"a replay of {values.replay_size} steps needs {shape.nbytes / 1e9:.1f} GB of memory ({storage.type}), "
+            "more than there is; give qrdqn.replay-size less, or another --replay-device"
+        ) from None
+
+
+def replay_storage(wanted: str, shape: ReplayShape, device: torch.device) -> torch.device:
+    """Where frames go: for ``auto`` on the GPU if there is twice the room they need, else in host memory."""
+    host = torch.device("cpu")
+    if device.type == "cpu":
+        if wanted == "gpu":
+            raise ConfigError("replay_device is 'gpu', but this run is computed on the CPU; use auto or host")
+        return host
+    if wanted == "auto":
+        free, _ = torch.cuda.mem_get_info(device)
+        return device if free >= 2 * shape.nbytes else host
+    return device if wanted == "gpu" else host
