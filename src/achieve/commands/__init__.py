@@ -10,6 +10,7 @@ from rich.console import Console
 console = Console(highlight=False)
 
 ABOUT: dict[str, str] = {
+    "reproduce": "Make the runs of a table or figure of the paper, as many at a time as is fastest, and report.",
     "report": "Write one page about all runs there are, with the published figures beside ours.",
 }
 """Every command that has a file here, and one line about it."""

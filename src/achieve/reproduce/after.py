@@ -1,0 +1,134 @@
+"""What follows the runs: the analyses that need finished ones, and the results in one table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich.table import Table
+
+from achieve.analysis.score import mean_std
+from achieve.reproduce.child import Child, Command, achieve_command, stop_all
+from achieve.reproduce.experiments import Experiment
+from achieve.reproduce.plan import Plan, State
+from achieve.reproduce.watch import score_of
+from achieve.run.files import read_json, write_json
+from achieve.run.signals import StopRequest
+
+MADE_FROM = "made-from.json"
+
+
+class Analysis(NamedTuple):
+    """One analysis to make: its command line, where its results go, and the runs it reads."""
+
+    name: str
+    arguments: list[str]
+    out: Path
+    runs: list[Path]
+
+    @property
+    def sources(self) -> dict[str, Any]:
+        """What decides its results: made again when this changes."""
+        weights = {run.name: read_json(run / "summary.json").get("weights_sha256") for run in self.runs}
+        return {"command": self.arguments, "weights": weights}
+
+    @property
+    def is_made(self) -> bool:
+        try:
+            return json.loads((self.out / MADE_FROM).read_text()) == self.sources
+        except (OSError, ValueError):
+            return False
+
+
+def analyses(
+    experiments: Mapping[str, Experiment], plan: Plan, commands: Collection[str]
+) -> tuple[list[Analysis], list[str]]:
+    """The analyses the finished runs allow, and a sentence on each that cannot be made yet."""
+    found, notes = [], []
+    for name, experiment in experiments.items():
+        if experiment.analysis is None:
+            continue
+        finished = {
+            preset: [p.folder for p in plan.of(State.FINISHED) if p.run.preset == preset]
+            for preset in experiment.presets
+        }
+        lacking = [preset for preset, runs in finished.items() if not runs]
+        weightless = [run for runs in finished.values() for run in runs if not (run / "weights.safetensors").is_file()]
+        if experiment.analysis not in commands:
+            notes.append(f"{name}: this version has no command `achieve {experiment.analysis}`")
+        elif lacking:
+            notes.append(f"{name}: not made, as no run of {' and '.join(lacking)} is finished")
+        elif weightless:
+            notes.append(f"{name}: not made, as {weightless[0]} has no weights.safetensors")
+        else:
+            found.append(_analysis(experiment.analysis, list(finished.values()), plan.folder))
+    return found, notes
+
+
+def _analysis(name: str, finished: Sequence[Sequence[Path]], folder: Path) -> Analysis:
+    """The probe compares all runs; matching and hierarchy look closely at the first seed of each preset."""
+    runs = [run for runs in finished for run in runs] if name == "probe" else [runs[0] for runs in finished]
+    out = folder / "reproduce" / name
+    return Analysis(name, [name, *(str(run) for run in runs), "--out", str(out)], out, runs)
+
+
+def make_analyses(
+    todo: Sequence[Analysis],
+    logs: Path,
+    say: Callable[[str], None],
+    stop: StopRequest,
+    command: Command = achieve_command,
+) -> list[str]:
+    """Make them one after the other; returns the names of those that failed."""
+    failed = []
+    for analysis in todo:
+        if stop.requested:
+            break
+        if analysis.is_made:
+            say(f"{analysis.name}: done before, in {analysis.out}")
+            continue
+        say(f"{analysis.name}: started, from {', '.join(run.name for run in analysis.runs)}")
+        sources = analysis.sources
+        child = Child(command(analysis.arguments), logs / f"{analysis.name}.log", {})
+        try:
+            while not child.wait(0.25) and not stop.requested:
+                pass
+        finally:
+            stop_all([child], 10.0)
+        if child.poll() == 0:
+            analysis.out.mkdir(parents=True, exist_ok=True)
+            write_json(analysis.out / MADE_FROM, sources)
+            say(f"{analysis.name}: done, in {analysis.out}")
+        elif not stop.requested:
+            failed.append(analysis.name)
+            shown = "".join(f"\n    {line}" for line in child.last_lines())
+            say(f"{analysis.name}: failed with exit code {child.poll()}; its last lines, from {child.log}:{shown}")
+    return failed
+
+
+def results_table(plan: Plan) -> Table:
+    """Mean and deviation of every preset over its finished runs; what was not run is shown as not run."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for title in ("preset", "seeds done", "score %", "reward"):
+        table.add_column(title, justify="left" if title == "preset" else "right", no_wrap=True)
+    for preset in dict.fromkeys(planned.run.preset for planned in plan.runs):
+        runs = [planned for planned in plan.runs if planned.run.preset == preset]
+        summaries = [dict(planned.summary or {}) for planned in runs if planned.state is State.FINISHED]
+        scores = [score_of(summary) for summary in summaries]
+        rewards = [summary.get("reward") for summary in summaries]
+        table.add_row(preset, f"{len(summaries)} of {len(runs)}", _spread(scores), _spread(rewards))
+    return table
+
+
+def _spread(values: Sequence[float | None]) -> str:
+    if not values:
+        return "not run"
+    known = np.array([value for value in values if value is not None])
+    if not len(known):
+        return "no episode ended"
+    mean, std = mean_std(known)
+    text = f"{mean:.2f} ± {std:.2f}" if len(known) > 1 else f"{mean:.2f}"
+    return text if len(known) == len(values) else f"{text} (of {len(known)})"
