@@ -1,5 +1,8 @@
 """Clusters of unit vectors without knowing how many: average linkage, cut where the silhouette is best.
 
+Where vectors come in groups of which no two can be the same thing (an episode rewards an achievement once), a cluster
+with two of one group contradicts itself, and is split further along the tree.
+
 Pure functions on arrays. `n` vectors, `D` their size; distances are cosine distances, 0..2.
 """
 
@@ -88,8 +91,44 @@ def cut(merges: Floats, count: int) -> Ints:
     for row in range(n - count):
         one, other = int(merges[row, 0]), int(merges[row, 1])
         members[n + row] = members.pop(one) + members.pop(other)
+    return _numbered(list(members.values()), n)
+
+
+def contradiction(points: ArrayLike, groups: Ints) -> float:
+    """The share of a cluster's points that are not their group's first in it. points: indices into groups [n]."""
+    inside = groups[np.asarray(points)]
+    return 1 - len(np.unique(inside)) / len(inside)
+
+
+def split_contradictions(merges: Floats, labels: Ints, groups: Ints, tolerance: float) -> Ints:
+    """Split every cluster of a cut whose `contradiction` is above ``tolerance`` into its two branches, and so on.
+
+    merges: the tree of n points; labels: [n], from `cut` of that tree; groups: [n].
+    """
+    n = len(labels)
+    members: list[list[int]] = [[i] for i in range(n)]
+    for one, other in merges[:, :2].astype(np.int64):
+        members.append(members[one] + members[other])
+    # The node of each cluster is the first, from the leaves up, that has all its points.
+    sizes = np.bincount(labels)
+    nodes = {}
+    for node, points in enumerate(members):
+        label = int(labels[points[0]])
+        if len(points) == sizes[label] and (labels[points] == label).all():
+            nodes[label] = node
+    accepted, waiting = [], list(nodes.values())
+    while waiting:
+        node = waiting.pop()
+        if node >= n and contradiction(members[node], groups) > tolerance:
+            waiting += merges[node - n, :2].astype(np.int64).tolist()
+        else:
+            accepted.append(members[node])
+    return _numbered(accepted, n)
+
+
+def _numbered(clusters: list[list[int]], n: int) -> Ints:
     labels = np.zeros(n, np.int64)
-    for number, points in enumerate(sorted(members.values(), key=lambda points: (-len(points), min(points)))):
+    for number, points in enumerate(sorted(clusters, key=lambda points: (-len(points), min(points)))):
         labels[points] = number
     return labels
 
@@ -114,9 +153,12 @@ def silhouette(distances: ArrayLike, labels: Ints) -> float:
     return float(np.where(own_size > 1, values, 0).mean())
 
 
-def choose_clusters(vectors: ArrayLike, most: int = 64) -> tuple[Ints, dict[int, float]]:
-    """Clusters of unit vectors [n, D], as many as give the best silhouette, from 2 to ``most``.
+def choose_clusters(
+    vectors: ArrayLike, groups: ArrayLike, *, most: int = 64, tolerance: float = 0.05
+) -> tuple[Ints, dict[int, float]]:
+    """Clusters of unit vectors [n, D], as many as give the best silhouette from 2 to ``most``, less contradictions.
 
+    groups: [n], of which two points of one cannot be the same thing; ``tolerance`` is for those that are misplaced.
     Returns labels [n] and the silhouette of each number that was tried. No label is looked at.
     """
     distances = cosine_distances(vectors)
@@ -126,4 +168,5 @@ def choose_clusters(vectors: ArrayLike, most: int = 64) -> tuple[Ints, dict[int,
     merges = average_linkage(distances)
     tried = {count: silhouette(distances, cut(merges, count)) for count in range(2, min(most, n - 1) + 1)}
     best = max(tried, key=lambda count: (tried[count], -count))
-    return cut(merges, best), tried
+    labels = split_contradictions(merges, cut(merges, best), np.asarray(groups, np.int64), tolerance)
+    return labels, tried

@@ -1,6 +1,7 @@
 """The hierarchy an agent has discovered, recovered without labels and then held against the true one.
 
-1. Representations of the achievements of many episodes are clustered, their number found from the data (`clusters`).
+1. Representations of the achievements of many episodes are clustered, their number found from the data (`clusters`):
+   by the silhouette, and because an episode rewards an achievement once, so that no two of one episode are the same.
 2. Of the episodes in which cluster j occurs, how often did cluster i occur before it? Where almost always, i is taken
    for a requirement of j. Requirements that others imply are left out (transitive reduction).
 3. Only now names are looked at: each cluster is named after the label most of its members have, and clusters and graph
@@ -25,6 +26,9 @@ from achieve.run.errors import ConfigError
 
 MOST = 3000
 """Achievements to cluster at most: distances of all pairs are held in memory."""
+
+LEAST = 10
+"""Episodes a cluster must occur in: of two or three, anything can always have come first."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,7 @@ class Hierarchy:
     Attributes:
         clusters: those with support, by size.
         dropped: how many others there are, and `dropped_items` how many achievements they hold.
+        labels: the true achievements that occur as often as a cluster must to be judged.
         purity: percent of all achievements that have their cluster's label. One cluster each would be pure, so:
         completeness: percent of all achievements that lie in the largest cluster of their label.
         edges: the found graph over cluster names, reduced.
@@ -106,7 +111,7 @@ class Hierarchy:
             "episodes": self.episodes,
             "clusters": [vars(cluster) for cluster in self.clusters],
             "clusters_without_support": {"clusters": self.dropped, "achievements": self.dropped_items},
-            "labels_that_occur": list(self.labels),
+            "labels_with_support": list(self.labels),
             "labels_found": sorted({cluster.label for cluster in self.clusters}),
             "purity": self.purity,
             "completeness": self.completeness,
@@ -175,7 +180,7 @@ def discover(
         names: the labels' names.
         requirements: the true direct requirements between names.
         threshold: share of episodes in which a requirement must come first.
-        min_support: clusters in fewer than this share of the episodes (and in fewer than 3) are not judged.
+        min_support: clusters in fewer than this share of the episodes, or in fewer than 10, are not judged.
         most: take the first episodes that together have no more achievements than this.
     """
     if not 0.5 < threshold <= 1:
@@ -185,18 +190,19 @@ def discover(
     truth = np.concatenate([labels[i] for i in range(used)])
     if len(vectors) < 3:
         raise ConfigError(f"{len(vectors)} achievements are too few to cluster; play more episodes")
-    clusters, silhouettes = choose_clusters(vectors)
-    ends = np.cumsum([len(representations[i]) for i in range(used)])
-    sequences = [part.tolist() for part in np.split(clusters, ends[:-1])]
+    sizes = [len(representations[i]) for i in range(used)]
+    clusters, silhouettes = choose_clusters(vectors, np.repeat(np.arange(used), sizes))
+    sequences = [part.tolist() for part in np.split(clusters, np.cumsum(sizes)[:-1])]
     count = int(clusters.max()) + 1
     shares, support = precedence(sequences, count)
-    kept = np.flatnonzero(support >= max(3, min_support * used))
+    kept = np.flatnonzero(support >= max(LEAST, min_support * used))
     described = _name(clusters, truth, names, kept)
     edges = order_graph(shares[np.ix_(kept, kept)], [cluster.name for cluster in described], threshold)
     table = np.zeros((count, len(names)), np.int64)
     np.add.at(table, (clusters, truth), 1)
     dropped = np.setdiff1d(np.arange(count), kept)
-    occurring = tuple(names[i] for i in np.flatnonzero(table.sum(0)))
+    frequent = table.sum(0) >= max(LEAST, min_support * used)
+    occurring = tuple(name for name, often in zip(names, frequent, strict=True) if often)
     direct, order = _scores(edges, {c.name: c.label for c in described}, requirements, occurring)
     return Hierarchy(
         items=len(vectors),
@@ -217,7 +223,7 @@ def discover(
 def _scores(
     edges: Edges, label: dict[str, str], requirements: Edges | None, occurring: Sequence[str]
 ) -> tuple[EdgeScore | None, EdgeScore | None]:
-    """The found graph by label against the truth among the labels that occur: what never happened cannot be found."""
+    """The found graph by label against the truth among the labels that occur: what hardly happens cannot be found."""
     if requirements is None:
         return None, None
     true = frozenset((a, b) for a, b in closure(requirements) if a in occurring and b in occurring)

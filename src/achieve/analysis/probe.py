@@ -210,20 +210,23 @@ def probe(
     states: States,
     splits: Sequence[Split],
     settings: ProbeSettings,
-    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+    progress: Callable[[float], None] = lambda share: None,
 ) -> list[ProbeResult]:
-    """Train and judge a classifier for each split. ``progress`` is told what is done, how much, and of how much."""
+    """Train and judge a classifier for each split. ``progress`` is told which share of the work is done."""
     names = states.recordings.names
     # A state drawn by both splits is encoded once.
     used = np.unique(np.concatenate([part for split in splits for part in (split.train, split.test)]))
-    latents = encode(agent, states.images(used), progress=lambda done: progress("encoding", done, len(used)))
+    parts = 1 + len(splits)
+    latents = encode(agent, states.images(used), progress=lambda done: progress(done / len(used) / parts))
     labels = torch.from_numpy(states.label[used]).to(latents.device)
     results = []
-    for split in splits:
+    for part, split in enumerate(splits, 1):
         train, test = ((latents[rows], labels[rows]) for rows in _rows(used, split, latents.device))
-        model = train_classifier(
-            *train, len(names), settings, lambda epoch: progress("training", epoch, settings.epochs)
-        )
+
+        def tell(epoch: int, part: int = part) -> None:
+            progress((part + epoch / settings.epochs) / parts)
+
+        model = train_classifier(*train, len(names), settings, tell)
         results.append(judge(model, train, test, names, split.name))
     return results
 

@@ -1,0 +1,139 @@
+"""`achieve probe`: how well do agents' latents tell the next achievement?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tyro
+from rich.table import Table
+
+from achieve.commands import console, parse, say
+
+if TYPE_CHECKING:
+    from achieve.analysis.probe import ProbeResult
+    from achieve.commands.subjects import Subject
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Train linear classifiers on agents' frozen latents to name the next achievement (the paper's appendix A).
+
+    The published sizes are the defaults and want a GPU; on a CPU try --states 5000 --test-states 1000.
+    """
+
+    agents: tyro.conf.Positional[tuple[str, ...]] = ("pretrained",)
+    """Run folders, weight files, or `pretrained`."""
+    expert: str = "pretrained"
+    """The agent that plays the episodes; in the paper, one of another seed than those probed."""
+    out: Path = Path("probe")
+    """Folder for probe.json and confidence.png."""
+    states: int = 50_000
+    """States to train on."""
+    test_states: int = 10_000
+    """States to test on."""
+    pool: int | None = None
+    """States to play before drawing from them; by default 3.6 times as many as are used, as published."""
+    epochs: int = 500
+    """Passes of Adam over the training states."""
+    batch_size: int = 512
+    """States per update; 0 takes all at once. The paper does not say."""
+    seed: int = 0
+    """Of the worlds played, the states drawn and the classifier."""
+    device: str = "auto"
+    """`auto`, `cpu` or `cuda`."""
+
+
+def run(arguments: list[str]) -> None:
+    parsed: Arguments = parse(Arguments, "probe", arguments)
+    from achieve.agent import load_agent
+    from achieve.analysis.probe import BINS, ProbeSettings, labelled_states, make_splits, probe
+    from achieve.analysis.published import PROBE
+    from achieve.analysis.recordings import check_same_world, record
+    from achieve.commands.subjects import load_subjects, output_folder, progress_bar, write_bytes
+    from achieve.run.files import write_json
+    from achieve.train import resolve_device
+    from achieve.viz.curves import png
+    from achieve.viz.histogram import draw_confidence
+
+    settings = ProbeSettings(
+        states=parsed.states,
+        test_states=parsed.test_states,
+        epochs=parsed.epochs,
+        batch_size=parsed.batch_size,
+        seed=parsed.seed,
+    )
+    device = str(resolve_device(parsed.device))
+    expert = load_agent(parsed.expert, device=device)
+    subjects = load_subjects(parsed.agents, device)
+    check_same_world(expert, [(subject.name, subject.agent) for subject in subjects])
+    out = output_folder(parsed.out)
+    pool = parsed.pool if parsed.pool is not None else settings.pool
+    with progress_bar("expert playing", pool) as progress:
+        recordings = record(expert, states=pool, seed=parsed.seed, progress=progress)
+    states = labelled_states(recordings)
+    splits = make_splits(states, settings)
+    results: list[list[ProbeResult]] = []
+    for subject in subjects:
+        with progress_bar(f"probing {subject.name}", 100) as progress:
+            results.append(probe(subject.agent, states, splits, settings, progress.share))
+    panels = {
+        f"split by {split.name}": {
+            subject.name: (found[index].histogram.tolist(), found[index].median)
+            for subject, found in zip(subjects, results, strict=True)
+        }
+        for index, split in enumerate(splits)
+    }
+    write_bytes(out / "confidence.png", png(draw_confidence(panels)))
+    write_json(
+        out / "probe.json",
+        {
+            "kind": "probe",
+            "expert": parsed.expert,
+            "settings": {**asdict(settings), "pool": pool},
+            "episodes": len(recordings.episodes),
+            "states": recordings.states,
+            "labelled_states": len(states.label),
+            "bins": BINS,
+            "agents": [
+                {**subject.as_dict(), "results": [result.as_dict() for result in found]}
+                for subject, found in zip(subjects, results, strict=True)
+            ],
+            "published": [row._asdict() for row in PROBE],
+            "pictures": ["confidence.png"],
+        },
+    )
+    console.print(_table(subjects, results))
+    console.print(
+        f"{len(recordings.episodes)} episodes by {parsed.expert}, {recordings.states:,} states, of which "
+        f"{len(states.label):,} have a next achievement; {settings.states:,} to train on, {settings.test_states:,} to "
+        "test on.\nSplit by state, as published, test states are neighbours of training states; by episode they are "
+        "not.",
+        style="dim",
+    )
+    say(f"written: {out / 'probe.json'}, {out / 'confidence.png'}")
+
+
+def _table(subjects: Sequence[Subject], results: Sequence[Sequence[ProbeResult]]) -> Table:
+    from achieve.analysis.published import PROBE
+
+    table = Table(title="Next-achievement probe", title_justify="left", title_style="bold")
+    for column in ("agent", "split"):
+        table.add_column(column)
+    for column in ("accuracy %", "median confidence", "majority %", "published (by state)"):
+        table.add_column(column, justify="right")
+    known = {row.preset: row for row in PROBE}
+    for subject, found in zip(subjects, results, strict=True):
+        for result in found:
+            row = known.get(subject.agent.config.preset) if result.split == "state" else None
+            table.add_row(
+                subject.name,
+                result.split,
+                f"{result.accuracy:.1f}",
+                f"{result.median:.3f}",
+                f"{result.majority:.1f}",
+                "" if row is None else f"{row.accuracy:.1f} %, {row.median_confidence:.3f}",
+            )
+    return table

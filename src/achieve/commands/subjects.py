@@ -1,0 +1,91 @@
+"""What the analysis commands share: agents by name, progress, and where results go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from achieve.agent import PRETRAINED, Agent, load_agent
+from achieve.commands import console
+from achieve.run.errors import ConfigError, RunFolderError
+from achieve.run.files import atomic_file, reason
+
+
+class Subject(NamedTuple):
+    """An agent under analysis, what it is called, and where it came from."""
+
+    name: str
+    source: str
+    agent: Agent
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        config = self.agent.config
+        return {"name": self.name, "source": self.source, "preset": config.preset, "seed": config.seed}
+
+
+def load_subjects(sources: Sequence[str], device: str) -> list[Subject]:
+    """The agents of run folders, weight files or the word `pretrained`, each with a name of its own."""
+    if not sources:
+        raise ConfigError("name at least one agent: a run folder, a weight file, or pretrained")
+    if len(set(sources)) < len(sources):
+        twice = next(source for source in sources if list(sources).count(source) > 1)
+        raise ConfigError(f"{twice} is named twice; name each agent once")
+    names = [_short(source) for source in sources]
+    return [
+        Subject(name if names.count(name) == 1 else source, source, load_agent(source, device=device))
+        for name, source in zip(names, sources, strict=True)
+    ]
+
+
+def _short(source: str) -> str:
+    path = Path(source)
+    if source == PRETRAINED or not path.is_file():
+        return path.name
+    return path.parent.name if path.stem == "weights" else path.stem
+
+
+class Bar:
+    """A bar on the terminal."""
+
+    def __init__(self, total: int, update: Callable[[float], None]) -> None:
+        self._total, self._update = total, update
+
+    def __call__(self, done: float) -> None:
+        """So much is done."""
+        self._update(min(done, self._total))
+
+    def share(self, part: float) -> None:
+        """So much is done, of one."""
+        self(part * self._total)
+
+
+@contextmanager
+def progress_bar(what: str, total: int) -> Iterator[Bar]:
+    """A bar on the terminal, gone when the work is done."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(what, total=total)
+        yield Bar(total, lambda done: progress.update(task, completed=done))
+
+
+def output_folder(path: Path) -> Path:
+    """Makes the folder for results, before any work is spent on them."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunFolderError(f"{path} cannot be made: {reason(error)}") from error
+    return path
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Writes a file atomically; an error is one sentence."""
+    try:
+        with atomic_file(path) as file:
+            file.write(content)
+    except OSError as error:
+        raise RunFolderError(f"{path} cannot be written: {reason(error)}") from error
