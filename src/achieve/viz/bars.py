@@ -74,7 +74,7 @@ def draw_success_rates(
 
 
 def _mark(axes: Axes, claims: Sequence[Claim], names: list[str]) -> None:
-    label = "published in words"
+    label = "full method, published in words"
     for claim in claims:
         if claim.achievement in names:
             at = names.index(claim.achievement)
