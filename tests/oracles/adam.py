@@ -10,10 +10,11 @@ from torch import Tensor
 
 @dataclass
 class Adam:
-    """Learning rate constant, betas 0.9 and 0.999, eps 1e-8; one instance is one optimiser's whole state."""
+    """Learning rate constant, betas 0.9 and 0.999; one instance is one optimiser's whole state."""
 
     learning_rate: float = 3e-4
     max_norm: float = 0.5
+    eps: float = 1e-8
     steps: int = 0
     first: dict[str, Tensor] = field(default_factory=dict)
     second: dict[str, Tensor] = field(default_factory=dict)
@@ -30,5 +31,5 @@ class Adam:
             self.first[name], self.second[name] = m, v
             m_hat = m / (1 - 0.9**self.steps)
             v_hat = v / (1 - 0.999**self.steps)
-            parameter.data -= self.learning_rate * m_hat / (v_hat.sqrt() + 1e-8)
+            parameter.data -= self.learning_rate * m_hat / (v_hat.sqrt() + self.eps)
         return norm

@@ -73,6 +73,8 @@ class Objective:
     value_reg: str = "returns"
     policy_coef: float = 1.0
     value_coef: float = 1.0
+    keep: Callable[[Agent, Agent, Experience, Tensor, Tensor], Tensor] | None = None
+    """Another learner's term in place of both, weighted by ``policy_coef``: of both agents, steps and latents."""
 
 
 def two_way(anchors: Tensor, positives: Tensor, negatives: Tensor, temperature: float) -> Tensor:
@@ -92,6 +94,8 @@ def regularizers(
     agent: Agent, old: Agent, data: Experience, steps: Tensor, latents: Tensor, how: Objective
 ) -> tuple[Tensor, Tensor]:
     """Means over the given steps, whose latents the caller has encoded."""
+    if how.keep is not None:
+        return how.keep(agent, old, data, steps, latents), torch.zeros(())
     memory = data.remembered(steps)
     logits, values = net.heads(agent.params, latents, memory)
     with torch.no_grad():

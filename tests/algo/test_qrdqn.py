@@ -1,0 +1,164 @@
+"""QR-DQN's updates: the weights they end with, the target network, priorities."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from achieve.config import ModelConfig, QRDQNConfig
+from achieve.nn.model import count_parameters, quantile_network
+from achieve.run.errors import DivergedError
+from tests.algo.recording import snapshot
+from tests.algo.replaying import CONFIG, MODEL, make_learner, make_network
+from tests.helpers.setup import ACTIONS
+from tests.oracles import network as literal
+from tests.oracles import quantile
+from tests.oracles.adam import Adam
+
+CASES: dict[str, tuple[ModelConfig, dict[str, Any]]] = {
+    "as published": (MODEL, {}),
+    "no memory": (replace(MODEL, memory=False), {}),
+    "double, dueling, three steps": (MODEL, {"double": True, "dueling": True, "n_step": 3}),
+    "priorities, another kappa": (MODEL, {"prioritized": True, "kappa": 0.1, "priority_beta": 0.7}),
+    "stacked frames": (MODEL, {"frame_stack": 2}),
+}
+
+
+@pytest.mark.usefixtures("in_float64")
+@pytest.mark.parametrize("case", CASES)
+def test_the_weights_after_some_updates(case: str) -> None:
+    """Two calls with two and one batches, state by state, in float64 throughout."""
+    model, changes = CASES[case]
+    learner, network, replay = make_learner(model, **changes)
+    config = replace(CONFIG, **changes)
+    params, target = literal.parameters(network), literal.parameters(learner.target)
+    start = snapshot(network)
+    optimizer = Adam(config.learning_rate, config.max_grad_norm, config.adam_eps)
+    rng, same = np.random.default_rng(0), np.random.default_rng(0)
+    for batches in (2, 1):
+        index = replay.draw(same, batches, config.batch_size)
+        weights = replay.importance(index, 0.7)
+        for batch, importance in zip(index, weights, strict=True):
+            steps = replay.transitions(batch)
+
+            def look(params: literal.Params, where: np.ndarray) -> torch.Tensor:
+                memory = replay.memory(where) if model.memory else None
+                return quantile.heads(params, literal.phi(params, replay.images(where)), memory, ACTIONS)
+
+            with torch.no_grad():
+                ahead = look(target, steps.following)
+                judge = look(params, steps.following) if config.double else ahead
+            here = look(params, batch)
+            terms = []
+            for k, action in enumerate(steps.actions):
+                goal = quantile.bellman(float(steps.returns[k]), float(steps.discounts[k]), ahead[k], judge[k])
+                terms.append(float(importance[k]) * quantile.pairwise(here[k, action], goal, config.kappa))
+            loss = torch.stack(terms).mean()
+            grads = torch.autograd.grad(loss, list(params.values()))
+            optimizer.step(params, dict(zip(params, grads, strict=True)))
+        learner.learn(batches, rng, 0.7)
+        report = learner.finish()
+        assert report["updates"] == batches and report["skipped_updates"] == 0
+    for name, end in snapshot(network).items():
+        assert (end - start[name]).norm() > 1e-5, f"{name} has not moved"
+        torch.testing.assert_close(end, params[name].detach(), atol=1e-7, rtol=0, msg=name)
+
+
+def test_target_updates_copy_the_network_and_nothing_else_changes_it() -> None:
+    learner, network, _ = make_learner()
+    before = snapshot(learner.target)
+    learner.learn(3, np.random.default_rng(0))
+    learner.finish()
+    assert all(torch.equal(value, before[name]) for name, value in snapshot(learner.target).items())
+    learner.update_target()
+    now = snapshot(network)
+    for name, value in snapshot(learner.target).items():
+        assert torch.equal(value, now[name]) and not torch.equal(value, before[name]), name
+    assert {id(p) for p in network.parameters()}.isdisjoint(id(p) for p in learner.target.parameters())
+
+
+def test_the_target_network_needs_no_auxiliary_nets() -> None:
+    from achieve.algo.qrdqn import QRDQNLearner
+    from tests.algo.replaying import filled_replay
+
+    network = make_network(auxiliary=True)
+    learner = QRDQNLearner(network, make_network(seed=1), filled_replay(), CONFIG, graphs=False)
+    names = {name for name, _ in learner.target.named_parameters()}
+    assert names < {name for name, _ in network.named_parameters()}
+    learner.learn(1, np.random.default_rng(0))
+    still = {n: p for n, p in network.named_parameters() if n.startswith(("film", "predictor"))}
+    assert still and all(p.grad is None for p in still.values())
+
+
+def test_losses_become_priorities_of_the_steps_they_are_of() -> None:
+    learner, _, replay = make_learner(prioritized=True)
+    assert replay.tree is not None
+    untouched = replay.tree.weights.copy()
+    index = replay.draw(np.random.default_rng(0), 2, CONFIG.batch_size).ravel()
+    learner.learn(2, np.random.default_rng(0))
+    assert (replay.tree.weights == untouched).all(), "not before the device is waited for"
+    assert learner._pending is not None
+    losses = dict(zip(index.tolist(), learner._pending[1].tolist(), strict=True))
+    learner.finish()
+    for step, loss in losses.items():
+        weight = replay.tree.get(replay.places(np.array([step])))[0]
+        assert weight == pytest.approx(loss**0.5, rel=1e-5)
+    others = np.setdiff1d(np.arange(len(untouched)), replay.places(index))
+    assert (replay.tree.weights[others] == untouched[others]).all()
+    assert len(set(losses.values())) > 10
+
+
+def test_nothing_due_changes_nothing() -> None:
+    learner, network, _ = make_learner()
+    before, rng = snapshot(network), np.random.default_rng(0)
+    learner.learn(0, rng)
+    assert learner.finish() == {"updates": 0, "skipped_updates": 0}
+    assert all(torch.equal(value, before[name]) for name, value in snapshot(network).items())
+    assert rng.random() == np.random.default_rng(0).random(), "and draws nothing"
+
+
+def test_a_network_that_has_diverged_is_told() -> None:
+    learner, network, _ = make_learner()
+    with torch.no_grad():
+        network.advantage.weight.fill_(float("inf"))
+    learner.learn(2, np.random.default_rng(0))
+    with pytest.raises(DivergedError, match="all 2 QR-DQN updates"):
+        learner.finish()
+
+
+def test_quantiles_of_the_network() -> None:
+    """Plain and dueling heads; dueling subtracts the mean advantage for each quantile."""
+    for dueling in (False, True):
+        network = make_network(config=replace(CONFIG, dueling=dueling))
+        phi, memory = torch.randn(4, 10), torch.randn(4, 10)
+        with torch.no_grad():
+            found = network.quantiles(phi, memory)
+        assert found.shape == (4, ACTIONS, 6)
+        expected = quantile.heads(literal.parameters(network), phi.double(), memory, ACTIONS)
+        torch.testing.assert_close(found.double(), expected.detach(), atol=1e-5, rtol=1e-5)
+
+
+def test_the_encoder_is_that_of_ppo() -> None:
+    from achieve.config import PRESETS
+    from achieve.nn.model import ActorCritic
+
+    config = PRESETS["qrdqn-ad"]
+    ours = quantile_network(config.model, config.qrdqn, (64, 64, 3), 17, auxiliary=True)
+    theirs = ActorCritic(PRESETS["ad"].model, (64, 64, 3), 17, auxiliary=True)
+    for part in ("encoder", "film", "predictor"):
+        shapes = [{n: p.shape for n, p in getattr(one, part).named_parameters()} for one in (ours, theirs)]
+        assert shapes[0] == shapes[1]
+    heads = 2 * 1024 * 17 * 200 + 17 * 200
+    theirs_heads = 2 * 1024 * 18 + 18 + 3
+    assert count_parameters(ours) - heads == count_parameters(theirs) - theirs_heads
+
+
+def test_the_published_numbers() -> None:
+    values = QRDQNConfig()
+    assert (values.gamma, values.batch_size, values.replay_frequency, values.target_update) == (0.95, 64, 4, 8000)
+    assert (values.learning_rate, values.adam_eps, values.max_grad_norm) == (6.25e-5, 1.5e-4, 10.0)
+    assert (values.replay_size, values.learning_starts) == (1_000_000, 20_000)

@@ -1,0 +1,51 @@
+"""QR-DQN must solve a small world: looking at pictures, and a reward four right actions away."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from achieve.agent import load_agent
+from achieve.analysis.evaluate import evaluate, evaluate_random
+from achieve.config import DistillConfig, EnvConfig, ModelConfig, QRDQNConfig, TrainConfig
+from achieve.envs import WORLDS, World
+from achieve.train import train
+from tests.algo.chain import DOORS
+
+CONFIG = TrainConfig(
+    preset="chain",
+    learner="qrdqn",
+    total_steps=2400,
+    score_steps=2400,
+    device="cpu",
+    env=EnvConfig(name="chain", num_envs=4, threads=1),
+    model=ModelConfig(
+        encoder="strided", channels=(4, 4, 4), dense_size=16, hidden_size=16, memory=False, normalize_value=False
+    ),
+    qrdqn=QRDQNConfig(
+        gamma=0.9, batch_size=32, target_update=200, learning_rate=3e-3, num_quantiles=8, replay_size=3000,
+        learning_starts=400, epsilon_end=0.05, epsilon_steps=1200,
+    ),
+    distill=DistillConfig(enabled=False, matching=False),
+    checkpoint_every=100,
+)  # fmt: skip
+
+VARIANTS = {
+    "plain": {},
+    "every option": {"prioritized": True, "n_step": 2, "dueling": True, "double": True, "frame_stack": 2},
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_solves_the_chain(variant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(WORLDS, "chain", World("chain", "", "tests.algo.chain", "ChainWorld", 0.5))
+    values = replace(CONFIG.qrdqn, **VARIANTS[variant])  # type: ignore[arg-type]
+    config = replace(CONFIG, qrdqn=values)
+    train(config, tmp_path / "run", quiet=True)
+    chance = evaluate_random(config, 64)
+    assert chance.reward.mean() < 0.3
+    agent = load_agent(tmp_path / "run")
+    played = evaluate(agent, 32, greedy=True)
+    assert played.reward.min() == 1.0 and played.length.max() == DOORS, "by the shortest way"
