@@ -15,7 +15,7 @@ from achieve.nn.model import ActorCritic
 from achieve.run.weights import save_weights
 
 MODEL = ModelConfig(encoder="strided", channels=(4, 8, 8), dense_size=16, hidden_size=16)
-CRAFTER = TrainConfig(model=MODEL, env=EnvConfig(threads=1, options=("length=120",)))
+CRAFTER = TrainConfig(model=MODEL, env=EnvConfig(threads=1, options=("length=90",)))
 IMAGE = (64, 64, 3)
 ACTIONS = 17
 

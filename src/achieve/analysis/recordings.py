@@ -150,8 +150,9 @@ class _Track:
 
     def step(self, unlocked: bool, counts: Ints, after: Images | None) -> None:
         """Take in a step; ``after`` is the observation it led to, None at the episode's end."""
-        if unlocked:
-            new = np.flatnonzero((self.counts == 0) & (counts > 0))
+        new = np.flatnonzero((self.counts == 0) & (counts > 0))
+        # An unlock in the step that kills can be hidden from the reward by the health that is lost with it.
+        if unlocked or (after is None and len(new)):
             # Two unlocks in one step give one reward; the first name stands for both.
             self.labels.append(int(new[0]) if len(new) else -1)
             self.unlocks.append(self.length)

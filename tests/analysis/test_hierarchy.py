@@ -1,0 +1,266 @@
+"""Clusters, graphs and the recovered hierarchy: against plain versions, scipy, and worlds whose graph is known."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from scipy.cluster.hierarchy import cophenet, fcluster, linkage
+from scipy.spatial.distance import squareform
+from torch.nn import functional as F
+
+from achieve.analysis.clusters import (
+    average_linkage,
+    choose_clusters,
+    contradiction,
+    cosine_distances,
+    cut,
+    silhouette,
+    split_contradictions,
+)
+from achieve.analysis.graphs import closure, crafter_requirements, depths, reduction, true_requirements
+from achieve.analysis.hierarchy import compare_edges, discover, order_graph, precedence
+from achieve.config import EnvConfig
+from achieve.envs.crafter.data import ACHIEVEMENTS
+from achieve.run.errors import ConfigError
+
+
+def random_units(count: int, seed: int, size: int = 5) -> np.ndarray:
+    vectors = np.random.default_rng(seed).normal(size=(count, size))
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def slow_linkage(distances: np.ndarray) -> list[tuple[frozenset[int], float]]:
+    """Always join the two clusters with the least mean distance between their points."""
+    clusters = [frozenset([i]) for i in range(len(distances))]
+    made = []
+    while len(clusters) > 1:
+        near = min(
+            itertools.combinations(clusters, 2),
+            key=lambda pair: np.mean([distances[i, j] for i in pair[0] for j in pair[1]]),
+        )
+        height = float(np.mean([distances[i, j] for i in near[0] for j in near[1]]))
+        clusters = [c for c in clusters if c not in near] + [near[0] | near[1]]
+        made.append((near[0] | near[1], height))
+    return made
+
+
+def symmetric(vectors: np.ndarray) -> np.ndarray:
+    distances = cosine_distances(vectors).astype(np.float64)
+    return (distances + distances.T) / 2
+
+
+@pytest.mark.parametrize("count", [2, 3, 12, 25])
+def test_linkage_joins_the_closest(count: int) -> None:
+    distances = symmetric(random_units(count, count))
+    merges = average_linkage(distances)
+    members = {i: frozenset([i]) for i in range(count)}
+    for row, (made, height) in enumerate(slow_linkage(distances)):
+        one, other, at, size = merges[row]
+        members[count + row] = members[int(one)] | members[int(other)]
+        assert members[count + row] == made and size == len(made)
+        assert at == pytest.approx(height)
+
+
+def test_linkage_is_scipys() -> None:
+    distances = symmetric(random_units(150, 0))
+    theirs = linkage(squareform(distances, checks=False), "average")
+    np.testing.assert_allclose(average_linkage(distances), theirs, atol=1e-12)
+    ours, expected = cut(average_linkage(distances), 9), fcluster(theirs, 9, "maxclust")
+    assert len({*zip(ours, expected, strict=True)}) == 9 == len(set(ours))
+
+
+def test_linkage_of_equal_distances_ends() -> None:
+    distances = 1 - np.eye(6)
+    merges = average_linkage(distances)
+    np.testing.assert_array_equal(merges[:, 2], 1)
+    np.testing.assert_allclose(cophenet(merges), 1)
+
+
+def test_cut_numbers_clusters_by_size() -> None:
+    distances = symmetric(np.repeat(np.eye(3), [2, 4, 3], axis=0))
+    assert cut(average_linkage(distances), 3).tolist() == [2] * 2 + [0] * 4 + [1] * 3
+    assert cut(average_linkage(distances), 1).tolist() == [0] * 9
+
+
+def test_silhouette_point_by_point() -> None:
+    distances = symmetric(random_units(14, 1))
+    labels = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2, 0, 1, 3, 2, 0])
+    values = []
+    for i in range(14):
+        own = [distances[i, j] for j in range(14) if labels[j] == labels[i] and j != i]
+        if not own:
+            values.append(0.0)
+            continue
+        others = [np.mean([distances[i, j] for j in range(14) if labels[j] == k]) for k in range(4) if k != labels[i]]
+        a, b = np.mean(own), min(others)
+        values.append((b - a) / max(a, b))
+    assert silhouette(distances, labels) == pytest.approx(np.mean(values))
+
+
+def test_clusters_that_contradict_themselves_are_split() -> None:
+    # Two kinds so close that they look like one; that both occur in each of six episodes tells them apart.
+    kinds = np.eye(4)[[0, 1, 2]] + 0.0
+    kinds[1] = [0.98, 0.199, 0, 0]
+    points = np.concatenate([np.tile(kinds[0], (6, 1)), np.tile(kinds[1], (6, 1)), np.tile(kinds[2], (6, 1))])
+    points += 0.02 * random_units(18, 0, 4)
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    episodes = np.tile(np.arange(6), 3)
+    merges = average_linkage(symmetric(points))
+    together = cut(merges, 2)
+    assert together.tolist() == [0] * 12 + [1] * 6
+    assert contradiction(np.arange(12), episodes) == 0.5
+    expected = [0] * 6 + [1] * 6 + [2] * 6
+    assert split_contradictions(merges, together, episodes, 0.05).tolist() == expected
+    assert split_contradictions(merges, together, episodes, 0.5).tolist() == together.tolist()
+    assert choose_clusters(points, episodes)[0].tolist() == expected
+    assert len(choose_clusters(points, np.arange(18))[1]) == 16
+
+
+def test_precedence_counts_who_came_before() -> None:
+    sequences = [[0, 1, 2], [1, 0], [0, 2], [2, 1, 1]]
+    shares, support = precedence(sequences, 4)
+    assert support.tolist() == [3, 3, 3, 0]
+    for i, j in itertools.product(range(3), repeat=2):
+        with_j = [s for s in sequences if j in s]
+        before = [i in s and s.index(i) < s.index(j) for s in with_j]
+        assert shares[i, j] == pytest.approx(np.mean(before)), (i, j)
+    assert np.isnan(shares[:, 3]).all()
+
+
+def test_order_graph_has_no_cycle_and_no_shortcut() -> None:
+    names = ["a", "b", "c"]
+    shares = np.array([[0, 1.0, 0.97], [0.0, 0, 0.99], [0.96, 0.0, 0]])
+    # c before a is the weakest and would close a circle; a before c follows from the other two.
+    assert order_graph(shares, names, 0.95) == {("a", "b"), ("b", "c")}
+    assert order_graph(shares, names, 0.995) == {("a", "b")}
+
+
+def test_closure_and_reduction_by_brute_force() -> None:
+    rng = np.random.default_rng(0)
+    nodes = "abcdefg"
+    pairs = list(itertools.combinations(nodes, 2))  # all forwards, so without a cycle
+    for _ in range(20):
+        edges = frozenset(pair for pair in pairs if rng.random() < 0.35)
+        reach = set(edges)
+        for k, i, j in itertools.product(nodes, repeat=3):
+            if (i, k) in reach and (k, j) in reach:
+                reach.add((i, j))
+        assert closure(edges) == reach
+        reduced = reduction(edges)
+        assert closure(reduced) == reach
+        assert all(closure(reduced - {edge}) != reach for edge in reduced)
+        depth = depths(nodes, edges)
+        assert all(depth[b] > depth[a] for a, b in edges)
+        assert all(depth[n] == 0 or any(depth[a] == depth[n] - 1 for a, b in edges if b == n) for n in nodes)
+
+
+def test_crafters_graph() -> None:
+    edges = crafter_requirements()
+    assert {node for edge in edges for node in edge} <= set(ACHIEVEMENTS)
+    assert reduction(edges) == {
+        ("collect_sapling", "place_plant"), ("place_plant", "eat_plant"), ("collect_wood", "place_table"),
+        ("place_table", "make_wood_pickaxe"), ("place_table", "make_wood_sword"),
+        ("make_wood_pickaxe", "collect_stone"), ("make_wood_pickaxe", "collect_coal"),
+        ("collect_stone", "place_stone"), ("collect_stone", "place_furnace"),
+        ("collect_stone", "make_stone_pickaxe"), ("collect_stone", "make_stone_sword"),
+        ("make_stone_pickaxe", "collect_iron"),
+        ("collect_iron", "make_iron_pickaxe"), ("collect_coal", "make_iron_pickaxe"),
+        ("place_furnace", "make_iron_pickaxe"), ("collect_iron", "make_iron_sword"),
+        ("collect_coal", "make_iron_sword"), ("place_furnace", "make_iron_sword"),
+        ("make_iron_pickaxe", "collect_diamond"),
+    }  # fmt: skip
+
+
+def test_graphs_of_worlds() -> None:
+    assert true_requirements(EnvConfig()) == crafter_requirements()
+    tree = true_requirements(EnvConfig(name="minigrid", options=("depth=2",)))
+    assert tree is not None and ("collect_red_key", "open_red_door") in tree and len(tree) == 3
+    assert true_requirements(EnvConfig(name="heist")) is None
+    with pytest.raises(ConfigError, match="depth"):
+        true_requirements(EnvConfig(name="minigrid", options=("depth=0",)))
+
+
+EDGES = frozenset({("a", "b"), ("b", "c"), ("b", "d"), ("e", "d")})
+NODES = tuple("abcdef")
+
+
+def play(episodes: int, noise: float, seed: int = 0) -> tuple[list[torch.Tensor], list[np.ndarray]]:
+    """Random orders that respect EDGES, each stopped somewhere; representations are a node's own plus noise."""
+    rng = np.random.default_rng(seed)
+    own = F.normalize(torch.from_numpy(rng.normal(size=(len(NODES), 24))).float(), dim=1)
+    nu, labels = [], []
+    for _ in range(episodes):
+        done: list[str] = []
+        for _ in range(int(rng.integers(3, len(NODES) + 1))):
+            ready = [n for n in NODES if n not in done and all(a in done for a, b in EDGES if b == n)]
+            done.append(str(rng.choice(ready)))
+        found = np.array([NODES.index(n) for n in done])
+        labels.append(found)
+        nu.append(F.normalize(own[found] + noise * torch.from_numpy(rng.normal(size=(len(found), 24))).float(), dim=1))
+    return nu, labels
+
+
+def test_a_known_hierarchy_is_recovered() -> None:
+    nu, labels = play(150, noise=0.05)
+    found = discover(nu, labels, NODES, EDGES)
+    assert (found.purity, found.completeness, found.dropped) == (100, 100, 0)
+    assert sorted(cluster.name for cluster in found.clusters) == list(NODES) == list(found.labels)
+    assert found.edges == EDGES and found.episodes == 150
+    assert found.direct is not None and found.order is not None
+    assert (found.direct.precision, found.direct.recall) == (100, 100)
+    assert found.order.found == closure(EDGES) and not found.order.missed and not found.order.extra
+    told = found.as_dict()
+    assert told["labels_found"] == list(NODES) and told["direct_edges"]["missed"] == []
+
+
+def test_labels_decide_names_alone() -> None:
+    nu, labels = play(60, noise=0.1)
+    shifted = [(label + 1) % len(NODES) for label in labels]
+    found, other = discover(nu, labels, NODES), discover(nu, shifted, NODES)
+    assert [c.size for c in found.clusters] == [c.size for c in other.clusters]
+    renamed = {a: NODES[(NODES.index(a) + 1) % len(NODES)] for a in NODES}
+    assert {(renamed[a], renamed[b]) for a, b in found.edges} == other.edges
+    assert found.direct is None and found.as_dict()["order"] is None
+
+
+def test_noise_costs_purity_and_is_counted() -> None:
+    nu, labels = play(120, noise=0.05)
+    rng = np.random.default_rng(1)
+    wrong = [np.where(rng.random(len(label)) < 0.2, 5, label) for label in labels]
+    found = discover(nu, wrong, NODES, EDGES)
+    right = sum(int((label == given).sum()) for label, given in zip(labels, wrong, strict=True))
+    assert found.purity == pytest.approx(100 * right / sum(map(len, labels)))
+
+
+def test_what_hardly_occurs_is_not_judged() -> None:
+    nu, labels = play(40, noise=0.05)
+    stranger = F.normalize(torch.randn(1, 24, generator=torch.Generator().manual_seed(9)), dim=1)
+    for episode in range(4):  # four times, always last: it would seem to need everything
+        nu[episode] = torch.cat([nu[episode], stranger])
+        labels[episode] = np.append(labels[episode], 6)
+    found = discover(nu, labels, (*NODES, "g"), EDGES | {("f", "g")})
+    assert "g" not in found.labels and all(cluster.label != "g" for cluster in found.clusters)
+    assert (found.dropped, found.dropped_items) == (1, 4)
+    assert found.direct is not None and not any("g" in edge for edge in found.direct.missed | found.edges)
+
+
+def test_only_as_many_episodes_as_fit() -> None:
+    nu, labels = play(50, noise=0.05)
+    found = discover(nu, labels, NODES, most=80)
+    assert found.items <= 80 < found.items + len(nu[found.episodes])
+
+
+def test_edges_are_compared() -> None:
+    score = compare_edges(frozenset({("a", "b"), ("a", "c")}), EDGES)
+    assert (score.found, score.extra) == ({("a", "b")}, {("a", "c")})
+    assert score.precision == 50 and score.recall == 25
+    assert compare_edges(frozenset(), frozenset()).as_dict()["precision"] is None
+
+
+def test_bad_input() -> None:
+    nu, labels = play(5, noise=0.1)
+    with pytest.raises(ConfigError, match=r"threshold is 0\.5"):
+        discover(nu, labels, NODES, threshold=0.5)
+    with pytest.raises(ConfigError, match="2 achievements are too few"):
+        discover([nu[0][:2]], [labels[0][:2]], NODES)

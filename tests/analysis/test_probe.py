@@ -1,0 +1,151 @@
+"""The probe's classifier against one written out, its splits, and what it says of data that leak."""
+
+import numpy as np
+import pytest
+import torch
+
+from achieve.analysis.probe import (
+    ProbeSettings,
+    States,
+    judge,
+    labelled_states,
+    make_splits,
+    probe,
+    split_by_episode,
+    split_by_state,
+    train_classifier,
+)
+from achieve.analysis.recordings import Recordings, record
+from achieve.run.errors import ConfigError
+from tests.analysis.agents import recording, recordings, small_agent
+from tests.helpers.threads import one_thread  # noqa: F401
+from tests.oracles.adam import Adam
+
+NAMES = tuple("abcd")
+
+
+def made_up(episodes: int = 60, length: int = 20) -> Recordings:
+    rng = np.random.default_rng(0)
+    return recordings(
+        *(recording(length, [5, 12], rng.permutation(4)[:2].tolist(), seed=i) for i in range(episodes)), names=NAMES
+    )
+
+
+def test_labelled_states_are_those_with_an_achievement_to_come() -> None:
+    played = recordings(recording(6, [1, 3], [2, 0]), recording(3, [], []), recording(4, [3], [1]))
+    states = labelled_states(played)
+    rows = list(zip(states.episode, states.step, states.label, strict=True))
+    assert rows == [(0, 0, 2), (0, 1, 2), (0, 2, 0), (0, 3, 0), (2, 0, 1), (2, 1, 1), (2, 2, 1), (2, 3, 1)]
+    np.testing.assert_array_equal(
+        states.images(np.array([3, 4])), np.stack([played.episodes[0].images[3], played.episodes[2].images[0]])
+    )
+
+
+def test_splits_have_their_sizes_and_keep_apart() -> None:
+    states = labelled_states(made_up())
+    by_state, by_episode = make_splits(states, ProbeSettings(states=400, test_states=100))
+    for split in (by_state, by_episode):
+        assert (len(split.train), len(split.test)) == (400, 100)
+        assert len(set(split.train) | set(split.test)) == 500
+    assert set(states.episode[by_state.train]) & set(states.episode[by_state.test])
+    assert not set(states.episode[by_episode.train]) & set(states.episode[by_episode.test])
+    # Test states come from about their share of all episodes, not from as few as could hold them.
+    assert len(set(states.episode[by_episode.test])) >= 60 // 6
+
+
+def test_too_few_states() -> None:
+    states = labelled_states(made_up(4))
+    rng = np.random.default_rng(0)
+    with pytest.raises(ConfigError, match="there are 52 states with a next achievement and 60"):
+        split_by_state(states, 50, 10, rng)
+    with pytest.raises(ConfigError, match="states in training episodes"):
+        split_by_episode(states, 45, 5, rng)
+
+
+def test_classifier_is_adam_on_the_cross_entropy() -> None:
+    rng = np.random.default_rng(0)
+    latents, labels = rng.normal(size=(30, 5)), rng.integers(0, 3, 30)
+    settings = ProbeSettings(states=30, epochs=20, batch_size=0)
+    first = train_classifier(torch.tensor(latents, dtype=torch.float32), torch.tensor(labels), 3,
+                             ProbeSettings(states=30, epochs=1, learning_rate=0.0, batch_size=0))  # fmt: skip
+    params = {name: value.detach().double() for name, value in first.named_parameters()}
+    adam = Adam(learning_rate=1e-3, max_norm=np.inf)
+    for _ in range(20):
+        scores = latents @ params["weight"].numpy().T + params["bias"].numpy()
+        chances = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+        error = (chances - np.eye(3)[labels]) / 30
+        adam.step(params, {"weight": torch.tensor(error.T @ latents), "bias": torch.tensor(error.sum(0))})
+    found = train_classifier(torch.tensor(latents, dtype=torch.float32), torch.tensor(labels), 3, settings)
+    torch.testing.assert_close(found.weight.double(), params["weight"], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(found.bias.double(), params["bias"], atol=1e-5, rtol=1e-4)
+
+
+def test_every_state_is_seen_once_an_epoch() -> None:
+    latents, labels = torch.eye(10), torch.zeros(10, dtype=torch.int64)
+    epochs: list[int] = []
+    model = train_classifier(latents, labels, 2, ProbeSettings(epochs=3, batch_size=4), epochs.append)
+    assert epochs == [1, 2, 3] and model.weight.shape == (2, 10)
+    # Adam's step does not depend on the size of a gradient, so that a latent seen three times has moved about 3e-3
+    # further for the right label than one that has not been seen, whose gradient is zero.
+    start = train_classifier(latents, labels, 2, ProbeSettings(epochs=1, batch_size=4, learning_rate=0.0))
+    moved = (model.weight - start.weight)[0]
+    seen = torch.argwhere(moved > 1e-3).flatten().tolist()
+    assert seen == list(range(10))
+
+
+def test_judgement() -> None:
+    model = torch.nn.Linear(3, 3)
+    with torch.no_grad():
+        model.weight.copy_(5 * torch.eye(3))
+        model.bias.zero_()
+    test = (torch.eye(3)[[0, 1, 2, 0]], torch.tensor([0, 1, 0, 0]))
+    train = (torch.eye(3)[[1, 1, 2]], torch.tensor([1, 1, 1]))
+    result = judge(model, train, test, "abc", "state")
+    high = np.exp(5) / (np.exp(5) + 2)
+    assert result.accuracy == 75 and result.majority == 25 and result.train_accuracy == pytest.approx(200 / 3)
+    np.testing.assert_allclose(result.confidence, [high, high, 1 / (np.exp(5) + 2), high], rtol=1e-6)
+    assert result.per_label == {"a": (3, pytest.approx(200 / 3)), "b": (1, 100.0)}
+    assert result.histogram.sum() == pytest.approx(1) and result.histogram[-1] == 0.75 and result.histogram[0] == 0.25
+    assert result.median == pytest.approx(high)
+
+
+def test_leaks_within_an_episode_show_only_in_the_split_by_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Latents that say which episode a state is of, and nothing about what comes next."""
+    rng = np.random.default_rng(0)
+    played = recordings(*(recording(30, [29], [int(rng.integers(4))], seed=i) for i in range(80)), names=NAMES)
+    states = labelled_states(played)
+    settings = ProbeSettings(states=1000, test_states=200, epochs=60, learning_rate=0.05, batch_size=0)
+    splits = make_splits(states, settings)
+    used = np.unique(np.concatenate([part for split in splits for part in (split.train, split.test)]))
+    monkeypatch.setattr(
+        "achieve.analysis.probe.encode", lambda *_, **__: torch.eye(80)[torch.from_numpy(states.episode[used])]
+    )
+    told: list[float] = []
+    by_state, by_episode = probe(small_agent(), states, splits, settings, told.append)
+    assert by_state.accuracy > 95 and by_state.median > 0.9
+    assert by_episode.accuracy < 60
+    assert told == sorted(told) and told[-1] == pytest.approx(1)
+
+
+def test_a_real_agent_is_probed() -> None:
+    agent = small_agent()
+    states: States = labelled_states(record(agent, states=1500))
+    settings = ProbeSettings(states=400, test_states=100, epochs=200, learning_rate=0.03)
+    splits = make_splits(states, settings)
+    results = probe(agent, states, splits, settings)
+    assert [result.split for result in results] == ["state", "episode"]
+    for result, split in zip(results, splits, strict=True):
+        # An untrained agent mostly sleeps and wakes up; that much is learned, and a little more of what it saw.
+        most = 100 * np.bincount(states.label[split.train]).max() / len(split.train)
+        assert result.train_accuracy > most
+        assert len(result.confidence) == 100 and sum(count for count, _ in result.per_label.values()) == 100
+    told = results[0].as_dict()
+    assert set(told["per_achievement"]) <= set(states.recordings.names) and len(told["histogram"]) == 25
+
+
+def test_settings() -> None:
+    assert ProbeSettings().pool == 215_578
+    for change, message in (({"states": 0}, "states is 0"), ({"test_states": -3}, "test-states is -3"),
+                            ({"epochs": 0}, "epochs is 0"), ({"batch_size": -1}, "batch-size is -1")):  # fmt: skip
+        with pytest.raises(ConfigError, match=message):
+            ProbeSettings(**change)
