@@ -68,8 +68,8 @@ def lockstep(layout: str, num_envs: int, ticks: int, share: float, draw_every: i
 @BOTH_RULES
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_lockstep_with_minigrid(layout: str, keep_keys: bool) -> None:
-    more = {"max_steps": 500, "keep_keys": keep_keys}
-    episodes, rewarded = lockstep(layout, num_envs=2, ticks=600, share=0.9, draw_every=2, **more)
+    more = {"max_steps": 400, "keep_keys": keep_keys}
+    episodes, rewarded = lockstep(layout, num_envs=2, ticks=450, share=0.9, draw_every=3, **more)
     assert rewarded > 20 and episodes > 0
 
 

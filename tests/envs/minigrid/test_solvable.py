@@ -46,7 +46,7 @@ def check_levels(layout: str, keep_keys: bool, num_envs: int, play_before: int =
 @BOTH_RULES
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_level_is_solvable(layout: str, keep_keys: bool) -> None:
-    check_levels(layout, keep_keys, num_envs=60)
+    check_levels(layout, keep_keys, num_envs=30)
 
 
 @pytest.mark.long
@@ -72,7 +72,7 @@ def test_how_long_a_player_who_knows_the_level_needs() -> None:
 @BOTH_RULES
 @pytest.mark.parametrize("layout", ["default", "branching"])
 def test_random_play_does_not_spoil_a_level(layout: str, keep_keys: bool) -> None:
-    check_levels(layout, keep_keys, num_envs=20, play_before=2000)
+    check_levels(layout, keep_keys, num_envs=10, play_before=2000)
 
 
 def dead_ends(tree: tuple[int | None, ...], keep_keys: bool, seed: int) -> tuple[int, int]:
