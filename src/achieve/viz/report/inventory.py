@@ -162,5 +162,6 @@ def _phases(runs: Sequence[Run]) -> Table | None:
         [*group, *(estimate([s[name] for s in some if name in s], 1, Missing("-")) for name in names)]
         for group, some in groups.items()
     ]
-    columns = [Column("preset", "preset"), Column("world", "world"), *(Column(name, f"{name}, s", MeanStd) for name in names)]
+    parts = [Column(name, f"{name}, s", MeanStd) for name in names]
+    columns = [Column("preset", "preset"), Column("world", "world"), *parts]
     return Table("phases", "Where the time goes, in seconds a run", columns, rows)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from achieve.analysis.published import HUMAN_SOURCE, HUMAN_SUCCESS_RATES, SUCCESS_CLAIMS
 from achieve.analysis.report import title_case
 from achieve.envs.worlds import WORLDS
+from achieve.viz.bars import draw_success_rates
 from achieve.viz.report.experiments import SEEDS
+from achieve.viz.report.figures import compact
 from achieve.viz.report.gather import Gathered, Run
 from achieve.viz.report.section import Picture, Section
 from achieve.viz.report.table import Cell, Column, MeanStd, Missing, Table, estimate
@@ -27,6 +30,7 @@ def rates_section(gathered: Gathered) -> Section:
         runs = {preset: gathered.seeds(preset, world) for preset in presets}
         if any(runs.values()):
             tables.append(_table(world, runs))
+            pictures.append(_picture(world, {preset: found for preset, found in runs.items() if found}))
     return Section(
         key="success-rates",
         title="Success rates",
@@ -44,7 +48,7 @@ def _table(world: str, runs: Mapping[str, Sequence[Run]]) -> Table:
     crafter = world == "crafter"
     claims = {claim.achievement: f"{claim.relation} {claim.percent:g}" for claim in SUCCESS_CLAIMS}
     rows: list[list[Cell]] = []
-    for name in dict.fromkeys(name for some in runs.values() for run in some for name in run.score.names):
+    for name in _names(runs):
         row: list[Cell] = [title_case(name)]
         row += [estimate(rates_of(some, name)) for some in runs.values()]
         if crafter:
@@ -58,6 +62,29 @@ def _table(world: str, runs: Mapping[str, Sequence[Run]]) -> Table:
         *([Column("published_ad", "published ad, %", int), Column("human", "human, %", MeanStd)] if crafter else []),
     ]
     return Table(f"success-rates-{world}", f"Success rates in {WORLDS[world].title}", columns, rows)
+
+
+def _picture(world: str, runs: Mapping[str, Sequence[Run]]) -> Picture:
+    names = _names(runs)
+    # A run that does not know an achievement has no rate for it, which is drawn as none.
+    rates = {
+        preset: [[(rates_of([run], name) or [math.nan])[0] for name in names] for run in some]
+        for preset, some in runs.items()
+    }
+    crafter = world == "crafter"
+    figure = draw_success_rates(
+        rates,
+        names,
+        {"human players": HUMAN_SUCCESS_RATES} if crafter else {},
+        SUCCESS_CLAIMS if crafter and "ad" in runs else (),
+    )
+    title = WORLDS[world].title
+    caption = f"{title}, on a logarithmic axis: means over seeds, a dot for each seed, a cross where there was none."
+    return Picture(f"success-rates-{world}", caption, compact(figure))
+
+
+def _names(runs: Mapping[str, Sequence[Run]]) -> list[str]:
+    return list(dict.fromkeys(name for some in runs.values() for run in some for name in run.score.names))
 
 
 def rates_of(runs: Sequence[Run], name: str) -> list[float]:
