@@ -150,13 +150,18 @@ def _reproduce(
     from achieve.reproduce.after import analyses, make_analyses, results_table
     from achieve.reproduce.board import Board, Row
     from achieve.reproduce.child import log_folder
+    from achieve.reproduce.estimates import TYPICAL
     from achieve.reproduce.plan import State, make_plan
     from achieve.run.signals import StopRequest
 
     begun = [planned.run.name for planned in plan.of(State.BUSY)]
     if begun:
         say(f"left to the processes that are at them: {', '.join(begun)}")
-    rows = [Row(planned.run.name, planned.run.steps, planned.step) for planned in plan.to_do]
+    rows = []
+    for planned in plan.to_do:
+        rate = measured.rate(planned.run.preset)
+        cost = rate.share(1) if rate else 1 / TYPICAL
+        rows.append(Row(planned.run.name, planned.run.steps, planned.step, cost))
     failed: list[str] = []
     with StopRequest() as stop:
         if rows:

@@ -39,6 +39,8 @@ class Row:
     name: str
     total: int
     step: int = 0
+    cost: float = 1.0
+    """What a step of it costs, against the steps of other runs."""
     status: Status = Status.WAITING
     place: str = ""
     score: float | None = None
@@ -96,7 +98,6 @@ class Board:
         self,
         rows: Sequence[Row],
         console: Console,
-        seconds_left: Callable[[], float] = lambda: math.nan,
         interval: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -105,7 +106,6 @@ class Board:
         self.jobs = ""
         """How many runs at a time, in words."""
         self._console = console
-        self._seconds_left = seconds_left
         self._pause = 0.5 if console.is_terminal else interval
         self._shown = clock()
         self._ended: deque[str] = deque(maxlen=_SHOWN_ENDED)
@@ -151,7 +151,7 @@ class Board:
         counts = [f"{self.count(status)} {status.value}" for status in _ORDER if self.count(status)]
         rates = [row.rate(now) for row in self.rows.values() if row.status is Status.RUNNING]
         total = sum(rate for rate in rates if math.isfinite(rate))
-        left = self._seconds_left()
+        left = self.seconds_left()
         parts = [
             ", ".join(counts),
             f"{total:,.0f} steps/s in all" if total else "",
@@ -159,6 +159,17 @@ class Board:
             self.jobs,
         ]
         return "; ".join(part for part in parts if part)
+
+    def seconds_left(self) -> float:
+        """All that is left by the speed of what is running, but no less than any run of it needs."""
+        now = self.clock()
+        running = [row for row in self._running() if row.step > row.began_step]
+        speed = sum(row.cost * (row.step - row.began_step) / (now - row.began) for row in running if now > row.began)
+        if not speed:
+            return math.nan
+        to_do = [row for row in self.rows.values() if row.status in (Status.RUNNING, Status.WAITING)]
+        work = sum(row.cost * max(0, row.total - row.step) for row in to_do)
+        return max([work / speed, *(row.seconds_left(now) for row in running)])
 
     def line(self) -> str:
         """All that is running, as one plain line."""

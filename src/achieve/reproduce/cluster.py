@@ -101,12 +101,16 @@ def train(order: Order, files: Mapping[str, bytes], desk: Any) -> Result:
     threads = {} if order.threads is None else {"OMP_NUM_THREADS": str(order.threads)}
     child = Child(achieve_command(order.run.arguments(folder)), log_folder(base) / f"{order.run.name}.log", threads)
     attempt = uuid.uuid4().hex
+    answer: Any = None
     try:
         while not child.wait(POLL):
-            if ray.get(desk.tell.remote(order.run.name, attempt, node, read_progress(folder))):
+            # Never waited for: Ray gives a task's cores to another one while it waits for an object.
+            if answer is not None and answer.done() and answer.result():
                 break
+            if answer is None or answer.done():
+                answer = desk.tell.remote(order.run.name, attempt, node, read_progress(folder)).future()
     finally:
-        # Also where the desk is gone, as whoever sent this task then is too.
+        # Also where the desk does not answer but fails, as whoever sent this task is gone then.
         stop_all([child], PATIENCE)
     code = child.poll()
     result = Result(-1 if code is None else code, child.last_lines(), read_files(folder))
@@ -156,7 +160,7 @@ def run_on_cluster(
 
     share = _share(ray.nodes(), jobs)
     board.jobs = share.words
-    desk: Any = ray.remote(num_cpus=0)(Desk).options(scheduling_strategy=_head(ray)).remote()
+    desk: Any = ray.remote(Desk).options(num_cpus=0, scheduling_strategy=_head(ray)).remote()
     task: Any = ray.remote(train).options(
         num_cpus=share.cpus, num_gpus=share.gpus, max_retries=retries, scheduling_strategy="SPREAD"
     )
@@ -262,7 +266,7 @@ def _share(nodes: Sequence[Mapping[str, Any]], jobs: int) -> Share:
 def _head(ray: Any) -> Any:
     """Where the desk lives: with the head node, without which there is no cluster anyway."""
     head = next(n["NodeID"] for n in ray.nodes() if n["Alive"] and "node:__internal_head__" in n["Resources"])
-    return ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(head, soft=True)
+    return ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(head, soft=False)
 
 
 @contextmanager

@@ -16,6 +16,8 @@ from achieve.run.folder import read_summary
 ON_H200 = {"ad": 2675.7, "ppo": 8998.9}
 # Steps per second and core of the full network without a GPU, any method (`achieve train` says 80 on two cores).
 ON_A_CORE = 40.0
+# Steps per second to reckon with where nothing is known: only to weigh such runs against others.
+TYPICAL = 1000.0
 
 
 class Rate(NamedTuple):

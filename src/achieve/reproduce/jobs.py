@@ -11,9 +11,9 @@ GAIN = 1.1
 class Jobs:
     """Runs at a time on each device: given, or grown from one as long as the devices get more done.
 
-    Every minute in which the same runs were all moving is a measurement. When it shows over a tenth more work than one
-    run fewer did, one more is tried; when not, the number before it is kept. Work is in seconds that the steps would
-    cost alone, so that fast and slow presets can be compared.
+    A minute with all of them moving is a measurement; the time in which one of them is being started or replaced does
+    not count. When it shows over a tenth more work than one run fewer did, one more is tried; when not, the number
+    before it is kept. Work is in seconds that the steps would cost alone, so that fast and slow presets compare.
     """
 
     def __init__(self, devices: int, given: int | None = None, most: int = 16, window: float = WINDOW) -> None:
@@ -24,23 +24,26 @@ class Jobs:
         """Work per second by runs at a time, as far as measured."""
         self._most = most
         self._window = window
-        self._since: tuple[float, dict[str, float]] | None = None
+        self._seconds = self._work = 0.0
+        self._last: tuple[float, dict[str, float]] = (0.0, {})
 
     def observe(self, now: float, work: Mapping[str, float]) -> bool:
         """Take in the work done so far by every run that is moving; True when the number was settled just now."""
         if self.settled:
             return False
-        if self._since is None or self._since[1].keys() != work.keys():
-            self._since = (now, dict(work))
+        (then, before), self._last = self._last, (now, dict(work))
+        full = self.limit * self.devices
+        if len(work) < full or len(before) < full:
             return False
-        then, before = self._since
-        if now - then < self._window or len(work) < self.limit * self.devices:
+        self._seconds += now - then
+        self._work += sum(work[name] - before[name] for name in work.keys() & before.keys())
+        if self._seconds < self._window:
             return False
-        self._since = None
-        self.speeds[self.limit] = sum(work[name] - before[name] for name in work) / (now - then)
+        self.speeds[self.limit] = self._work / self._seconds
         gained = self.limit - 1 not in self.speeds or self.speeds[self.limit] > GAIN * self.speeds[self.limit - 1]
         if gained and self.limit < self._most:
             self.limit += 1
+            self._seconds = self._work = 0.0
             return False
         self._settle(self.limit if gained else self.limit - 1)
         return True
@@ -57,4 +60,4 @@ class Jobs:
         self._settle(max(1, self.limit - 1))
 
     def _settle(self, limit: int) -> None:
-        self.limit, self.settled, self._since = limit, True, None
+        self.limit, self.settled = limit, True

@@ -134,9 +134,8 @@ class Scheduler:
                 row.read(now, reading)
                 self._needs["gpu"] = max(self._needs["gpu"], reading.gpu_gib or 0.0)
                 self._needs["host"] = max(self._needs["host"], reading.host_gib or 0.0)
-            rate = self.measured.rate(running.planned.run.preset)
             if row.moving:
-                work[name] = rate.share(row.step) if rate else float(row.step)
+                work[name] = row.cost * row.step
         if self.jobs.observe(now, work):
             self._settled("more are no faster in all")
         what = f"{self.jobs.limit} at a time" + (" on each device" if len(self.devices) > 1 else "")

@@ -1,0 +1,114 @@
+"""`achieve reproduce`, from the command line: real runs, stopped and continued, and requests that are refused."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from achieve.cli import main
+from achieve.reproduce.child import with_package
+from achieve.run.folder import read_config, read_summary
+from tests.reproduce.parts import TINY, contents, some_runs, write_run
+
+Command = Callable[[Sequence[str]], tuple[int, str, str]]
+ENVIRONMENT = with_package({**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "300"})
+
+
+def reproduce(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "achieve", "reproduce", *arguments, "--", *TINY]
+
+
+@pytest.fixture
+def achieve(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "300")
+
+    def run(arguments: Sequence[str]) -> tuple[int, str, str]:
+        code = main(["reproduce", *arguments])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+def test_stopped_and_continued(achieve: Command, tmp_path: Path) -> None:
+    command = reproduce("small", "--seeds", "1", "--no-report")
+    log = tmp_path / "out.txt"
+    run = tmp_path / "runs" / "ad-small-s0"
+    with open(log, "w") as out:
+        process = subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, stdout=out, stderr=subprocess.STDOUT)
+    deadline = time.monotonic() + 120
+    while not (run / "checkpoint" / "checkpoint.safetensors").exists():
+        assert process.poll() is None and time.monotonic() < deadline, log.read_text()
+        time.sleep(0.005)
+    process.send_signal(signal.SIGTERM)
+    code = process.wait(timeout=60)
+    said = log.read_text()
+    assert (code, read_summary(run)) == (130, None), said
+    assert "stopping ad-small-s0: each keeps its last checkpoint" in said
+    assert "achieve reproduce: stopped; the same command goes on with the runs in runs" in said
+
+    _, plan, _ = achieve(["small", "--seeds", "1", "--dry-run", "--", *TINY])
+    assert "to continue" in plan and "1 runs to make in runs: about " in plan
+
+    done = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "ad-small-s0: continued on CPU" in done.stdout
+    summary = read_summary(run)
+    assert summary is not None and f"score {summary['score']:.2f}" in done.stdout
+    assert len(read_config(run)["starts"]) == 2
+
+
+def test_lists_the_experiments(achieve: Command) -> None:
+    code, out, _ = achieve([])
+    assert code == 0
+    for name in ("table1", "figure-ppo", "ablation", "small", "probe", "matching", "success-rates", "qrdqn", "all"):
+        assert f"\n{name} " in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["table9"], "unknown experiment 'table9'; there are: table1"),
+        (["table1", "--seeds", "0"], "seeds is 0; it must be 1 or more"),
+        (["table1", "--jobs", "0"], "jobs is 0; it must be 1 or more"),
+        (["table1", "--", "--seed", "3"], "--seed cannot be given for all runs: use --seeds"),
+        (["table1", "--", "--total-steps", "0"], "total_steps is 0; it must be above 0"),
+        (["table1", "--on", "ray", "--ray-retries", "-1"], "ray-retries is -1; it must be 0 or more"),
+    ],
+)
+def test_bad_requests(achieve: Command, arguments: list[str], sentence: str, tmp_path: Path) -> None:
+    code, _, err = achieve(arguments)
+    assert code == 2 and f"achieve reproduce: {sentence}" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_runs_folder_is_refused_and_left_alone(achieve: Command, tmp_path: Path) -> None:
+    (run,) = some_runs("ad-small")
+    write_run(tmp_path / "runs", run, summary={"score": 1.0}, total_steps=10)
+    before = contents(tmp_path)
+    code, _, err = achieve(["small", "--seeds", "2"])
+    assert code == 2
+    assert "ad-small-s0 holds a run with another config: total_steps is 10 there, 1024000 here" in err
+    assert contents(tmp_path) == before
+
+
+def test_a_plan_says_what_is_there_and_writes_nothing(achieve: Command, tmp_path: Path) -> None:
+    ad, ppo = some_runs("ad", "ppo")
+    write_run(tmp_path / "runs", ad, summary={"score": 1.0})
+    write_run(tmp_path / "runs", ppo, step=512_000)
+    before = contents(tmp_path)
+    code, out, _ = achieve(["table1", "--seeds", "2", "--dry-run"])
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert code == 0
+    assert lines[0] == "preset to start to continue done steps left one run"
+    assert lines[1].startswith("ad 1 - 1 1,024,000 ") and lines[2].startswith("ppo 1 1 - 1,536,000 ")
+    assert "3 runs to make in runs: about " in lines[-1]
+    assert contents(tmp_path) == before
