@@ -83,6 +83,8 @@ def test_representations_are_differences_of_latents(played: Recordings) -> None:
     with torch.no_grad():
         before, after = (agent.network.encode(torch.from_numpy(episode.pairs[:, k].copy())) for k in (0, 1))
     torch.testing.assert_close(nu, achievement_representation(before, after))
+    (none,) = representations(agent, [next(e for e in played.episodes if not len(e.pairs))])
+    assert none.shape == (0, MODEL.hidden_size)
 
 
 def test_bad_input() -> None:

@@ -104,7 +104,7 @@ def representations(agent: Agent, recordings: Sequence[Recording]) -> list[Tenso
     found: list[Tensor] = []
     for episode in recordings:
         flat = episode.pairs.reshape(-1, *episode.pairs.shape[2:])
-        latents = encode(agent, flat).view(len(episode.pairs), 2, -1)
+        latents = encode(agent, flat).view(len(episode.pairs), 2, agent.network.latent_size)
         found.append(achievement_representation(latents[:, 0], latents[:, 1]).cpu())
     return found
 

@@ -1,0 +1,135 @@
+"""The analysis commands from end to end, with agents small enough to play at once."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from achieve.cli import main
+from achieve.config import EnvConfig, TrainConfig
+from tests.analysis.agents import MODEL, save_agent
+from tests.helpers.threads import one_thread  # noqa: F401
+
+Command = Callable[..., tuple[int, str, str]]
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+@pytest.fixture
+def achieve(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
+    """Runs a command line in this process and in a folder of its own."""
+    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.chdir(tmp_path)
+
+    def run(*argv: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        try:
+            code = main([str(argument) for argument in argv])
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def agents(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("agents")
+    return [save_agent(folder / "one.safetensors", 0), save_agent(folder / "other.safetensors", 1)]
+
+
+def read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text())
+    for picture in found["pictures"]:
+        with Image.open(path.parent / picture) as image:
+            assert image.width > 300
+    return found
+
+
+def test_probe(achieve: Command, agents: list[Path], tmp_path: Path) -> None:
+    sizes = ("--states", 100, "--test-states", 20, "--pool", 600, "--epochs", 3, "--device", "cpu")
+    code, out, _ = achieve("probe", *agents, "--expert", agents[0], *sizes, "--out", "found")
+    assert code == 0 and "by episode they are not" in out
+    found = read(tmp_path / "found" / "probe.json")
+    assert [agent["name"] for agent in found["agents"]] == ["one", "other"]
+    for agent in found["agents"]:
+        assert [result["split"] for result in agent["results"]] == ["state", "episode"]
+        assert 0 <= agent["results"][0]["median_confidence"] <= 1
+    assert found["labelled_states"] <= found["states"] and found["published"][1]["accuracy"] == 73.6
+
+
+def test_matching(achieve: Command, agents: list[Path], tmp_path: Path) -> None:
+    sizes = ("--episodes", 16, "--pairs", 10, "--device", "cpu")
+    code, out, _ = achieve("matching", *agents, "--expert", agents[0], *sizes)
+    assert code == 0 and "Hungarian" in out
+    found = read(tmp_path / "matching" / "matching.json")
+    assert len(found["agents"]) == 2 and found["pictures"] == ["matching.png"]
+    assert all(agent["transport"]["pairs"] == 10 for agent in found["agents"])
+    # The same episodes for both: what they have in common does not depend on the agent.
+    assert found["agents"][0]["transport"]["common"] == found["agents"][1]["transport"]["common"]
+
+
+def test_matching_through_training(achieve: Command, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    for number, step in enumerate((900, 4_000)):
+        save_agent(run / "snapshots" / f"{step}.safetensors", number)  # by name, 4000 would come first
+    sizes = ("--episodes", 8, "--pairs", 5, "--device", "cpu")
+    code, _, _ = achieve("matching", run, "--through-training", "--expert", "self", *sizes)
+    assert code == 0
+    found = read(tmp_path / "matching" / "matching.json")
+    assert [agent["name"] for agent in found["agents"]] == ["900", "4000"]
+    assert found["pictures"] == ["matching-0.png", "matching-1.png", "training.png"]
+    (tmp_path / "bare").mkdir()
+    code, _, err = achieve("matching", tmp_path / "bare", "--through-training")
+    assert code == 2 and "kept no weights along the way" in err
+
+
+def test_hierarchy(achieve: Command, agents: list[Path], tmp_path: Path) -> None:
+    sizes = ("--episodes", 24, "--device", "cpu")
+    code, out, _ = achieve("hierarchy", agents[0], "--expert", agents[0], *sizes)
+    assert code == 0 and "missed" in out
+    found = read(tmp_path / "hierarchy" / "hierarchy.json")
+    assert found["pictures"] == ["graph.png"] and ["collect_wood", "place_table"] in found["requirements"]
+    (agent,) = found["agents"]
+    assert 0 < agent["purity"] <= 100 and agent["episodes"] == 24
+
+
+def test_curves_and_rates_of_committed_runs(achieve: Command, tmp_path: Path) -> None:
+    runs = (RESULTS / "ad-s0", RESULTS / "ppo-s0")
+    assert achieve("curves", *runs)[0] == achieve("rates", *runs, "--out", "bars.png")[0] == 0
+    for name in ("curves.png", "bars.png"):
+        assert Image.open(tmp_path / name).width > 1000
+    code, _, err = achieve("rates", tmp_path / "nowhere")
+    assert code == 2 and "nowhere" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("probe", "AGENT", "--states", "0"), "states is 0"),
+        (("probe", "nobody"), "nobody is neither a run folder nor a weight file"),
+        (("probe", "AGENT", "AGENT"), "is named twice"),
+        (("probe", "AGENT", "--expert", "MINIGRID"), "choose another --expert"),
+        (("matching", "AGENT", "--expert", "AGENT", "--episodes", "0"), "episodes is 0"),
+        (("hierarchy", "AGENT", "--device", "abacus"), "unknown device 'abacus'"),
+        (("curves",), "name at least one run folder"),
+    ],
+)
+def test_bad_input(
+    achieve: Command, agents: list[Path], tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    other = TrainConfig(model=MODEL, env=EnvConfig(name="minigrid"))
+    places = {"AGENT": agents[0], "MINIGRID": save_agent(tmp_path / "minigrid.safetensors", 0, other)}
+    code, _, err = achieve(*(places.get(argument, argument) for argument in arguments))
+    assert code == 2 and message in err
+    assert [path.name for path in tmp_path.iterdir()] == ["minigrid.safetensors"]  # nothing half-made is left
+
+
+def test_a_missing_scipy_is_told(
+    achieve: Command, agents: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "scipy.optimize", None)
+    code, _, err = achieve("matching", agents[0], "--expert", agents[0], "--episodes", 8, "--device", "cpu")
+    assert code == 2 and "achieve[analysis]" in err
