@@ -51,6 +51,7 @@ def test_a_seed_counts_once(tmp_path: Path) -> None:
     gathered = gather([tmp_path / "results", tmp_path / "runs"])
     assert [run.path.parent.name for run in gathered.seeds("ad")] == ["results"]
     assert "counted once" in str(gathered.runs[1].uncounted)
+    assert gathered.runs[1].twin == gathered.runs[0].path
 
 
 def test_an_unfinished_twin_does_not_take_the_place_of_a_finished_one(tmp_path: Path) -> None:

@@ -190,6 +190,13 @@ def test_runs_without_an_episode_or_a_summary_are_shown_for_what_they_are(tmp_pa
     assert "no episode" in str(rows[str(empty)]) and "not recorded" in str(rows[str(tmp_path / "bare")])
 
 
+def test_other_runs_of_one_name_are_both_drawn(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        make_run(tmp_path / folder / "quick-s0", "quick")
+    (picture,) = sections_of(tmp_path)["others"].pictures
+    assert picture.caption == f"Crafter: {tmp_path / 'b' / 'quick-s0'}, quick-s0."
+
+
 def test_nothing_is_deleted_and_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("mine")

@@ -47,6 +47,8 @@ class Run:
     """Each time it was started: when, by which command, on which machine."""
     uncounted: str | None = None
     """Why it is not among the seeds beside the published figures."""
+    twin: Path | None = None
+    """The run of the same preset, world and seed that counts in its place."""
 
     @property
     def preset(self) -> str:
@@ -58,7 +60,7 @@ class Run:
 
     @property
     def command(self) -> str | None:
-        """The command that started it, without the folder it was written to."""
+        """The command that started it, None where it is not recorded."""
         return str(self.starts[0]["command"]) if self.starts and "command" in self.starts[0] else None
 
 
@@ -211,4 +213,5 @@ def _without_twins(runs: Sequence[Run]) -> Iterator[Run]:
     counted: dict[tuple[str, str, int], Run] = {}
     for run in runs:
         first = counted.setdefault((run.preset, run.world.name, run.seed), run) if run.uncounted is None else run
-        yield run if first is run else replace(run, uncounted=f"seed {run.seed} is counted once, as {first.path}")
+        told = f"seed {run.seed} is counted once, as {first.path}"
+        yield run if first is run else replace(run, uncounted=told, twin=first.path)

@@ -108,8 +108,9 @@ def others_section(gathered: Gathered) -> Section | None:
     """Learning curves of the runs that do not count, by world, so that they can be looked at all the same."""
     worlds: dict[str, dict[str, list[Run]]] = {}
     for run in gathered.runs:
-        if run.uncounted is not None and len(run.episodes.step) and not run.uncounted.startswith("seed "):
-            worlds.setdefault(run.world.title, {})[run.path.name] = [run]
+        if run.uncounted is not None and run.twin is None and len(run.episodes.step):
+            groups = worlds.setdefault(run.world.title, {})
+            groups[run.path.name if run.path.name not in groups else str(run.path)] = [run]
     if not worlds:
         return None
     pictures = []
