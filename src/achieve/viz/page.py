@@ -55,7 +55,7 @@ def render_page(page: Page) -> str:
     return (
         "<!doctype html>\n<html lang=en><head><meta charset=utf-8>"
         "<meta name=viewport content='width=device-width, initial-scale=1'>"
-        f"<title>{escape(page.title)}</title><style>{_STYLE}</style></head>"
+        f"<title>{escape(page.title)}</title><style>{STYLE}</style></head>"
         f"<body><main>{''.join(parts)}</main></body></html>\n"
     )
 
@@ -143,7 +143,7 @@ def _data_url(kind: str, data: bytes) -> str:
     return f"data:{kind};base64,{base64.b64encode(data).decode()}"
 
 
-_STYLE = """
+STYLE = """
 :root{color-scheme:light;--ink:#1f2328;--soft:#59636e;--line:#d8dee4;--blue:#0072b2;--back:#f6f8fa}
 *{box-sizing:border-box}
 body{margin:0;background:var(--back);color:var(--ink);

@@ -19,7 +19,7 @@ def render(title: str, lead: Sequence[str], sections: Sequence[Section], remarks
     return (
         "<!doctype html>\n<html lang=en><head><meta charset=utf-8>"
         "<meta name=viewport content='width=device-width, initial-scale=1'>"
-        f"<title>{escape(title)}</title><style>{page._STYLE}{_STYLE}</style></head>\n"
+        f"<title>{escape(title)}</title><style>{page.STYLE}{_STYLE}</style></head>\n"
         f"<body><main><header><h1>{escape(title)}</h1>{intro}<nav>{links}</nav></header>\n"
         + _remarks(remarks)
         + "".join(f"{_section(section)}\n" for section in sections)
