@@ -105,6 +105,27 @@ def test_curves_and_rates_of_committed_runs(achieve: Command, tmp_path: Path) ->
     assert code == 2 and "nowhere" in err
 
 
+def test_compare(achieve: Command, tmp_path: Path) -> None:
+    for preset, seed, wood in (("ad", 0, 9), ("ad", 1, 8), ("ppo", 0, 5), ("ppo", 3, 6)):
+        folder = tmp_path / f"{preset}-s{seed}"
+        folder.mkdir()
+        saved = json.loads((RESULTS / f"{preset}-s0" / "config.json").read_text())
+        saved["config"]["seed"] = seed
+        (folder / "config.json").write_text(json.dumps(saved))
+        rows = [
+            {"step": 10 * i + 10, "length": 10, "reward": 1.0, "achievement_collect_wood": int(i < wood)} for i in range(10)
+        ]
+        (folder / "episodes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    runs = sorted(path for path in tmp_path.iterdir())
+    code, out, _ = achieve("compare", *runs, "--resamples", 500, "--out", "compare.json")
+    assert code == 0 and "85.00 ± 5.00" in out and "ppo: s0 50.00, s3 60.00" in out
+    found = json.loads((tmp_path / "compare.json").read_text())
+    assert found["score"]["ad"]["by_seed"] == {"0": pytest.approx(90), "1": pytest.approx(80)}
+    assert found["score_improvement"][0] == {"of": "ad", "over": "ppo", "probability": 1.0, "interval": [1.0, 1.0]}
+    code, _, err = achieve("compare", *runs, "--resamples", 0)
+    assert code == 2 and "resamples is 0" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

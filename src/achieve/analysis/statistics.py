@@ -36,10 +36,13 @@ class Estimate:
     low: float
     high: float
 
+    @property
+    def interval(self) -> list[float] | None:
+        """For JSON."""
+        return [self.low, self.high] if np.isfinite(self.low) else None
+
     def __str__(self) -> str:
-        if not np.isfinite(self.low):
-            return f"{self.value:.2f}"
-        return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
+        return f"{self.value:.2f}" + (f" [{self.low:.2f}, {self.high:.2f}]" if self.interval else "")
 
 
 @dataclass(frozen=True)
@@ -65,9 +68,9 @@ class Summary:
             "values": list(self.values),
             "mean": self.mean,
             "std": self.std,
-            "mean_interval": _interval(self.mean_interval),
+            "mean_interval": self.mean_interval.interval,
             "iqm": self.iqm.value,
-            "iqm_interval": _interval(self.iqm),
+            "iqm_interval": self.iqm.interval,
         }
 
 
@@ -225,7 +228,3 @@ def _check(resamples: int, confidence: float) -> None:
         raise ConfigError(f"resamples is {resamples}; it must be 1 or more")
     if not 0 < confidence < 1:
         raise ConfigError(f"confidence is {confidence}; it must lie between 0 and 1, such as 0.95")
-
-
-def _interval(estimate: Estimate) -> list[float] | None:
-    return [estimate.low, estimate.high] if np.isfinite(estimate.low) else None

@@ -13,6 +13,7 @@ ABOUT: dict[str, str] = {
     "reproduce": "Make the runs of a table or figure of the paper, as many at a time as is fastest, and report.",
     "probe": "How well agents' latents tell the next achievement (appendix A).",
     "matching": "Which achievements of two episodes agents take for the same, and how often rightly (appendix B).",
+    "compare": "Presets against each other: mean ± std, interquartile mean, probability of improvement, every run.",
     "curves": "Learning curves of runs, mean and spread by preset.",
     "rates": "Success rates of runs on a log axis, beside published ones.",
     "hierarchy": "The graph of achievements an agent has discovered, beside the true one.",

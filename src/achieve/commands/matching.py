@@ -146,8 +146,8 @@ def _heat_maps(path: Path, shown: Mapping[str, tuple[Matching, list[list[str]]]]
         name: [
             Panel("cosine distance", matching.cost, colours="Blues_r"),
             Panel("soft matching", matching.soft),
-            Panel("hard matching", matching.hard, matches=matching.hard, colours="Greys"),
-            Panel("Hungarian", matching.hungarian, matches=matching.hungarian, colours="Greys"),
+            Panel("hard matching", matching.hard, top=3.0, matches=matching.hard, colours="Greys"),
+            Panel("Hungarian", matching.hungarian, top=3.0, matches=matching.hungarian, colours="Greys"),
         ]
         for name, (matching, _) in shown.items()
     }
