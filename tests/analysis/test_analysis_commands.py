@@ -113,7 +113,8 @@ def test_compare(achieve: Command, tmp_path: Path) -> None:
         saved["config"]["seed"] = seed
         (folder / "config.json").write_text(json.dumps(saved))
         rows = [
-            {"step": 10 * i + 10, "length": 10, "reward": 1.0, "achievement_collect_wood": int(i < wood)} for i in range(10)
+            {"step": 10 * i + 10, "length": 10, "reward": 1.0, "achievement_collect_wood": int(i < wood)}
+            for i in range(10)
         ]
         (folder / "episodes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     runs = sorted(path for path in tmp_path.iterdir())

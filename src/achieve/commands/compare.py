@@ -60,7 +60,8 @@ def run(arguments: list[str]) -> None:
             table.add_row(preset, str(summary.runs), spread, str(summary.iqm), *won)
         console.print(table)
         for preset, found in measured.items():
-            console.print(f"{preset}: " + ", ".join(f"s{seed} {value:.2f}" for seed, value in found.items()), style="dim")
+            every = ", ".join(f"s{seed} {value:.2f}" for seed, value in found.items())
+            console.print(f"{preset}: {every}", style="dim")
         told[name] = {
             preset: {**summary.as_dict(), "by_seed": measured[preset]} for preset, summary in summaries.items()
         }
