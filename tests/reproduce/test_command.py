@@ -66,6 +66,18 @@ def test_stopped_and_continued(achieve: Command, tmp_path: Path) -> None:
     assert len(read_config(run)["starts"]) == 2
 
 
+@pytest.mark.gpu
+def test_runs_share_a_gpu(tmp_path: Path) -> None:
+    command = [*reproduce("small", "--seeds", "2", "--jobs", "2", "--no-report"), "--device", "cuda"]
+    done = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "runs share the GPU" in done.stdout or "runs take turns on the GPU" in done.stdout
+    for name in ("ad-small-s0", "ad-small-s1"):
+        assert f"{name}: started on GPU " in done.stdout
+        summary = read_summary(tmp_path / "runs" / name)
+        assert summary is not None and summary["gpu_gib"] > 0
+
+
 def test_lists_the_experiments(achieve: Command) -> None:
     code, out, _ = achieve([])
     assert code == 0

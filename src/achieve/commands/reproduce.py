@@ -76,6 +76,9 @@ def run(arguments: list[str]) -> None:
     measured = Measurements(parsed.folder, this_machine(devices))
     expected = estimate(plan, measured, len(devices))
     _show_plan(plan, measured, expected, devices, parsed)
+    then = [experiment.analysis for experiment in experiments.values() if experiment.analysis is not None]
+    if then:
+        say(f"then, from the finished runs: achieve {', achieve '.join(then)}; their time is not in this")
     if not parsed.dry_run:
         _reproduce(parsed, experiments, plan, devices, measured)
 
