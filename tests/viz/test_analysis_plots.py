@@ -76,6 +76,7 @@ def test_histograms_show_shares_and_medians() -> None:
     outlines = [patch for patch in first.patches if isinstance(patch, StepPatch)]
     np.testing.assert_allclose(outlines[0].get_data().values, bars)
     np.testing.assert_allclose(outlines[0].get_data().edges, [0, 0.25, 0.5, 0.75, 1])
+    assert first.get_ylim() == second.get_ylim() and first.get_ylim()[1] > 0.75
     assert [float(np.asarray(line.get_xdata())[0]) for line in first.lines] == [0.6, 0.3]
     assert [text.get_text() for text in second.get_legend().get_texts()] == ["ad (median 0.500)"]
     assert is_drawn(png(figure))

@@ -17,7 +17,7 @@ from achieve.analysis.hierarchy import Hierarchy
 from achieve.analysis.report import title_case
 from achieve.viz.curves import COLOURS, FAINT, INK
 
-RIGHT, IMPLIED, WRONG, MISSED = COLOURS[2], COLOURS[5], COLOURS[1], "#b8bfc7"
+RIGHT, IMPLIED, WRONG, MISSED = COLOURS[2], COLOURS[0], COLOURS[1], "#b8bfc7"
 SWEEPS = 12
 HALF = 0.36
 """Half a box's width, where the distance of two layers is one."""

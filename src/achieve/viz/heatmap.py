@@ -42,7 +42,7 @@ def draw_matrices(
     width, height = 1.4 + cell * len(second), 1.5 + cell * len(first)
     figure = Figure(
         figsize=(columns * max(width, 2.6), len(rows) * max(height, 2.4)),
-        dpi=130,
+        dpi=110,
         layout="constrained",
         facecolor="white",
     )

@@ -21,6 +21,8 @@ def draw_confidence(panels: Mapping[str, Mapping[str, tuple[Sequence[float], flo
         for number, (agent, (bars, median)) in enumerate(agents.items()):
             _bars(at, bars, median, agent, COLOURS[number % len(COLOURS)])
         _dress(at, title)
+    highest = max((max(bars) for agents in panels.values() for bars, _ in agents.values()), default=1.0)
+    axes[0].set_ylim(0, 1.3 * highest)  # shared, with room for the legend
     axes[0].set_ylabel("share of test states", fontsize=9, color=INK)
     return figure
 
@@ -36,10 +38,9 @@ def _dress(axes: Axes, title: str) -> None:
     axes.set_title(title, fontsize=10.5, color=INK, loc="left")
     axes.set_xlabel("confidence in the true next achievement", fontsize=9, color=INK)
     axes.set_xlim(0, 1)
-    axes.set_ylim(bottom=0)
     axes.tick_params(labelsize=8.5, colors=INK, length=0)
     axes.grid(color="#d0d7de", linewidth=0.6, alpha=0.7, axis="y")
     axes.set_axisbelow(True)
-    axes.legend(fontsize=8, frameon=False, labelcolor=INK, loc="upper center")
+    axes.legend(fontsize=8, labelcolor=INK, loc="upper center", framealpha=0.9, edgecolor="none")
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
