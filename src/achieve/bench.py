@@ -10,17 +10,21 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from achieve.agent import AUXILIARY, load_agent
-from achieve.config import from_dict, get_preset, to_dict
-from achieve.nn.model import ActorCritic
+from achieve.config import TrainConfig, from_dict, get_preset, to_dict
+from achieve.nn.model import AchievementNetwork
 from achieve.run.errors import AchieveError
 from achieve.run.hardware import machine, one_line, versions
-from achieve.train import Trainer, resolve_device
+from achieve.trainers.base import BaseTrainer, resolve_device
+from achieve.trainers.ppo import Trainer
+
+Row = tuple[str, str, str]
 
 
-def forward_flops(network: ActorCritic, image_shape: tuple[int, int, int]) -> float:
+def forward_flops(network: AchievementNetwork, image_shape: tuple[int, int, int]) -> float:
     """Floating-point operations of encoding one image: two per multiply-add of convolutions and dense layers."""
     total = 0.0
 
@@ -34,7 +38,7 @@ def forward_flops(network: ActorCritic, image_shape: tuple[int, int, int]) -> fl
     hooks = [m.register_forward_hook(count) for m in layers]
     try:
         with torch.no_grad():
-            image = torch.zeros(1, *image_shape, dtype=torch.uint8, device=network.policy.weight.device)
+            image = torch.zeros(1, *image_shape, dtype=torch.uint8, device=next(network.parameters()).device)
             network.encoder(image)
     finally:
         for hook in hooks:
@@ -54,7 +58,7 @@ def peak_flops(device: torch.device, arithmetic: str) -> float:
         torch.mm(a, b)
 
     product()
-    seconds = min(_clock(product, device) for _ in range(5))
+    seconds = min(clock(product, device) for _ in range(5))
     return 2 * size**3 / seconds
 
 
@@ -76,6 +80,14 @@ def bench(
     config = from_dict(
         to_dict(replace(config, device=str(where), compile=compile)) | {"precision": precision}
     )
+    if config.learner == "qrdqn":
+        from achieve.bench_qrdqn import measure
+
+        return _table(config, measure(config, where, rollouts), where)
+    return _table(config, _measure_ppo(config, where, rollouts), where)
+
+
+def _measure_ppo(config: TrainConfig, where: torch.device, rollouts: int) -> list[Row]:
     began = time.perf_counter()
     trainer = Trainer(config)
     played_by = _load_pretrained(trainer)
@@ -86,20 +98,20 @@ def bench(
     _update(trainer)
     warmed = time.perf_counter() - first
     trainer.buffer.clear()
-    environment = _environment_rate(trainer)
+    environment = environment_rate(trainer, trainer.collector.observation.numpy())
     acting, learning = [], []
     phases: list[float] = []
     updates = 0
     capture = 0.0
     wanted = max(rollouts, config.rollouts_per_phase)
     for _ in range(wanted):
-        acting.append(_clock(lambda: _rollout(trainer), where))
-        learning.append(_clock(lambda: _update(trainer), where))
+        acting.append(clock(lambda: _rollout(trainer), where))
+        learning.append(clock(lambda: _update(trainer), where))
         if not trainer.buffer.full:
             continue
         if trainer.distiller is not None:
             trainer.distiller.set_epochs(1)
-            capture = _clock(lambda: _distill(trainer), where)
+            capture = clock(lambda: _distill(trainer), where)
             start = time.perf_counter()
             report = _distill(trainer)  # ends by reading its statistics, so nothing is left running
             phases.append(time.perf_counter() - start)
@@ -137,9 +149,13 @@ def bench(
         ("a whole run", f"{run / 60:.1f} min", f"{config.num_rollouts * steps:,} steps of `{config.preset}`"),
         ("peak arithmetic", f"{peak / 1e12:.2f} TFLOP/s", f"matrix product, {trainer.arithmetic}"),
     ]
+    trainer.close()
+    return rows
+
+
+def _table(config: TrainConfig, rows: list[Row], where: torch.device) -> str:
     if where.type == "cuda":
         rows.append(("GPU memory", f"{torch.cuda.max_memory_reserved() / 2**30:.1f} GiB", "reserved at most"))
-    trainer.close()
     found = versions()
     return "\n".join(
         [
@@ -167,7 +183,8 @@ def _distill(trainer: Trainer) -> Any:
     return trainer.distiller.run(trainer.generators.shuffles, trainer.generators.actions)
 
 
-def _clock(work: Callable[[], Any], device: torch.device) -> float:
+def clock(work: Callable[[], Any], device: torch.device) -> float:
+    """Seconds a piece of work takes, the device's included."""
     if device.type == "cuda":
         torch.cuda.synchronize()
     start = time.perf_counter()
@@ -177,9 +194,9 @@ def _clock(work: Callable[[], Any], device: torch.device) -> float:
     return time.perf_counter() - start
 
 
-def _environment_rate(trainer: Trainer, seconds: float = 1.0) -> float:
+def environment_rate(trainer: BaseTrainer, out: NDArray[np.uint8], seconds: float = 1.0) -> float:
+    """Steps per second of the environments alone, with random actions; ``out`` receives the observations."""
     rng = np.random.default_rng(0)
-    out = trainer.collector.observation.numpy()
     actions = rng.integers(0, trainer.network.num_actions, (1000, trainer.config.env.num_envs))
     count, start = 0, time.perf_counter()
     while time.perf_counter() - start < seconds:

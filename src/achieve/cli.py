@@ -109,7 +109,7 @@ class ExportArguments:
 
 @dataclass(frozen=True)
 class BenchArguments:
-    """Measure environment, rollout, PPO and distillation on this machine, and what a whole run would take."""
+    """Measure environment, acting, learning and distillation on this machine, and what a whole run would take."""
 
     preset: str | None = None
     """Preset to measure; by default `ad` on a GPU and `quick` on a CPU."""
@@ -120,7 +120,7 @@ class BenchArguments:
     precision: str = "auto"
     """As in training."""
     rollouts: int = 8
-    """Rollouts to measure."""
+    """Rollouts to measure; with QR-DQN, blocks of 50 steps of all environments."""
     markdown: Path | None = None
     """Also write the table there."""
 

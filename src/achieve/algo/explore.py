@@ -10,6 +10,8 @@ from achieve.algo.collect import VectorWorld
 from achieve.algo.contrastive import next_memory
 from achieve.algo.quantile import action_values
 from achieve.data.replay import Replay
+from achieve.data.sumtree import IntArray
+from achieve.data.transfer import upload
 from achieve.nn.graphs import GraphRunner
 from achieve.nn.model import QuantileNetwork
 
@@ -95,7 +97,7 @@ class Explorer:
         quantiles = self._network.quantiles(self._network.encode(images), self.memory)
         self._greedy.copy_(action_values(quantiles).argmax(1))
 
-    def _remember(self, current: np.ndarray) -> None:
+    def _remember(self, current: IntArray) -> None:
         """The memories that go with the current observations, from what the last step brought."""
         replay, (rewards, dones) = self._replay, self.outcome.numpy()
         ended = dones > 0
@@ -103,11 +105,12 @@ class Explorer:
         if not (unlocked | ended).any():
             return
         both = replay.images(np.concatenate([current - len(current), current]))
-        self._run("remember", self._make_memory, both, self.outcome)
+        outcome = self.outcome.to(self.memory.device, non_blocking=True)
+        self._run("remember", self._make_memory, both, outcome)
         self.numbers = np.where(ended, 0, self.numbers)
         (new,) = np.nonzero(unlocked)
         if len(new):
-            self.numbers[new] = replay.remember(self.memory[torch.from_numpy(new).to(self.memory.device)])
+            self.numbers[new] = replay.remember(self.memory.index_select(0, upload(new, self.memory.device)))
 
     def _make_memory(self, images: Tensor, outcome: Tensor) -> None:
         before, after = self._network.encode(images).chunk(2)

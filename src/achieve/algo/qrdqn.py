@@ -10,8 +10,9 @@ from achieve.algo.learner import check_finite
 from achieve.algo.quantile import action_values, bellman_targets, of_actions, quantile_huber_loss
 from achieve.algo.totals import Totals
 from achieve.config import QRDQNConfig
-from achieve.data.replay import Replay, upload
+from achieve.data.replay import Replay
 from achieve.data.sumtree import IntArray
+from achieve.data.transfer import upload
 from achieve.nn.graphs import GraphRunner
 from achieve.nn.model import QuantileNetwork
 from achieve.nn.optim import ClippedAdam, all_state

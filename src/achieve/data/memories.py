@@ -11,6 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from achieve.data.transfer import upload
+
 IntArray = NDArray[np.int64]
 ROOM = 1024
 
@@ -64,4 +66,4 @@ class MemoryBank:
         self._vectors.index_copy_(0, self._places(live), kept)
 
     def _places(self, numbers: IntArray) -> Tensor:
-        return torch.from_numpy(self.rows(numbers)).to(self._vectors.device)
+        return upload(self.rows(numbers), self._vectors.device)

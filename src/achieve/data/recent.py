@@ -6,9 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from achieve.data.replay import Replay, upload
+from achieve.data.replay import Replay
 from achieve.data.sumtree import IntArray
 from achieve.data.trajectories import Trajectory
+from achieve.data.transfer import upload
 
 COPIED_AT_ONCE = 1024
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from achieve.data.memories import MemoryBank
 from achieve.data.sumtree import FloatArray, IntArray, SumTree
+from achieve.data.transfer import upload
 
 
 @dataclass(frozen=True)
@@ -233,8 +234,7 @@ class Replay:
         if depth == 1:
             return frames
         height, width, channels = self.shape.frame
-        stacks = frames.view(-1, depth, height, width, channels)
-        return stacks.permute(0, 2, 3, 1, 4).reshape(-1, *self.shape.image)
+        return torch.cat(frames.view(-1, depth, height, width, channels).unbind(1), dim=3)
 
     def memory(self, index: IntArray) -> Tensor:
         """The memories these steps were taken with [B, D], on the device."""
@@ -290,9 +290,3 @@ class Replay:
         """What :meth:`tail` gave, back in its place."""
         for back, row in enumerate(reversed(frames.unbind()), 1):
             self.restore((self.row - back) % self.shape.rows, row[None])
-
-
-def upload(array: NDArray[Any], device: torch.device) -> Tensor:
-    """An array as a tensor on the device; through page-locked memory to a GPU, so that nothing waits for the copy."""
-    tensor = torch.from_numpy(array)
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

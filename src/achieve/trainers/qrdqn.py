@@ -100,8 +100,8 @@ class QRDQNTrainer(BaseTrainer):
     def _steps_taken(self) -> int:
         return self.replay.row * self.config.env.num_envs
 
-    def interact(self) -> dict[str, float]:
-        """Act and learn up to the next target update. Returns the mean of each statistic.
+    def interact(self, rows: int | None = None) -> dict[str, float]:
+        """Act and learn up to the next target update, or for so many rows. Returns the mean of each statistic.
 
         At every step of the environments: choose actions, launch the updates that are due, and only then let the
         environments step. On a GPU the updates run meanwhile; the next actions wait for them. So the order of
@@ -109,7 +109,7 @@ class QRDQNTrainer(BaseTrainer):
         and updates see all steps before the one under way.
         """
         values, num_envs = self.config.qrdqn, self.config.env.num_envs
-        for _ in range(self.config.rollout_length):
+        for _ in range(self.config.rollout_length if rows is None else rows):
             self.check()
             taken = self._steps_taken()
             self.explorer.look(self.epsilon, self.exploration)

@@ -1,0 +1,335 @@
+"""QR-DQN end to end on a tiny config: trained, killed, continued, scored, evaluated, shown, exported, measured."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from achieve import load_agent
+from achieve.agent import export_agent
+from achieve.config import PRESETS, TrainConfig, from_dict, get_preset, to_dict
+from achieve.data.replay import ReplayShape
+from achieve.run.checkpoint import Checkpoint, load_checkpoint
+from achieve.run.errors import ConfigError
+from achieve.run.segments import Rows
+from achieve.run.weights import load_weights
+from achieve.trainers.qrdqn import QRDQNTrainer, make_replay
+from tests.system.conftest import Command
+from tests.system.own_world import LIMIT
+from tests.system.processes import ROOT, Child, Nursery
+from tests.system.runs import FILES, assert_same_run, checkpoint_file, read, rows
+
+STEPS, BETWEEN, ROOM = 2048, 256, 1200
+SETTINGS: dict[str, Any] = {
+    "preset": "tiny-values",
+    "learner": "qrdqn",
+    "total_steps": STEPS,
+    "score_steps": STEPS,
+    "device": "cpu",
+    "torch_threads": 1,
+    "checkpoint_every": 2,
+    "env": {"num_envs": 4, "threads": 1},
+    "model": {
+        "encoder": "strided", "channels": [4, 8, 8], "dense_size": 16, "hidden_size": 32, "normalize_value": False,
+    },
+    "qrdqn": {
+        "target_update": BETWEEN, "replay_size": ROOM, "learning_starts": 500, "num_quantiles": 5, "batch_size": 8,
+        "epsilon_steps": 1000, "prioritized": True, "n_step": 2, "frame_stack": 2,
+    },
+    "distill": {"num_epochs": 1, "batch_size": 128},
+}  # fmt: skip
+
+
+def values_config(**changes: Any) -> TrainConfig:
+    merged = {
+        name: {**SETTINGS.get(name, {}), **value} if isinstance(value, dict) else value
+        for name, value in changes.items()
+    }
+    return from_dict({**SETTINGS, **merged})
+
+
+Start = Callable[..., Child]
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("settings") / "values.json"
+    path.write_text(json.dumps(to_dict(values_config())))
+    return path
+
+
+@pytest.fixture(scope="module")
+def start(nursery: Nursery, settings: Path) -> Start:
+    def run(folder: Path, *flags: object, slow_writes: float = 0.0) -> Child:
+        command = ("train", "--config", settings, "--folder", folder, "--no-report", "--quiet", *flags)
+        return nursery.start(*command, slow_writes=slow_writes)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def finished(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("values") / "run"
+    start(folder).run()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def stopped(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Killed soon after its third checkpoint, when the ring has been around. Not to be written to."""
+    folder = tmp_path_factory.mktemp("values-stopped") / "run"
+    child = start(folder, slow_writes=0.004)
+
+    def around() -> bool:
+        saved = load_checkpoint(folder / "checkpoint")
+        return saved is not None and saved.state["replay"]["row"] * 4 > ROOM
+
+    assert child.wait_for(around)
+    child.send(signal.SIGKILL)
+    child.wait()
+    assert not (folder / "summary.json").exists()
+    return folder
+
+
+def test_a_run_leaves_what_a_run_leaves(finished: Path) -> None:
+    assert {path.name for path in finished.iterdir() if not path.name.startswith(".")} == FILES
+    assert not (finished / "checkpoint" / "replay").exists(), "gigabytes that nobody needs any more"
+    metrics = rows(finished / "metrics.jsonl")
+    count = STEPS // BETWEEN
+    first = -(-500 // BETWEEN)
+    expected = ["qrdqn"] * (first - 1) + ["qrdqn", "distill"] * (count - first + 1)
+    assert [row["kind"] for row in metrics] == expected
+    learned = [row for row in metrics if row["kind"] == "qrdqn"]
+    assert [row["step"] for row in learned] == list(range(BETWEEN, STEPS + 1, BETWEEN))
+    assert learned[0]["updates"] == 0 and learned[-1]["updates"] == BETWEEN / 4
+    assert sum(row["updates"] for row in learned) == (STEPS - 500) / 4
+    assert learned[-1]["epsilon"] == pytest.approx(0.01) and learned[-1]["stored"] == ROOM
+    phases = [row for row in metrics if row["kind"] == "distill"]
+    assert sum(row["prediction_updates"] for row in phases) > 0
+    assert sum(row["matching_updates"] for row in phases) > 0
+    summary = read(finished / "summary.json")
+    assert summary["steps"] == STEPS
+    assert set(summary["seconds"]) == {"start", "interact", "distill", "checkpoint", "total"}
+    saved = read(finished / "config.json")["config"]
+    assert saved == to_dict(values_config()) and "algo" not in saved
+
+
+@pytest.mark.long
+def test_killed_at_random_moments_it_continues_bit_for_bit(start: Start, finished: Path, tmp_path: Path) -> None:
+    rng = random.Random(0)
+    seconds = read(finished / "summary.json")["seconds"]["total"]
+    folder, killed = tmp_path / "run", 0
+    while killed < 12:
+        child = start(folder, slow_writes=0.002)
+        time.sleep(rng.uniform(0.1, 0.8) * seconds)
+        if child.ended():
+            child.run()
+            break
+        child.send(signal.SIGKILL)
+        child.wait()
+        killed += 1
+    assert killed, "or nothing was shown"
+    start(folder).run()
+    assert_same_run(folder, finished)
+
+
+def test_killed_after_the_ring_has_been_around(start: Start, finished: Path, stopped: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(stopped, folder)
+    saved = load_checkpoint(folder / "checkpoint")
+    assert saved is not None
+    files = saved.state["replay"]["files"]
+    assert [ROOM // 4, files[-1][1]] in files and files[0][0] == 0, "also rows that the ring has lost since"
+    start(folder).run()
+    assert_same_run(folder, finished)
+
+
+@pytest.mark.long
+def test_where_frames_lie_and_how_often_they_are_saved_may_change(
+    start: Start, finished: Path, stopped: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(stopped, folder)
+    start(folder, "--replay-device", "host", "--checkpoint-every", 3).run()
+    assert (folder / "episodes.jsonl").read_bytes() == (finished / "episodes.jsonl").read_bytes()
+    weights, expected = (load_weights(path / "weights.safetensors")[0] for path in (folder, finished))
+    assert weights.keys() == expected.keys()
+    assert all(torch.equal(weights[name], expected[name]) for name in weights)
+
+
+def test_a_lost_file_of_the_replay_is_named(achieve: Command, settings: Path, stopped: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(stopped, folder)
+    saved = load_checkpoint(folder / "checkpoint")
+    assert saved is not None
+    lost = folder / "checkpoint" / "replay" / Rows(*saved.state["replay"]["files"][0]).name
+    lost.unlink()
+    code, _, err = achieve("train", "--config", settings, "--folder", folder, "--no-report", "--quiet")
+    assert code == 2 and lost.name in err and "is missing" in err and err.count("\n") == 1
+
+
+def test_without_its_replay_a_run_fills_a_new_one(start: Start, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    child = start(folder, "--no-checkpoint-replay", slow_writes=0.004)
+    assert child.wait_for(checkpoint_file(folder).exists)
+    child.send(signal.SIGKILL)
+    child.wait()
+    assert not (folder / "checkpoint" / "replay").exists()
+    saved = load_checkpoint(folder / "checkpoint")
+    assert saved is not None
+    at = saved.state["rollouts"]
+    start(folder, "--no-checkpoint-replay").run()
+    learned = [row for row in rows(folder / "metrics.jsonl") if row["kind"] == "qrdqn"]
+    assert [row["step"] for row in learned] == list(range(BETWEEN, STEPS + 1, BETWEEN))
+    after = learned[at]
+    assert after["stored"] == BETWEEN and after["updates"] == 0, "first the replay is filled again"
+    assert learned[at + 2]["updates"] == BETWEEN / 4
+    assert read(folder / "summary.json")["steps"] == STEPS
+
+
+def test_score_evaluation_video_and_export(finished: Path, achieve: Command, tmp_path: Path) -> None:
+    assert achieve("score", finished)[0] == 0
+    code, out, err = achieve("eval", finished, "--episodes", 2, "--device", "cpu")
+    assert (code, err) == (0, "") and "Final policy, unseen worlds" in out
+    code, out, err = achieve("video", finished, "--out", tmp_path / "v.gif", "--max-steps", 5)
+    assert (code, err) == (0, "") and "v.gif: 6 frames" in out
+    export_agent(finished, tmp_path / "agent.safetensors")
+    agent = load_agent(tmp_path / "agent.safetensors")
+    assert agent.config == values_config()
+
+
+def test_agents_of_weights_and_checkpoints_act_alike(finished: Path, stopped: Path) -> None:
+    frames = np.random.default_rng(0).integers(0, 256, (6, 64, 64, 3), dtype=np.uint8)
+    agent = load_agent(finished)
+    greedy = agent.act(frames, greedy=True)
+    assert (greedy == agent.logits.argmax(1).numpy()).all()
+    probabilities = agent.logits.exp()
+    assert probabilities.sum(1).tolist() == pytest.approx([1.0] * 6)
+    assert probabilities.amin(1).tolist() == pytest.approx([0.01 / 17] * 6), "epsilon in the end"
+    early = load_agent(stopped)
+    assert early.act(frames).shape == (6,) and early.network.num_actions == 17
+
+
+def test_an_agent_sees_and_remembers_what_the_trainer_did(finished: Path) -> None:
+    """Stacked frames, memories and values through unlocks and ends of episodes."""
+    trainer = QRDQNTrainer(values_config())
+    agent = load_agent(finished)
+    trainer.network.load_state_dict(agent.network.state_dict(), strict=False)
+    trainer.explorer._threshold = 0.05
+    object.__setattr__(agent.config.env, "unlock_threshold", 0.05)
+    trainer.start()
+    reward = done = None
+    seen = 0
+    for _ in range(260):
+        observation = trainer.explorer.observation.numpy().copy()
+        trainer.explorer.look(1.0, trainer.exploration)
+        agent.act(observation, reward, done)
+        assert agent._memory is not None
+        torch.testing.assert_close(agent._memory, trainer.explorer.memory, atol=1e-4, rtol=1e-4)
+        assert (agent.logits.argmax(1) == trainer.explorer._chosen).all(), "what it would do but for chance"
+        seen += int((agent._memory.abs().sum(1) > 0).sum())
+        trainer.explorer.step()
+        last = (trainer.replay.row - 1) % trainer.replay.shape.rows
+        reward, done = trainer.replay.rewards[last], trainer.replay.dones[last]
+    assert seen > 20 and trainer.replay.dones.any()
+    trainer.close()
+
+
+def test_where_a_world_cannot_be_saved_its_episodes_end() -> None:
+    own = {"name": "tests.system.own_world:make_env", "unlock_threshold": 0.0}
+    config = values_config(env=own, qrdqn={"frame_stack": 1})
+    first = QRDQNTrainer(config)
+    first.start()
+    first.interact(70)
+    first.envs.pop_episodes()
+    tensors, state, blobs = first.save()
+    assert tensors["explorer/memory"].any() and first.explorer.ages.any(), "or the test shows nothing"
+    second = QRDQNTrainer(config)
+    second.load(Checkpoint({k: v.clone() for k, v in tensors.items()}, state, blobs))
+    assert second.restarted and not second.explorer.memory.any() and not second.explorer.ages.any()
+    assert second.replay.dones[69].all() and second.replay.row == 70
+    second.interact(LIMIT + 1)
+    assert second.envs.pop_episodes().tick.min() > 70
+    first.close()
+    second.close()
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--algo.gamma", "0.9"], "algo.gamma says nothing to QR-DQN; its settings are qrdqn.*"),
+        (["--model.normalize-value"], "QR-DQN learns returns as they are; use --model.no-normalize-value"),
+        (["--qrdqn.kappa", "0"], "qrdqn.kappa is 0.0; it must be above 0"),
+        (["--qrdqn.epsilon-end", "1.5"], "qrdqn.epsilon_end is 1.5; it must lie between 0 and 1"),
+        (["--qrdqn.priority-exponent", "-1"], "qrdqn.priority_exponent is -1.0; it must be 0 or more"),
+        (["--qrdqn.recent-steps", "0"], "qrdqn.recent_steps is 0; it must be above 0"),
+        (["--qrdqn.replay-size", "12"], "has 3 rows, too few for 2 steps of reward and 2 frames"),
+        (["--qrdqn.learning-starts", "9999"], "qrdqn.learning_starts is 9999, more than a replay of 1200 steps holds"),
+        (["--replay-device", "gpu"], "replay_device is 'gpu', but this run is computed on the CPU"),
+    ],
+)
+def test_refusals(achieve: Command, settings: Path, tmp_path: Path, flags: list[str], sentence: str) -> None:
+    code, _, err = achieve("train", "--config", settings, "--folder", tmp_path / "run", *flags)
+    assert code == 2 and sentence in err and err.count("\n") == 1, err
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_settings_of_qrdqn_are_refused_by_ppo(achieve: Command, tmp_path: Path) -> None:
+    code, _, err = achieve("train", "--preset", "ad", "--folder", tmp_path / "run", "--qrdqn.n-step", "3")
+    assert code == 2 and "qrdqn.n_step says nothing to PPO; use --preset qrdqn" in err
+
+
+def test_configs_of_ppo_are_as_they_were() -> None:
+    """Nothing of QR-DQN is in them, and those in results/ are read back unchanged."""
+    assert not {"learner", "qrdqn", "checkpoint_replay", "replay_device"} & to_dict(TrainConfig()).keys()
+    saved = sorted((ROOT / "results").glob("*/config.json"))
+    assert saved
+    for path in saved:
+        config = read(path)["config"]
+        assert to_dict(from_dict(config)) == config
+
+
+def test_presets_differ_from_one_another_in_distillation_alone() -> None:
+    for prefix in ("", "minigrid-", "heist-"):
+        plain, distilled = get_preset(f"{prefix}qrdqn"), get_preset(f"{prefix}qrdqn-ad")
+        assert plain.qrdqn == distilled.qrdqn and plain.env == distilled.env
+        assert plain.total_steps == distilled.total_steps == plain.score_steps
+        assert distilled.model.memory and not plain.model.memory
+        assert distilled.distill == get_preset("ad").distill and not plain.distill.enabled
+        assert plain.model.channels == get_preset("ad").model.channels
+    assert get_preset("qrdqn").num_rollouts * get_preset("qrdqn").rollout_steps == 1_000_000
+
+
+def test_bench(achieve: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PRESETS, "tiny-values", values_config())
+    code, out, err = achieve("bench", "--preset", "tiny-values", "--device", "cpu", "--rollouts", 1)
+    assert (code, err) == (0, "")
+    found = re.findall(r"^\| ([\w -]+) \| ([^|]+) \| ([^|]*) \|$", out, re.MULTILINE)
+    assert [name for name, _, _ in found if name not in ("part", "---")] == [
+        "environment alone", "acting alone", "update alone", "acting and learning", "distillation phase", "start-up",
+        "a whole run", "peak arithmetic",
+    ]  # fmt: skip
+    assert f"{STEPS:,} steps of `tiny-values`" in out
+
+
+def test_a_replay_too_large_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("can't allocate memory")
+
+    monkeypatch.setattr(sys.modules["achieve.trainers.qrdqn"], "Replay", fail)
+    config = values_config(qrdqn={"replay_size": 10_000_000})
+    shape = ReplayShape(config.replay_rows, 4, (64, 64, 3))
+    with pytest.raises(ConfigError, match=r"a replay of 10000000 steps needs 122.9 GB of memory \(cpu\), more than"):
+        make_replay(config, shape, torch.device("cpu"))
