@@ -102,6 +102,7 @@ def run(arguments: list[str]) -> None:
     console.print(_table(subjects, reports))
     console.print(
         "Precision: matches that join the same achievement. Recall: achievements of both episodes that are matched.\n"
+        "Both in percent. Same and different: mean cosine distances of the same and of different achievements.\n"
         f"Over {reports[0].transport.pairs} pairs of {parsed.episodes} episodes by {parsed.expert}.",
         style="dim",
     )
@@ -175,7 +176,7 @@ def _table(subjects: Sequence[Subject], reports: Sequence[Report]) -> Table:
     table = Table(title="Matching across episodes", title_justify="left", title_style="bold")
     table.add_column("agent")
     table.add_column("by")
-    for column in ("precision %", "recall %", "matches", "distance: same", "different"):
+    for column in ("precision", "recall", "matches", "same", "different"):
         table.add_column(column, justify="right")
     for subject, report in zip(subjects, reports, strict=True):
         for name, quality in (("transport", report.transport), ("Hungarian", report.hungarian)):
