@@ -76,7 +76,7 @@ def comparison(rows: Sequence[Row], unit: str) -> bytes:
 def compact(figure: Figure, **told: str) -> bytes:
     """PNG with a palette: a third of the size, and few colours are all a drawing has. Texts go into its metadata."""
     with Image.open(io.BytesIO(png(figure))) as image:
-        drawing = image.convert("RGB").quantize(COLOURS_KEPT, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+        drawing = image.convert("RGB").quantize(COLOURS_KEPT, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     buffer, info = io.BytesIO(), PngInfo()
     for name, text in told.items():
         info.add_text(name, text)
