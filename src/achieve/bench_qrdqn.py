@@ -68,7 +68,8 @@ def measure(config: TrainConfig, where: torch.device, blocks: int) -> list[Row]:
 
 def _act(trainer: QRDQNTrainer) -> None:
     for _ in range(BLOCK):
-        trainer.explorer.look(1.0, trainer.exploration)
+        trainer.explorer.look()
+        trainer.explorer.choose(1.0, trainer.exploration)
         trainer.explorer.step()
 
 

@@ -40,7 +40,8 @@ class Acted:
         for _ in range(ROWS):
             self.params.append(literal.parameters(self.network))
             self.frames.append(self.explorer.observation.numpy().copy())
-            self.explorer.look(epsilon, chance)
+            self.explorer.look()
+            self.explorer.choose(epsilon, chance)
             torch.manual_seed(len(self.params))
             perturb(self.network, 0.02)  # type: ignore[arg-type]
             self.explorer.step()

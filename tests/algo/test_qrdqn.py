@@ -100,9 +100,11 @@ def test_losses_become_priorities_of_the_steps_they_are_of() -> None:
     untouched = replay.tree.weights.copy()
     index = replay.draw(np.random.default_rng(0), 2, CONFIG.batch_size).ravel()
     learner.learn(2, np.random.default_rng(0))
-    assert (replay.tree.weights == untouched).all(), "not before the device is waited for"
-    assert learner._pending is not None
-    losses = dict(zip(index.tolist(), learner._pending[1].tolist(), strict=True))
+    assert (replay.tree.weights == untouched).all()
+    (pending,) = learner._pending
+    losses = dict(zip(index.tolist(), pending[1].tolist(), strict=True))
+    learner.draw(0, np.random.default_rng(0))
+    assert (replay.tree.weights == untouched).all(), "the newest may not have arrived"
     learner.finish()
     for step, loss in losses.items():
         weight = replay.tree.get(replay.places(np.array([step])))[0]
@@ -110,6 +112,32 @@ def test_losses_become_priorities_of_the_steps_they_are_of() -> None:
     others = np.setdiff1d(np.arange(len(untouched)), replay.places(index))
     assert (replay.tree.weights[others] == untouched[others]).all()
     assert len(set(losses.values())) > 10
+
+
+def test_priorities_count_from_the_launch_after_the_next() -> None:
+    learner, _, replay = make_learner(prioritized=True)
+    assert replay.tree is not None
+    rng = np.random.default_rng(0)
+    for launch in range(4):
+        before = replay.tree.weights.copy()
+        learner.learn(1, rng)
+        assert len(learner._pending) == min(launch + 1, 2)
+        assert (replay.tree.weights == before).all() == (launch < 2)
+    learner.finish()
+    assert not learner._pending
+
+
+def test_batches_are_drawn_before_the_first_update() -> None:
+    """Drawing and launching apart is the same as at once, and launching twice learns once."""
+    (first, mine, _), (second, theirs, _) = make_learner(prioritized=True), make_learner(prioritized=True)
+    rng, same = np.random.default_rng(0), np.random.default_rng(0)
+    for _ in range(3):
+        first.learn(2, rng)
+        second.draw(2, same)
+        second.launch()
+        second.launch()
+    assert first.finish() == second.finish()
+    assert all(torch.equal(a, b) for a, b in zip(mine.parameters(), theirs.parameters(), strict=True))
 
 
 def test_nothing_due_changes_nothing() -> None:

@@ -106,7 +106,8 @@ def play(network: QuantileNetwork, *, graphs: bool, storage: torch.device) -> tu
     explorer.start()
     chance = np.random.default_rng(1)
     for _ in range(48):
-        explorer.look(0.1, chance)
+        explorer.look()
+        explorer.choose(0.1, chance)
         with torch.no_grad():  # stands for updates while the environments step
             for p in network.parameters():
                 p.mul_(1.001)

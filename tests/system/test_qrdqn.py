@@ -234,7 +234,8 @@ def test_an_agent_sees_and_remembers_what_the_trainer_did(finished: Path) -> Non
     seen = 0
     for _ in range(260):
         observation = trainer.explorer.observation.numpy().copy()
-        trainer.explorer.look(1.0, trainer.exploration)
+        trainer.explorer.look()
+        trainer.explorer.choose(1.0, trainer.exploration)
         agent.act(observation, reward, done)
         assert agent._memory is not None
         torch.testing.assert_close(agent._memory, trainer.explorer.memory, atol=1e-4, rtol=1e-4)

@@ -19,8 +19,10 @@ from achieve.nn.model import QuantileNetwork
 class Explorer:
     """Plays the environments and keeps what carries over between steps.
 
-    A step has two halves: :meth:`look` stores the observations and chooses actions, :meth:`step` lets the environments
-    take them. Between the two the learner may set the GPU to work: it is busy while the environments step.
+    A step has three parts: :meth:`look` stores the observations and sets the network to judge them, :meth:`choose`
+    waits for that and picks actions, :meth:`step` lets the environments take them. Between the first two there is time
+    for work on the host, and between the last two the learner may set the GPU to work: it is busy while the
+    environments step.
 
     Both latents of a new memory are computed with the weights of the moment, as the weights change at every step.
     """
@@ -66,8 +68,8 @@ class Explorer:
         self.numbers[:] = 0
 
     @torch.no_grad()
-    def look(self, epsilon: float, rng: np.random.Generator) -> None:
-        """Store the observations and choose actions: with probability ``epsilon`` a random one, else the best."""
+    def look(self) -> None:
+        """Store the observations and judge them; on a GPU that is only launched."""
         replay, num_envs = self._replay, len(self.ages)
         replay.begin(self.observation, self.ages)
         current = replay.row * num_envs + np.arange(num_envs)
@@ -76,10 +78,15 @@ class Explorer:
             replay.note(self.numbers)
         self._run("act", self._act, replay.images(current))
         self._chosen.copy_(self._greedy, non_blocking=True)
+        if self._copied is not None:
+            self._copied.record()
+
+    def choose(self, epsilon: float, rng: np.random.Generator) -> None:
+        """Choose actions for what was looked at: with probability ``epsilon`` a random one, else the best."""
+        num_envs = len(self.ages)
         explore = rng.random(num_envs) < epsilon
         chance = rng.integers(0, self._network.num_actions, num_envs)
         if self._copied is not None:
-            self._copied.record()
             self._copied.synchronize()
         self.actions = np.where(explore, chance, self._chosen.numpy())
 

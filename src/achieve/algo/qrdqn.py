@@ -39,8 +39,10 @@ class QRDQNLearner:
         on_gpu = replay.device.type == "cuda"
         self._losses = torch.zeros(config.batch_size, device=replay.device)
         self._run = GraphRunner(self._state, enabled=graphs and on_gpu)
+        # Batches drawn and not learned from yet: their steps, and an update's inputs for each.
+        self._drawn: tuple[IntArray, list[tuple[Tensor, ...]]] = (np.zeros(0, dtype=np.int64), [])
         # Batches whose losses have not become priorities yet: their steps, and the losses on their way to the host.
-        self._pending: tuple[IntArray, Tensor] | None = None
+        self._pending: list[tuple[IntArray, Tensor]] = []
         self.update_target()
 
     def _state(self) -> list[Tensor]:
@@ -55,12 +57,17 @@ class QRDQNLearner:
         self.target.keep_weights()
 
     def learn(self, updates: int, rng: np.random.Generator, beta: float = 1.0) -> None:
-        """So many updates, of one batch each; on a GPU they are only launched.
+        """So many updates, of one batch each; on a GPU they are only launched."""
+        self.draw(updates, rng, beta)
+        self.launch()
 
-        All batches are drawn before the first update. With priorities, those of earlier calls count, but not those of
-        this one: they are read when the device is waited for anyway.
+    def draw(self, updates: int, rng: np.random.Generator, beta: float = 1.0) -> None:
+        """Draw the batches of the next :meth:`launch`, all before its first update, and bring them to the device.
+
+        With priorities, those count that have arrived without waiting: from all launches but the last.
         """
-        self._take_priorities()
+        self._take_priorities(all_but=1)
+        self._drawn = (np.zeros(0, dtype=np.int64), [])
         if not updates:
             return
         replay, size = self._replay, self._config.batch_size
@@ -71,19 +78,21 @@ class QRDQNLearner:
         both = np.concatenate([flat, steps.following])
         images, memory = replay.images(both).chunk(2), replay.memory(both).chunk(2)
         numbers = upload(np.stack([steps.returns, steps.discounts, weights.ravel()]), replay.device)
-        actions = upload(steps.actions, replay.device)
+        inputs = [*images, *memory, upload(steps.actions, replay.device)]
+        parts = [slice(start, start + size) for start in range(0, len(flat), size)]
+        self._drawn = (flat, [(*(tensor[part] for tensor in inputs), numbers[:, part]) for part in parts])
+
+    def launch(self) -> None:
+        """An update for each batch drawn."""
+        index, batches = self._drawn
         losses = []
-        for start in range(0, len(flat), size):
-            part = slice(start, start + size)
-            self._run(
-                "update",
-                self._update,
-                images[0][part], images[1][part], memory[0][part], memory[1][part], actions[part], numbers[:, part],
-            )  # fmt: skip
-            if replay.tree is not None:
+        for batch in batches:
+            self._run("update", self._update, *batch)
+            if self._replay.tree is not None:
                 losses.append(self._losses.clone())
-        if replay.tree is not None:
-            self._pending = (flat, _to_host(torch.cat(losses)))
+        if losses:
+            self._pending.append((index, _to_host(torch.cat(losses))))
+        self._drawn = (index, [])
 
     def _update(
         self, images: Tensor, following: Tensor, memory: Tensor, next_memory: Tensor, actions: Tensor, numbers: Tensor
@@ -101,12 +110,11 @@ class QRDQNLearner:
             self._losses.copy_(losses)
             self._totals.add(losses.mean(), grad_norm, quantiles.mean(), targets.mean(), returns.mean())
 
-    def _take_priorities(self) -> None:
-        """The losses of the last batches become their steps' priorities; they must have arrived."""
-        if self._pending is not None:
-            index, losses = self._pending
+    def _take_priorities(self, all_but: int = 0) -> None:
+        """Losses become the priorities of their steps, except for the newest; they must have arrived."""
+        while len(self._pending) > all_but:
+            index, losses = self._pending.pop(0)
             self._replay.set_priorities(index, np.nan_to_num(losses.double().numpy()))
-            self._pending = None
 
     def finish(self) -> dict[str, float]:
         """Wait for all updates. Returns the mean of each statistic since the last call."""

@@ -103,20 +103,23 @@ class QRDQNTrainer(BaseTrainer):
     def interact(self, rows: int | None = None) -> dict[str, float]:
         """Act and learn up to the next target update, or for so many rows. Returns the mean of each statistic.
 
-        At every step of the environments: choose actions, launch the updates that are due, and only then let the
-        environments step. On a GPU the updates run meanwhile; the next actions wait for them. So the order of
-        everything is that of a CPU, which does one after the other: actions are chosen with all updates before them,
-        and updates see all steps before the one under way.
+        At every step of the environments: look, draw the batches of the updates that are due, choose actions, launch
+        the updates, and only then let the environments step. On a GPU batches are drawn while it looks, and it learns
+        while the environments step; the next look waits for that. So the order of everything is that of a CPU, which
+        does one after the other: actions are chosen with all updates before them, and updates see all steps before the
+        one under way.
         """
         values, num_envs = self.config.qrdqn, self.config.env.num_envs
         for _ in range(self.config.rollout_length if rows is None else rows):
             self.check()
             taken = self._steps_taken()
-            self.explorer.look(self.epsilon, self.exploration)
+            self.explorer.look()
             due = (taken + num_envs) // values.replay_frequency - taken // values.replay_frequency
             beta = linear_schedule(taken, values.priority_beta, 1.0, self.config.total_steps)
             ready = self.learning and self.replay.drawable > 0
-            self.learner.learn(due if ready else 0, self.generators.shuffles, beta)
+            self.learner.draw(due if ready else 0, self.generators.shuffles, beta)
+            self.explorer.choose(self.epsilon, self.exploration)
+            self.learner.launch()
             self.explorer.step()
         return {**self.learner.finish(), "epsilon": self.epsilon, "stored": self.replay.stored}
 
