@@ -6,8 +6,10 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import gymnasium
 import numpy as np
 from gymnasium.vector import VectorEnv
+from gymnasium.vector.utils import batch_space
 
 
 class FinishedEpisodes(NamedTuple):
@@ -33,6 +35,20 @@ class WorldVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
 
     exact_resume: bool = True
     """Whether a loaded state continues bit for bit; where not, it continues with new episodes, on new worlds."""
+
+    _seeds: list[int]
+
+    def _offer(self, image_shape: tuple[int, ...], num_actions: int) -> None:
+        """Sets the spaces: byte images of that shape, so many actions."""
+        self.single_observation_space = gymnasium.spaces.Box(0, 255, image_shape, np.uint8)
+        self.single_action_space = gymnasium.spaces.Discrete(num_actions)
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Each environment's seed."""
+        return tuple(self._seeds)
 
     @property
     @abstractmethod

@@ -9,7 +9,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
-from gymnasium.vector.utils import batch_space
 
 from .. import arrays
 from ..base import FinishedEpisodes, WorldVecEnv
@@ -128,19 +127,11 @@ class CrafterVecEnv(WorldVecEnv):
         self._tick = 0
         self._episodes: list[FinishedEpisodes] = []
         self.render_mode = render_mode
-        self.single_observation_space = gymnasium.spaces.Box(0, 255, config.image_shape, np.uint8)
-        self.single_action_space = gymnasium.spaces.Discrete(len(ACTIONS))
-        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self._offer(config.image_shape, len(ACTIONS))
 
     @property
     def achievement_names(self) -> tuple[str, ...]:
         return ACHIEVEMENTS
-
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        """Each environment's seed."""
-        return tuple(self._seeds)
 
     @property
     def threads(self) -> int:

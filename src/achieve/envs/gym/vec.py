@@ -6,10 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
-from gymnasium.vector.utils import batch_space
 
 from .. import arrays
 from ..base import FinishedEpisodes, WorldVecEnv
@@ -77,19 +75,11 @@ class GymVecEnv(WorldVecEnv):
         self._next_episode = np.zeros(self.num_envs, np.int64)
         self._begun = False
         self._loaded = False
-        self.single_observation_space = gymnasium.spaces.Box(0, 255, self._about.image_shape, np.uint8)
-        self.single_action_space = gymnasium.spaces.Discrete(self._about.num_actions)
-        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self._offer(self._about.image_shape, self._about.num_actions)
 
     @property
     def achievement_names(self) -> tuple[str, ...]:
         return self._about.achievement_names
-
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        """Each environment's seed."""
-        return tuple(self._seeds)
 
     def reset(
         self,

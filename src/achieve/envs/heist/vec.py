@@ -9,7 +9,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
-from gymnasium.vector.utils import batch_space
 
 from .. import arrays
 from ..base import FinishedEpisodes, WorldVecEnv
@@ -68,19 +67,11 @@ class HeistVecEnv(WorldVecEnv):
         self._begun = False
         self._shown: np.ndarray | None = None
         self.render_mode = render_mode
-        self.single_observation_space = gymnasium.spaces.Box(0, 255, (SIZE, SIZE, 3), np.uint8)
-        self.single_action_space = gymnasium.spaces.Discrete(NUM_ACTIONS)
-        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self._offer((SIZE, SIZE, 3), NUM_ACTIONS)
 
     @property
     def achievement_names(self) -> tuple[str, ...]:
         return ACHIEVEMENTS
-
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        """Each game's seed."""
-        return tuple(self._seeds)
 
     def reset(
         self,

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
-from gymnasium.vector.utils import batch_space
 
 from .. import arrays
 from ..base import FinishedEpisodes, WorldVecEnv
@@ -76,19 +74,11 @@ class DoorKeyTreeVecEnv(WorldVecEnv):
         # The games count for themselves: this hears of an episode only when it has ended.
         self._counter = arrays.EpisodeCounter(n, len(self.achievement_names))
         self.render_mode = None
-        self.single_observation_space = gymnasium.spaces.Box(0, 255, (IMAGE, IMAGE, 3), np.uint8)
-        self.single_action_space = gymnasium.spaces.Discrete(NUM_ACTIONS)
-        self.observation_space = batch_space(self.single_observation_space, n)
-        self.action_space = batch_space(self.single_action_space, n)
+        self._offer((IMAGE, IMAGE, 3), NUM_ACTIONS)
 
     @property
     def achievement_names(self) -> tuple[str, ...]:
         return self.tree.achievement_names
-
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        """Each environment's seed."""
-        return tuple(self._seeds)
 
     def reset(
         self,
