@@ -38,6 +38,7 @@ class QRDQNLearner:
         self._totals = Totals(STATISTICS, replay.device)
         on_gpu = replay.device.type == "cuda"
         self._losses = torch.zeros(config.batch_size, device=replay.device)
+        self._ahead: dict[int, Tensor] = {}
         self._run = GraphRunner(self._state, enabled=graphs and on_gpu)
         # Batches drawn and not learned from yet: their steps, and an update's inputs for each.
         self._drawn: tuple[IntArray, list[tuple[Tensor, ...]]] = (np.zeros(0, dtype=np.int64), [])
@@ -64,7 +65,8 @@ class QRDQNLearner:
     def draw(self, updates: int, rng: np.random.Generator, beta: float = 1.0) -> None:
         """Draw the batches of the next :meth:`launch`, all before its first update, and bring them to the device.
 
-        With priorities, those count that have arrived without waiting: from all launches but the last.
+        There the target network already looks at the states they are bootstrapped from, as it does not change. With
+        priorities, those count that have arrived without waiting: from all launches but the last.
         """
         self._take_priorities(all_but=1)
         self._drawn = (np.zeros(0, dtype=np.int64), [])
@@ -78,9 +80,23 @@ class QRDQNLearner:
         both = np.concatenate([flat, steps.following])
         images, memory = replay.images(both).chunk(2), replay.memory(both).chunk(2)
         numbers = upload(np.stack([steps.returns, steps.discounts, weights.ravel()]), replay.device)
-        inputs = [*images, *memory, upload(steps.actions, replay.device)]
+        ahead = self._room_ahead(len(flat))
+        self._run(("ahead", len(flat)), self._look_ahead, images[1], memory[1])
+        inputs = [*images, *memory, ahead, upload(steps.actions, replay.device)]
         parts = [slice(start, start + size) for start in range(0, len(flat), size)]
         self._drawn = (flat, [(*(tensor[part] for tensor in inputs), numbers[:, part]) for part in parts])
+
+    def _room_ahead(self, count: int) -> Tensor:
+        """A fixed place for the target network's quantiles of so many states: captured graphs write there."""
+        if count not in self._ahead:
+            shape = (count, self.target.num_actions, self.target.num_quantiles)
+            self._ahead[count] = torch.zeros(shape, device=self._replay.device)
+        return self._ahead[count]
+
+    @torch.no_grad()
+    def _look_ahead(self, images: Tensor, memory: Tensor) -> None:
+        quantiles = self.target.quantiles(self.target.encode(images, kept=True), memory)
+        self._ahead[len(images)].copy_(quantiles)
 
     def launch(self) -> None:
         """An update for each batch drawn."""
@@ -95,12 +111,18 @@ class QRDQNLearner:
         self._drawn = (index, [])
 
     def _update(
-        self, images: Tensor, following: Tensor, memory: Tensor, next_memory: Tensor, actions: Tensor, numbers: Tensor
+        self,
+        images: Tensor,
+        following: Tensor,
+        memory: Tensor,
+        next_memory: Tensor,
+        ahead: Tensor,
+        actions: Tensor,
+        numbers: Tensor,
     ) -> None:
-        config, network, target = self._config, self._network, self.target
+        config, network = self._config, self._network
         returns, discounts, weights = numbers.unbind()
         with torch.no_grad():
-            ahead = target.quantiles(target.encode(following, kept=True), next_memory)
             judge = network.quantiles(network.encode(following), next_memory) if config.double else ahead
             targets = bellman_targets(returns, discounts, ahead, action_values(judge).argmax(1))
         quantiles = of_actions(network.quantiles(network.encode(images), memory), actions)
