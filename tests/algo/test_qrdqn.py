@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from achieve.config import ModelConfig, QRDQNConfig
-from achieve.nn.model import count_parameters, quantile_network
+from achieve.algo.qrdqn import QRDQNLearner
+from achieve.config import PRESETS, ModelConfig, QRDQNConfig
+from achieve.data.replay import Replay, ReplayShape
+from achieve.nn.model import ActorCritic, count_parameters, quantile_network
 from achieve.run.errors import DivergedError
 from tests.algo.recording import snapshot
-from tests.algo.replaying import CONFIG, MODEL, make_learner, make_network
+from tests.algo.replaying import CONFIG, MODEL, filled_replay, make_learner, make_network
 from tests.helpers.setup import ACTIONS
 from tests.oracles import network as literal
 from tests.oracles import quantile
@@ -82,9 +84,6 @@ def test_target_updates_copy_the_network_and_nothing_else_changes_it() -> None:
 
 
 def test_the_target_network_needs_no_auxiliary_nets() -> None:
-    from achieve.algo.qrdqn import QRDQNLearner
-    from tests.algo.replaying import filled_replay
-
     network = make_network(auxiliary=True)
     learner = QRDQNLearner(network, make_network(seed=1), filled_replay(), CONFIG, graphs=False)
     names = {name for name, _ in learner.target.named_parameters()}
@@ -171,9 +170,6 @@ def test_quantiles_of_the_network() -> None:
 
 
 def test_the_encoder_is_that_of_ppo() -> None:
-    from achieve.config import PRESETS
-    from achieve.nn.model import ActorCritic
-
     config = PRESETS["qrdqn-ad"]
     ours = quantile_network(config.model, config.qrdqn, (64, 64, 3), 17, auxiliary=True)
     theirs = ActorCritic(PRESETS["ad"].model, (64, 64, 3), 17, auxiliary=True)
@@ -190,3 +186,12 @@ def test_the_published_numbers() -> None:
     assert (values.gamma, values.batch_size, values.replay_frequency, values.target_update) == (0.95, 64, 4, 8000)
     assert (values.learning_rate, values.adam_eps, values.max_grad_norm) == (6.25e-5, 1.5e-4, 10.0)
     assert (values.replay_size, values.learning_starts) == (1_000_000, 20_000)
+
+
+def test_a_million_frames_take_less_than_13_gigabytes() -> None:
+    config = PRESETS["qrdqn"]
+    shape = ReplayShape(config.replay_rows, config.env.num_envs, (64, 64, 3))
+    small = Replay(replace(shape, rows=10), torch.device("cpu"), torch.device("cpu"))
+    beside = sum(array.nbytes for array in small.arrays().values()) / 10 * shape.rows
+    assert shape.rows * shape.num_envs == 1_000_000
+    assert 12e9 < shape.nbytes + beside < 13e9
