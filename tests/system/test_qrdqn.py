@@ -26,6 +26,7 @@ from achieve.run.errors import ConfigError
 from achieve.run.segments import Rows
 from achieve.run.weights import load_weights
 from achieve.trainers.qrdqn import QRDQNTrainer, make_replay
+from tests.conftest import Optional
 from tests.system.conftest import Command
 from tests.system.own_world import LIMIT
 from tests.system.processes import ROOT, Child, Nursery
@@ -265,6 +266,21 @@ def test_where_a_world_cannot_be_saved_its_episodes_end() -> None:
     assert second.envs.pop_episodes().tick.min() > 70
     first.close()
     second.close()
+
+
+@pytest.mark.parametrize(("world", "package"), [("minigrid", "minigrid"), ("heist", "procgen")])
+def test_other_worlds(
+    world: str, package: str, optional: Optional, achieve: Command, settings: Path, tmp_path: Path
+) -> None:
+    optional.module(package)
+    folder = tmp_path / "run"
+    command = ("train", "--config", settings, "--env", world, "--folder", folder, "--no-report", "--quiet")
+    code, _, err = achieve(*command, "--total-steps", 512, "--qrdqn.learning-starts", 256)
+    assert (code, err) == (0, "")
+    assert read(folder / "summary.json")["steps"] == 512
+    last = [row for row in rows(folder / "metrics.jsonl") if row["kind"] == "qrdqn"][-1]
+    assert last["updates"] == BETWEEN / 4 and np.isfinite(last["loss"])
+    assert load_agent(folder).config.env.name == world
 
 
 @pytest.mark.parametrize(
