@@ -13,7 +13,8 @@ STAMP := $(VENV)/.installed
 # what it imports are installed as they are.
 HEIST_STAMP := $(VENV)/.heist-installed
 HEIST := procgen-mirror==0.10.7 gym3==0.3.3 gym==0.26.2 cffi==2.1.1 pycparser==3.12
-PYTEST_ARGS ?=
+# Two workers, a file to each at a time; PYTEST_ARGS= runs the tests one by one.
+PYTEST_ARGS ?= -n 2 --dist loadfile
 TRAIN_ARGS ?=
 BENCH_ARGS ?=
 
@@ -42,10 +43,10 @@ types: $(STAMP)
 	$(BIN)/mypy
 
 test: lint types heist
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 test-long: lint types heist
-	$(BIN)/python -m pytest -m 'not gpu' $(PYTEST_ARGS)
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -m 'not gpu' $(PYTEST_ARGS)
 
 train: $(STAMP)
 	$(BIN)/achieve train --preset quick $(TRAIN_ARGS)

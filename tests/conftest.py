@@ -9,6 +9,9 @@ from typing import NoReturn
 
 import pytest
 
+# A console made while this is set keeps that width; without, it looks each time, as tests of widths want.
+os.environ.pop("COLUMNS", None)
+
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
 

@@ -147,4 +147,4 @@ def _worlds(seeds: list[int], episodes: int) -> Iterator[int]:
 
 def _most_episodes(config: TrainConfig) -> int:
     """More episodes than one environment can have started: each has a step at least."""
-    return config.num_rollouts * config.algo.rollout_length + 1
+    return config.num_rollouts * config.rollout_length + 1
