@@ -141,6 +141,7 @@ class Workspace:
         self._parts: list[Any] = [view, job]
         self._give(shop, "gradients", 3 * int(batch.terrain.record["num_vertices"][0]), np.float64)
         self._give(shop, "land", batch.config.area[0] * batch.config.area[1], np.uint16)
+        self._give(shop, "surveyed", batch.config.area[0], np.int64)
         shop["ticket"] = CLOSED
         self._give(easel, "lit", tiles * int(shape["tile_bytes"]), np.uint8)
         self._give(easel, "is_lit", tiles, np.uint8)

@@ -65,9 +65,9 @@ FLAT_GRADIENTS = GRADIENTS.ravel()
 
 WORKSHOP = np.dtype(
     [
-        # Changed by several threads, only atomically; see `worldgen.survey`.
-        ("ticket", np.int64),
-        ("surveyed", np.int64),
+        # Changed by several threads, only atomically; see `worldgen.open_survey`.
+        ("ticket", np.int64),  # the next column to take
+        ("surveyed", np.int64),  # int64[width]: columns whose land is known
         ("gradients", np.int64),  # float64[num_vertices, 3]: this world's, at each distinct vertex
         ("land", np.int64),  # uint16[width, height]: what noise alone decides, see `worldgen.land`
         ("perm", np.uint8, (256,)),

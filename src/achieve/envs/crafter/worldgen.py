@@ -1,7 +1,7 @@
 """A new world: the land as noise has it, what chance makes of it, then cows, zombies and skeletons.
 
 Only chance depends on the order of cells. The land (`land`) is a pure function of place and seed, so it is surveyed
-first, column by column, and threads that have nothing else to do can take columns.
+column by column ahead of it, and threads that have nothing else to do can take columns.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ MATERIAL = 15
 MAY_BE_TREE, MAY_BE_COAL, MAY_BE_IRON, MAY_BE_DIAMOND, TUNNEL = 16, 32, 64, 128, 256
 
 assert WORKSHOP.fields is not None
-COLUMN_TICKET, SURVEYED = WORKSHOP.fields["ticket"][1], WORKSHOP.fields["surveyed"][1]
+COLUMN_TICKET = WORKSHOP.fields["ticket"][1]
 CLOSED = 1 << 40
 """A ticket counter that no column is left for."""
 PATIENCE = 1000
@@ -73,8 +73,9 @@ PATIENCE = 1000
 def worldgen(world: World, terrain: Terrain, shop: Workshop) -> None:
     permutation(randint(world, 2**31 - 1), shop.perm, shop.source)
     look_up_gradients(terrain, shop)
-    survey(terrain, shop)
+    open_survey(terrain, shop)
     for x in range(world.width):
+        await_survey(terrain, shop, x)
         for y in range(world.height):
             set_ground(world, x, y, generate_material(world, terrain, shop, x, y))
     count_materials(world)
@@ -83,43 +84,47 @@ def worldgen(world: World, terrain: Terrain, shop: Workshop) -> None:
             generate_object(world, terrain, shop, x, y)
 
 
-def survey(terrain: Terrain, shop: Workshop) -> None:
-    """Looks at the land of all cells; idle threads take part."""
-    if terrain.blocks == 0:  # the room for evaluating noise directly is one thread's
-        for x in range(terrain.width):
-            survey_column(terrain, shop, x)
-        return
-    counters = address_of(shop)
-    atomic_swap(counters + SURVEYED, 0)
-    atomic_swap(counters + COLUMN_TICKET, 0)
-    help_survey(terrain, shop)
+def open_survey(terrain: Terrain, shop: Workshop) -> None:
+    """Lets idle threads look at the land of columns, from the first to the last."""
+    for x in range(terrain.width):
+        atomic_swap(shop.surveyed + 8 * x, 0)
+    if terrain.blocks != 0:  # the room for evaluating noise directly is one thread's
+        atomic_swap(address_of(shop) + COLUMN_TICKET, 0)
+
+
+def await_survey(terrain: Terrain, shop: Workshop, x: int) -> None:
+    """Returns when a column is surveyed; until then surveys columns that nobody has taken."""
     waited = 0
-    while atomic_load(counters + SURVEYED) < terrain.width:
-        waited += 1
-        if waited > PATIENCE:
-            give_way()
+    while atomic_load(shop.surveyed + 8 * x) == 0:
+        if terrain.blocks == 0:
+            survey_column(terrain, shop, x)
+        elif help_survey(terrain, shop):
+            waited = 0
         else:
-            relax()
+            waited += 1
+            if waited > PATIENCE:
+                give_way()
+            else:
+                relax()
 
 
 def help_survey(terrain: Terrain, shop: Workshop) -> bool:
-    """Takes columns while there are any; whether there were."""
-    counters = address_of(shop)
-    helped = False
-    while atomic_load(counters + COLUMN_TICKET) < terrain.width:
-        x = atomic_add(counters + COLUMN_TICKET, 1)
-        if x >= terrain.width:
-            break
-        survey_column(terrain, shop, x)
-        atomic_add(counters + SURVEYED, 1)
-        helped = True
-    return helped
+    """Surveys a column, if there is one left to take."""
+    ticket = address_of(shop) + COLUMN_TICKET
+    if atomic_load(ticket) >= terrain.width:
+        return False
+    x = atomic_add(ticket, 1)
+    if x >= terrain.width:
+        return False
+    survey_column(terrain, shop, x)
+    return True
 
 
 def survey_column(terrain: Terrain, shop: Workshop, x: int) -> None:
     lands = array_at(shop.land, np.uint16, terrain.width * terrain.height)
     for y in range(terrain.height):
         lands[x * terrain.height + y] = land(terrain, shop, x, y)
+    atomic_swap(shop.surveyed + 8 * x, 1)
 
 
 def land_at(terrain: Terrain, shop: Workshop, x: int, y: int) -> Int:
