@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -228,14 +229,21 @@ def describe_agent(config: TrainConfig, image_shape: tuple[int, int, int], num_a
     return {"agent": json.dumps(about)}
 
 
-def export_agent(source: str | Path, path: str | Path) -> str:
-    """Write the acting weights alone, in half precision: what acting needs, in a small file. Returns its SHA-256."""
-    tensors, about = _read(source)
+def save_acting(path: str | Path, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> str:
+    """Write the acting weights alone, in half precision. Returns the file's SHA-256."""
     acting = {
         # The normaliser's three scalars cost nothing and lose digits.
         name: t if name.startswith("normalizer.") else t.half()
         for name, t in tensors.items()
         if not name.startswith(AUXILIARY)
     }
-    return save_weights(Path(path), acting, {"agent": json.dumps(about)})
+    return save_weights(Path(path), acting, about)
 
+
+def export_agent(source: str | Path, path: str | Path) -> str:
+    """Write an agent's acting weights alone, in half precision: what acting needs, in a small file.
+
+    Returns its SHA-256.
+    """
+    tensors, about = _read(source)
+    return save_acting(path, tensors, {"agent": json.dumps(about)})

@@ -217,6 +217,8 @@ class TrainConfig:
     """With `qrdqn`: save the replay too. Without it, a continued run first fills a new one, and is another run."""
     replay_device: Literal["auto", "gpu", "host"] = "auto"
     """With `qrdqn`: where frames are kept; `auto` takes the GPU if they fit twice."""
+    snapshots: int = 0
+    """Keep the acting weights of the beginning and after each of so many equal parts of the run, in `snapshots/`."""
     tensorboard: bool = False
     """Also write TensorBoard logs into the run folder (extra `tensorboard`)."""
     wandb: bool = False
@@ -250,6 +252,12 @@ class TrainConfig:
         return self.distill.rollouts_per_phase if self.distill.enabled and self.learner == "ppo" else 1
 
     @property
+    def snapshot_rollouts(self) -> frozenset[int]:
+        """Rollouts after which weights are kept: none, or the beginning and the end of `snapshots` equal parts."""
+        parts = self.snapshots
+        return frozenset(-(-self.num_rollouts * part // parts) for part in range(parts + 1)) if parts else frozenset()
+
+    @property
     def replay_rows(self) -> int:
         """Vector steps the replay holds."""
         return self.qrdqn.replay_size // self.env.num_envs
@@ -258,6 +266,7 @@ class TrainConfig:
 # Fields that say how and where a run is computed, not what is computed: a run may be resumed with others.
 RUNTIME_FIELDS = (
     "device", "torch_threads", "tensorboard", "wandb", "checkpoint_every", "checkpoint_replay", "replay_device",
+    "snapshots",
 )  # fmt: skip
 # Fields that say nothing about a run of the other learner.
 _OF_PPO = ("algo",)
@@ -428,6 +437,7 @@ def validate(config: TrainConfig) -> None:
     )
     not_negative(
         seed=config.seed,
+        snapshots=config.snapshots,
         env__unlock_threshold=config.env.unlock_threshold,
         algo__clip_coef=algo.clip_coef,
         algo__vf_coef=algo.vf_coef,
@@ -510,8 +520,11 @@ def to_dict(config: TrainConfig) -> dict[str, Any]:
     tree = typing.cast(dict[str, Any], plain(dataclasses.asdict(config)))
     for name in _OF_QRDQN if config.learner == "ppo" else _OF_PPO:
         del tree[name]
+    # So that a config from before these settings still is the same config.
     if not config.env.options:
-        del tree["env"]["options"]  # so that a config from before there were options still is the same config
+        del tree["env"]["options"]
+    if not config.snapshots:
+        del tree["snapshots"]
     return tree
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from achieve.agent import describe_agent
+from achieve.agent import describe_agent, save_acting
 from achieve.analysis.episodes import load_episodes
 from achieve.analysis.score import score_run
 from achieve.config import PRESETS, RUNTIME_FIELDS, EnvConfig, TrainConfig, to_dict, validate
@@ -112,7 +112,7 @@ def train(
         trainer.seconds["start"] = (
             trainer.seconds.get("start", 0.0) + time.perf_counter() - began
         )
-        journal = Journal(trainer, episodes, metrics, trackers, writer, progress)
+        journal = Journal(trainer, run, episodes, metrics, trackers, writer, progress)
         _learn(trainer, journal)
         writer.wait()
         episodes.sync()
@@ -123,6 +123,7 @@ def train(
 
 
 def _learn(trainer: BaseTrainer, journal: Journal) -> None:
+    journal.snapshot()
     if isinstance(trainer, QRDQNTrainer):
         _learn_qrdqn(trainer, journal)
     else:
@@ -137,6 +138,7 @@ class Journal:
     def __init__(
         self,
         trainer: BaseTrainer,
+        run: RunFolder,
         episodes: JsonlWriter,
         metrics: JsonlWriter,
         trackers: list[Tracker],
@@ -144,6 +146,7 @@ class Journal:
         progress: Progress | None,
     ) -> None:
         self._trainer = trainer
+        self._run = run
         self._episodes = episodes
         self._metrics = metrics
         self._trackers = trackers
@@ -183,6 +186,13 @@ class Journal:
         )
         trainer.tally.add(finished)
 
+    def snapshot(self) -> None:
+        """Keep the acting weights, where the config wants them kept."""
+        trainer = self._trainer
+        if trainer.rollouts in trainer.config.snapshot_rollouts:
+            about = describe_agent(trainer.config, trainer.image_shape, trainer.num_actions)
+            save_acting(self._run.snapshot(trainer.step), trainer.network.state_dict(), about)
+
     def checkpoint(self) -> None:
         """Save the run as it is now."""
         with self._trainer.timed("checkpoint"):
@@ -218,6 +228,7 @@ def _learn_ppo(trainer: Trainer, journal: Journal) -> None:
             with trainer.timed("distill"):
                 report = trainer.distiller.run(generators.shuffles, generators.actions)
             journal.log("distill", {**report.as_dict(), **_resources(trainer, "distill")})
+        journal.snapshot()
         if buffer.full:
             buffer.clear()
             last = trainer.rollouts == config.num_rollouts
@@ -243,6 +254,7 @@ def _learn_qrdqn(trainer: QRDQNTrainer, journal: Journal) -> None:
                 report = trainer.distil()
             journal.log("distill", {**report.as_dict(), **_resources(trainer, "distill")})
         trainer.learner.update_target()
+        journal.snapshot()
         if trainer.rollouts % config.checkpoint_every == 0 or trainer.rollouts == config.num_rollouts:
             journal.checkpoint()
 

@@ -11,13 +11,13 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from achieve import load_agent, make_vec
+from achieve import load_agent, make_vec, train
 from achieve.agent import AUXILIARY, Agent, export_agent
 from achieve.run.checkpoint import load_checkpoint, save_checkpoint
 from achieve.run.errors import RunFolderError
 from achieve.run.weights import file_sha256, load_weights, save_weights
 from achieve.train import Trainer
-from tests.system.tiny import NUM_ENVS, ROLLOUT, ROLLOUTS_PER_PHASE, tiny_config
+from tests.system.tiny import NUM_ENVS, ROLLOUT, ROLLOUTS_PER_PHASE, STEPS, tiny_config
 
 ACTIONS = 17
 PLAYED = ROLLOUT * ROLLOUTS_PER_PHASE
@@ -205,6 +205,25 @@ def test_export_of_an_unfinished_run_and_of_an_export(
     assert load_agent(tmp_path / "early.safetensors").config == tiny_config()
     once = export_agent(finished, tmp_path / "once.safetensors")
     assert export_agent(tmp_path / "once.safetensors", tmp_path / "twice.safetensors") == once
+
+
+def test_snapshots_along_the_way(finished: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train(tiny_config(snapshots=5), run, quiet=True)
+    assert (run / "episodes.jsonl").read_bytes() == (finished / "episodes.jsonl").read_bytes()
+    # 12 rollouts in five parts, each rounded up.
+    steps = [rollouts * STEPS // 12 for rollouts in (0, 3, 5, 8, 10, 12)]
+    kept = {int(file.stem): load_weights(file)[0] for file in (run / "snapshots").iterdir()}
+    assert sorted(kept) == steps
+    fresh = Trainer(tiny_config()).network.state_dict()
+    export_agent(run, tmp_path / "new" / "last.safetensors")
+    last, _ = load_weights(tmp_path / "new" / "last.safetensors")
+    for name, tensor in last.items():
+        torch.testing.assert_close(kept[0][name], fresh[name].to(tensor.dtype), rtol=0, atol=0)
+        torch.testing.assert_close(kept[STEPS][name], tensor, rtol=0, atol=0)
+    assert any((kept[steps[1]][name] != kept[steps[2]][name]).any() for name in last)
+    # A run may ask for them when it is continued, and one that does not is the same run.
+    assert train(tiny_config(), run, quiet=True)["steps"] == STEPS
 
 
 def test_weights_of_something_else(finished: Path, tmp_path: Path) -> None:

@@ -93,6 +93,10 @@ class RunFolder:
     def weights(self) -> Path:
         return self.path / "weights.safetensors"
 
+    def snapshot(self, step: int) -> Path:
+        """Acting weights kept along the way."""
+        return self.path / "snapshots" / f"{step}.safetensors"
+
     @property
     def summary(self) -> Path:
         return self.path / "summary.json"
