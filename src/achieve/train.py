@@ -28,6 +28,7 @@ from achieve.run.checkpoint import CheckpointWriter, load_checkpoint
 from achieve.run.folder import RunFolder, read_summary
 from achieve.run.hardware import describe
 from achieve.run.logs import JsonlWriter, episode_rows
+from achieve.run.neighbours import Neighbours, device_key
 from achieve.run.progress import Progress
 from achieve.run.signals import StopRequest
 from achieve.run.trackers import TensorBoardTracker, Tracker, WandbTracker
@@ -81,6 +82,8 @@ def train(
         with _forgotten_on_failure(run):
             trainer = make_trainer(config, check)
         stack.callback(trainer.close)
+        neighbours = Neighbours(device_key(trainer.device))
+        stack.callback(neighbours.close)
         way_on = f"The run in {path} is whole up to its last checkpoint; the same command continues it."
         stack.enter_context(playing(way_on))
         episodes = stack.enter_context(JsonlWriter(run.episodes))
@@ -112,12 +115,12 @@ def train(
         trainer.seconds["start"] = (
             trainer.seconds.get("start", 0.0) + time.perf_counter() - began
         )
-        journal = Journal(trainer, run, episodes, metrics, trackers, writer, progress)
+        journal = Journal(trainer, run, neighbours, episodes, metrics, trackers, writer, progress)
         _learn(trainer, journal)
         writer.wait()
         episodes.sync()
         metrics.sync()
-        summary = _finish(trainer, run)
+        summary = _finish(trainer, run, neighbours)
         trainer.tidy_up()
         return summary
 
@@ -139,6 +142,7 @@ class Journal:
         self,
         trainer: BaseTrainer,
         run: RunFolder,
+        neighbours: Neighbours,
         episodes: JsonlWriter,
         metrics: JsonlWriter,
         trackers: list[Tracker],
@@ -147,6 +151,7 @@ class Journal:
     ) -> None:
         self._trainer = trainer
         self._run = run
+        self._neighbours = neighbours
         self._episodes = episodes
         self._metrics = metrics
         self._trackers = trackers
@@ -156,6 +161,7 @@ class Journal:
     def log(self, kind: str, values: dict[str, Any]) -> None:
         """A line of metrics."""
         step = self._trainer.step
+        values = {**values, "runs_at_once": self._neighbours.count()}
         self._metrics.write({"kind": kind, "step": step, **values})
         for tracker in self._trackers:
             tracker.log(step, {f"{kind}/{name}": value for name, value in values.items()})
@@ -259,7 +265,7 @@ def _learn_qrdqn(trainer: QRDQNTrainer, journal: Journal) -> None:
             journal.checkpoint()
 
 
-def _finish(trainer: BaseTrainer, run: RunFolder) -> dict[str, Any]:
+def _finish(trainer: BaseTrainer, run: RunFolder, neighbours: Neighbours) -> dict[str, Any]:
     """Weights, then the summary: its presence says that the run is complete."""
     config = trainer.config
     about = describe_agent(config, trainer.image_shape, trainer.num_actions)
@@ -274,6 +280,7 @@ def _finish(trainer: BaseTrainer, run: RunFolder) -> dict[str, Any]:
         **score.as_dict(),
         "seconds": {**trainer.seconds, "total": total},
         "steps_per_second": trainer.step / total,
+        "runs_at_once": round(neighbours.mean, 1),
         "arithmetic": trainer.arithmetic,
         "weights_sha256": digest,
         **_memory(trainer),

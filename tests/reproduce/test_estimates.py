@@ -39,6 +39,9 @@ def test_a_finished_run_of_this_machine_is_a_measurement_and_another_machines_is
     facts = {"cores": 16, "gpus": [{"name": "NVIDIA H200"}]}
     write_run(tmp_path, run, summary={"preset": "ad", "steps_per_second": 1234.0, "machine": facts})
     assert Measurements(tmp_path, H200).rate("ad") == (1234.0, 1.0, "as ad-s0")
+    shared = {"preset": "ad", "steps_per_second": 400.0, "machine": facts, "runs_at_once": 4.5}
+    write_run(tmp_path / "shared", run, summary=shared)
+    assert Measurements(tmp_path / "shared", H200).rate("ad") == (400.0, 4.5, "as ad-s0")
     other = Measurements(tmp_path, Machine(16, ("NVIDIA A100",))).rate("ad")
     assert other and other.source.startswith("as on one H200")
 

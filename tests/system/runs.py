@@ -19,7 +19,7 @@ FILES = {
     "summary.json",
 }
 # What depends on when, where and how fast, not on what was computed.
-CLOCK = ("seconds", "steps_per_second", "host_gib", "gpu_gib", "machine", "versions", "commit")
+CLOCK = ("seconds", "steps_per_second", "runs_at_once", "host_gib", "gpu_gib", "machine", "versions", "commit")
 
 
 def checkpoint_file(folder: Path) -> Path:

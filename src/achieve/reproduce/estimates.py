@@ -81,7 +81,8 @@ class Measurements:
             try:
                 summary = read_summary(path) or {}
                 if summary.get("preset") == preset and Machine.of(summary["machine"]) == self.machine:
-                    return Rate(float(summary["steps_per_second"]), 1.0, f"as {path.name}")
+                    at_once = float(summary.get("runs_at_once", 1.0))
+                    return Rate(float(summary["steps_per_second"]), at_once, f"as {path.name}")
             except (AchieveError, KeyError, TypeError, AttributeError, ValueError):
                 continue  # an estimate is not worth a refusal; the plan has checked the runs it needs
         return None

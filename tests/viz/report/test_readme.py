@@ -15,8 +15,8 @@ from achieve.cli import main
 from achieve.run.errors import ConfigError
 from achieve.viz.report import build
 from achieve.viz.report.gather import Gathered, gather
-from achieve.viz.report.readme import PICTURE, draw, renewed, stamp_of, update
-from achieve.viz.report.table import to_csv, to_html
+from achieve.viz.report.readme import PICTURE, draw, renewed, results_table, stamp_of, update
+from achieve.viz.report.table import MeanStd, to_csv, to_html
 from tests.viz.report.runs import make_run, score
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -123,3 +123,23 @@ def test_command_renews_readmes(
     assert "README.md: renewed" in capsys.readouterr().out
     assert main(["report", "--readme", "missing.md"]) == 2
     assert "missing.md cannot be renewed: No such file" in capsys.readouterr().err
+
+
+def test_times_are_those_of_the_least_crowded_runs(tmp_path: Path) -> None:
+    crowds: list[tuple[float, dict[str, float]]] = [
+        (60.0, {}), (600.0, {"runs_at_once": 7}), (120.0, {"runs_at_once": 1.2}),
+    ]  # fmt: skip
+    for seed, (seconds, beside) in enumerate(crowds):
+        make_run(tmp_path / f"ad-s{seed}", "ad", seed, summary={"seconds": {"total": seconds}, **beside})
+    make_run(tmp_path / "ppo-s0", "ppo", summary={"seconds": {"total": 240.0}, "runs_at_once": 3})
+    gathered = gather([tmp_path])
+    rows = {row[0].split(":")[0]: row for row in csv.reader(to_csv(results_table(gathered)).splitlines())}
+    names = dict(zip(rows.pop("agent"), range(100), strict=False))
+    shown = {name: [float(row[names[key]]) for key in ("minutes", "at_once")] for name, row in rows.items()}
+    assert shown == {"`ad`": [1.5, 1.1], "`ppo`": [4.0, 3.0]}
+    sections, _ = build(gathered)
+    hardware = next(table for section in sections for table in section.tables if table.name == "hardware")
+    told = [(row[0], row[3], row[4]) for row in hardware.rows]
+    assert told == [
+        ("ad", 2, MeanStd(1.1, digits=1)), ("ad", 1, MeanStd(7, digits=0)), ("ppo", 1, MeanStd(3, digits=0)),
+    ]  # fmt: skip

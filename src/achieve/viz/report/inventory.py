@@ -28,6 +28,7 @@ def runs_section(gathered: Gathered) -> Section:
         Column("score", "score or success %", MeanStd),
         Column("reward", "reward", MeanStd),
         Column("minutes", "minutes", MeanStd),
+        Column("at_once", "at once", MeanStd),
         Column("counted", "counted"),
     ]
     runs = sorted(gathered.runs, key=lambda run: (run.world.name, run.preset, run.seed))
@@ -43,6 +44,7 @@ def runs_section(gathered: Gathered) -> Section:
             estimate([run.score.score], missing=none),
             estimate([run.score.reward], missing=none),
             estimate(minutes([run]), digits=1, missing=UNKNOWN),
+            company([run]),
             f"no: {run.uncounted}" if run.uncounted else "yes",
         ]
         for run in runs
@@ -51,7 +53,8 @@ def runs_section(gathered: Gathered) -> Section:
     return Section(
         key="runs",
         title="All runs",
-        about="A run counts if it goes as far as the published ones, with its preset's settings; a seed counts once.",
+        about="A run counts if it goes as far as the published ones, with its preset's settings; a seed counts once. "
+        "At once: the runs that shared its device, itself included, on average.",
         tables=[Table("runs", "All runs", columns, rows)] if rows else [],
         folded=[("The command of each run", commands)] if rows else [],
         missing=None if rows else "No run was found.",
@@ -60,16 +63,18 @@ def runs_section(gathered: Gathered) -> Section:
 
 def hardware_section(gathered: Gathered) -> Section:
     """Time and memory by preset and machine, from what complete runs recorded."""
-    groups: dict[tuple[str, str, str], list[Run]] = {}
-    for run in sorted(gathered.runs, key=lambda run: (run.world.name, run.preset)):
+    groups: dict[tuple[str, str, str, int], list[Run]] = {}
+    for run in sorted(gathered.runs, key=lambda run: (run.world.name, run.preset, at_once(run))):
         if run.summary.get("seconds"):
             machine = run.summary.get("machine")
-            groups.setdefault((run.preset, run.world.title, one_line(machine) if machine else ""), []).append(run)
+            where = one_line(machine) if machine else ""
+            groups.setdefault((run.preset, run.world.title, where, round(at_once(run))), []).append(run)
     columns = [
         Column("preset", "preset"),
         Column("world", "world"),
         Column("machine", "machine"),
         Column("runs", "runs", int),
+        Column("at_once", "at once", MeanStd),
         Column("minutes", "minutes a run", MeanStd),
         Column("rate", "steps per second", MeanStd),
         Column("gpu_gib", "GPU GiB", MeanStd),
@@ -83,6 +88,7 @@ def hardware_section(gathered: Gathered) -> Section:
             world,
             machine or UNKNOWN,
             len(runs),
+            company(runs),
             estimate(minutes(runs), digits=1, missing=UNKNOWN),
             estimate(_recorded(runs, "steps_per_second"), digits=0, missing=UNKNOWN),
             estimate(_recorded(runs, "gpu_gib"), digits=1, missing=UNKNOWN),
@@ -90,14 +96,14 @@ def hardware_section(gathered: Gathered) -> Section:
             _words(run.summary.get("arithmetic") for run in runs),
             _words(run.summary.get("versions", {}).get("torch") for run in runs),
         ]
-        for (preset, world, machine), runs in groups.items()
+        for (preset, world, machine, _), runs in groups.items()
     ]
     hours = sum(minutes(gathered.runs)) / 60
     phases = _phases(gathered.runs)
     return Section(
         key="hardware",
         title="Hardware and time",
-        about="Wall time of whole runs with start-up, as each recorded it; runs may have shared a machine.",
+        about="Wall time of whole runs with start-up, as each recorded it, and how many runs shared the device.",
         tables=[Table("hardware", "Hardware and time", columns, rows), *([phases] if phases else [])] if rows else [],
         notes=[f"{hours:.1f} hours of training stand behind the complete runs."] if rows else [],
         missing=None if rows else "No complete run recorded its time.",
@@ -135,6 +141,27 @@ def minutes(runs: Sequence[Run]) -> list[float]:
     return [total / 60 for total in totals if isinstance(total, int | float)]
 
 
+def at_once(run: Run) -> float:
+    """The runs that shared its device on average, itself included; a run that does not say so was alone."""
+    value = run.summary.get("runs_at_once", 1.0)
+    return float(value) if isinstance(value, int | float) else 1.0
+
+
+def least_shared(runs: Sequence[Run]) -> list[Run]:
+    """Those with the fewest others beside them: their times say most about the method."""
+    timed = [run for run in runs if minutes([run])]
+    fewest = min((round(at_once(run)) for run in timed), default=1)
+    return [run for run in timed if round(at_once(run)) == fewest]
+
+
+def company(runs: Sequence[Run]) -> Cell:
+    """How many runs shared the device at once, on average."""
+    values = [at_once(run) for run in runs if minutes([run])]
+    if not values:
+        return UNKNOWN
+    return MeanStd(sum(values) / len(values), digits=0 if all(value.is_integer() for value in values) else 1)
+
+
 def _recorded(runs: Sequence[Run], key: str) -> list[float]:
     values = [run.summary.get(key) for run in runs]
     return [float(value) for value in values if isinstance(value, int | float)]
@@ -150,11 +177,12 @@ def _words(values: Any) -> Cell:
 
 
 def _phases(runs: Sequence[Run]) -> Table | None:
-    """Where the time went, in seconds a run."""
-    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    """Where the time went, in seconds a run, in the runs with the fewest others beside them."""
+    timed: dict[tuple[str, str], list[Run]] = {}
     for run in sorted(runs, key=lambda run: (run.world.name, run.preset)):
-        if seconds := _table(run.summary.get("seconds")):
-            groups.setdefault((run.preset, run.world.title), []).append(seconds)
+        timed.setdefault((run.preset, run.world.title), []).append(run)
+    groups = {key: [_table(run.summary["seconds"]) for run in least_shared(some)] for key, some in timed.items()}
+    groups = {key: some for key, some in groups.items() if some}
     names = list(dict.fromkeys(name for some in groups.values() for seconds in some for name in seconds))
     names = [name for name in names if name != "total"]
     if not names:

@@ -20,7 +20,7 @@ from achieve.run.files import atomic_file, reason
 from achieve.viz.report.experiments import method, printed
 from achieve.viz.report.figures import compact, curves
 from achieve.viz.report.gather import Gathered, Run
-from achieve.viz.report.inventory import minutes, runs_section
+from achieve.viz.report.inventory import company, least_shared, minutes, runs_section
 from achieve.viz.report.table import Cell, Column, MeanStd, Missing, Table, estimate, to_markdown
 
 PICTURE = Path("docs/images/results.png")
@@ -31,8 +31,9 @@ STAMP = "Data"
 """The entry of the picture's metadata that tells of which data it was drawn."""
 
 NOTE = """\
-± is the population deviation over seeds; published figures are of 10. Table and picture are written from the episode
-logs by `achieve report results --readme README.md`, which also writes a page with every table and figure
+± is the population deviation over seeds; published figures are of 10. Minutes are those of the runs with the fewest
+others beside them on the device; "at once" is how many that were. Table and picture are written from the episode logs
+by `achieve report results --readme README.md`, which also writes a page with every table and figure
 ([docs/report](docs/report/index.html))."""
 
 _BLOCK = re.compile(r"(<!-- (?P<name>\w+):begin -->\n).*?(<!-- (?P=name):end -->)", re.DOTALL)
@@ -102,6 +103,7 @@ def results_table(gathered: Gathered) -> Table:
         Column("published_reward", "published", MeanStd),
         Column("seeds", "seeds", int),
         Column("minutes", "minutes a run", MeanStd),
+        Column("at_once", "at once", MeanStd),
         Column("machine", "on"),
     ]
     return Table("results", "Results", columns, rows)
@@ -153,7 +155,8 @@ def _figures(entry: Published, runs: Sequence[Run]) -> list[Cell]:
         estimate([run.score.reward for run in runs]),
         printed(entry.reward),
         len(runs),
-        estimate(minutes(runs), digits=1, missing=unknown),
+        estimate(minutes(least_shared(runs)), digits=1, missing=unknown),
+        company(least_shared(runs)) if least_shared(runs) else unknown,
         _cards(runs),
     ]
 
