@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from achieve.agent import AUXILIARY, load_agent
-from achieve.config import TrainConfig, from_dict, get_preset, to_dict
+from achieve.config import TrainConfig, from_dict, to_dict
 from achieve.nn.model import AchievementNetwork
+from achieve.presets import get_preset
 from achieve.run.errors import AchieveError
 from achieve.run.hardware import machine, one_line, versions
 from achieve.trainers.base import BaseTrainer, resolve_device

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 import achieve
-from achieve import commands
+from achieve import commands, presets
 from achieve import config as configs
 from achieve.commands import console, parse, say
 from achieve.envs import find_world
@@ -188,7 +188,7 @@ def train_command(arguments: list[str]) -> None:
     source, preset = _value_of("--config", arguments), _value_of("--preset", arguments)
     if source is not None and preset is not None:
         raise ConfigError("give --config or --preset, not both: a saved config names its preset")
-    base = configs.get_preset(preset or "ad") if source is None else _saved_config(Path(source))
+    base = presets.get_preset(preset or "ad") if source is None else _saved_config(Path(source))
     base = _in_world(base, _value_of("--env", arguments), _value_of("--env.name", arguments))
     default = TrainArguments(train=base)
     parsed: TrainArguments = parse(TrainArguments, "train", arguments, default)
@@ -375,7 +375,7 @@ def bench_command(arguments: list[str]) -> None:
 def presets_command(arguments: list[str]) -> None:
     parse(PresetArguments, "presets", arguments)
     table = Table(box=None, show_header=False, pad_edge=False)
-    for name, about in configs.DESCRIPTIONS.items():
+    for name, about in presets.DESCRIPTIONS.items():
         table.add_row(f"[bold]{name}[/]", about)
     console.print(table)
 

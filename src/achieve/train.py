@@ -22,8 +22,9 @@ import torch
 from achieve.agent import describe_agent, save_acting
 from achieve.analysis.episodes import load_episodes
 from achieve.analysis.score import score_run
-from achieve.config import PRESETS, RUNTIME_FIELDS, EnvConfig, TrainConfig, to_dict, validate
+from achieve.config import RUNTIME_FIELDS, EnvConfig, TrainConfig, to_dict, validate
 from achieve.nn.model import ActorCritic, count_parameters
+from achieve.presets import PRESETS
 from achieve.run.checkpoint import CheckpointWriter, load_checkpoint
 from achieve.run.folder import RunFolder, read_summary
 from achieve.run.hardware import describe
@@ -56,7 +57,7 @@ def train(
     """Train, or continue a run that was stopped. Returns what is in `summary.json`.
 
     Args:
-        config: see :func:`achieve.config.get_preset`.
+        config: see :func:`achieve.presets.get_preset`.
         folder: where the run lives; that of :func:`default_folder` if not given. A folder that holds a run with
             this config is continued.
         quiet: no progress display.

@@ -15,16 +15,10 @@ import torch
 from achieve.algo.collect import Collector
 from achieve.algo.distill import Distiller
 from achieve.algo.learner import PPOLearner
-from achieve.config import (
-    PRESETS,
-    DistillConfig,
-    EnvConfig,
-    ModelConfig,
-    PPOConfig,
-    TrainConfig,
-)
+from achieve.config import DistillConfig, EnvConfig, ModelConfig, PPOConfig, TrainConfig
 from achieve.envs import WORLDS, World
 from achieve.envs.base import FinishedEpisodes
+from achieve.presets import PRESETS
 from achieve.run.weights import load_weights
 from achieve.train import Trainer, train
 from tests.helpers.world import TinyWorld

@@ -11,8 +11,8 @@ from achieve.analysis.published import (
     Published,
     find_published,
 )
-from achieve.config import DESCRIPTIONS, PRESETS
 from achieve.envs.crafter.data import ACHIEVEMENTS
+from achieve.presets import DESCRIPTIONS, PRESETS
 
 ROWS = [(name, row) for name, rows in PUBLISHED.items() for row in rows]
 

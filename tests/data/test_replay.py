@@ -270,3 +270,26 @@ def test_the_tail_is_enough_to_act_on() -> None:
     newest = (play.replay.row - 1) * 3 + np.arange(3)
     assert torch.equal(other.images(newest), play.replay.images(newest))
     assert other.stored == 0 and other.drawable == 0
+
+
+@pytest.mark.parametrize("rows", [0, 1, 9, 47])
+@pytest.mark.parametrize("stack", [1, 3])
+def test_where_memories_were_unlocked(rows: int, stack: int) -> None:
+    rng = np.random.default_rng(8)
+    play = make_play(stack=stack)
+    replay, history = play.replay, play.history
+    for _ in range(rows):
+        play.begin(rng)
+        play.end(rng)
+    numbers, steps = replay.unlocks()
+    assert (np.diff(numbers) > 0).all()
+    expected = set()
+    for row in range(replay.lowest + 1, rows):
+        for column in range(3):
+            now, before = (history.steps[r][column].memory for r in (row, row - 1))
+            if now.any() and (now != before).any():
+                expected.add((row - 1) * 3 + column)
+    assert set(steps.tolist()) == expected
+    found = replay.memories.take(torch.from_numpy(replay.memories.rows(numbers)))
+    for vector, step in zip(found.numpy(), steps.tolist(), strict=True):
+        np.testing.assert_allclose(vector, history.steps[step // 3 + 1][step % 3].memory, atol=1e-6)

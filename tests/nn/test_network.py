@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from achieve.config import PRESETS, ModelConfig
+from achieve.config import ModelConfig
 from achieve.nn.encoder import StridedEncoder
 from achieve.nn.model import ActorCritic, count_parameters
+from achieve.presets import PRESETS
 from tests.helpers.setup import ACTIONS, IMAGE, MODEL, make_network
 from tests.oracles import network as literal
 

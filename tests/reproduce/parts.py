@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from achieve.config import PRESETS, to_dict
+from achieve.config import to_dict
+from achieve.presets import PRESETS
 from achieve.reproduce.experiments import Experiment, Run, needed_runs
 from achieve.run.logs import JsonlWriter
 

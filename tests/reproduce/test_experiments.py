@@ -8,7 +8,7 @@ import pytest
 
 from achieve.cli import TrainArguments
 from achieve.commands import parse
-from achieve.config import PRESETS
+from achieve.presets import PRESETS
 from achieve.reproduce.experiments import (
     ALL,
     EXPERIMENTS,

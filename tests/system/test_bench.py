@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from achieve import bench
-from achieve.config import PRESETS
 from achieve.nn.model import ActorCritic
+from achieve.presets import PRESETS
 from tests.system.conftest import Command
 from tests.system.tiny import STEPS, tiny_config
 

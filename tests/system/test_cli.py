@@ -15,7 +15,8 @@ import pytest
 
 import achieve as package
 from achieve.analysis.episodes import load_episodes
-from achieve.config import DESCRIPTIONS, PRESETS, TrainConfig, from_dict, to_dict
+from achieve.config import TrainConfig, from_dict, to_dict
+from achieve.presets import DESCRIPTIONS, PRESETS
 from achieve.run.weights import file_sha256
 from tests.system.conftest import Command, Train
 from tests.system.runs import FILES, read

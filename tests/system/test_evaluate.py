@@ -16,8 +16,9 @@ from achieve.agent import Agent
 from achieve.analysis import evaluate as module
 from achieve.analysis.episodes import Episodes, load_episodes
 from achieve.analysis.evaluate import evaluate, evaluate_random, play, save_episodes, unseen_seeds
-from achieve.config import PRESETS, EnvConfig
+from achieve.config import EnvConfig
 from achieve.envs.base import FinishedEpisodes
+from achieve.presets import PRESETS
 from achieve.run.seeding import world_seeds
 from tests.system.tiny import tiny_config
 

@@ -19,8 +19,9 @@ import torch
 
 from achieve import load_agent
 from achieve.agent import export_agent
-from achieve.config import PRESETS, TrainConfig, from_dict, get_preset, to_dict
+from achieve.config import TrainConfig, from_dict, to_dict
 from achieve.data.replay import ReplayShape
+from achieve.presets import PRESETS, get_preset
 from achieve.run.checkpoint import Checkpoint, load_checkpoint
 from achieve.run.errors import ConfigError
 from achieve.run.segments import Rows
@@ -247,6 +248,41 @@ def test_an_agent_sees_and_remembers_what_the_trainer_did(finished: Path) -> Non
         reward, done = trainer.replay.rewards[last], trainer.replay.dones[last]
     assert seen > 20 and trainer.replay.dones.any()
     trainer.close()
+
+
+def test_distillation_makes_the_memories_of_the_replay_anew() -> None:
+    """Against a walk through every episode with the network as it is then."""
+    trainer, stale = (
+        QRDQNTrainer(values_config(qrdqn={"refresh_memory": refresh, "n_step": 1})) for refresh in (True, False)
+    )
+    trainer.start()
+    trainer.interact(300)
+    assert len(trainer.replay.unlocks()[0])
+    trainer.distil()
+    replay, num_envs = trainer.replay, trainer.config.env.num_envs
+    threshold, changed = np.float32(trainer.config.env.unlock_threshold), 0
+    with torch.no_grad():
+        for column in range(num_envs):
+            memory = None  # not known before an episode or an unlock has begun within the ring
+            for row in range(replay.lowest, replay.row):
+                place, index = row % replay.shape.rows, np.array([row * num_envs + column])
+                memory = torch.zeros(1, 32) if replay.ages[place, column] == 0 else memory
+                if memory is not None:
+                    torch.testing.assert_close(replay.memory(index), memory, rtol=1e-4, atol=1e-5)
+                if replay.rewards[place, column] > threshold and row + 1 < replay.row:
+                    before, after = (trainer.network.encode(replay.images(index + d)) for d in (0, num_envs))
+                    memory = torch.nn.functional.normalize(after - before)
+                    changed += 1
+            if memory is not None:
+                torch.testing.assert_close(trainer.explorer.memory[column][None], memory, rtol=1e-4, atol=1e-5)
+    assert changed > 10
+    stale.start()
+    stale.interact(300)
+    before = stale.replay.live_memories()
+    stale.distil()
+    torch.testing.assert_close(stale.replay.live_memories(), before, rtol=0, atol=0)
+    for one in (trainer, stale):
+        one.close()
 
 
 def test_where_a_world_cannot_be_saved_its_episodes_end() -> None:

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from achieve.config import PRESETS, TrainConfig, from_dict, get_preset, to_dict, with_world
+from achieve.config import TrainConfig, from_dict, to_dict, with_world
 from achieve.envs import WORLDS, find_world
+from achieve.presets import PRESETS, get_preset
 from achieve.run.errors import ConfigError
 from achieve.train import default_folder
 from tests.conftest import Optional

@@ -241,6 +241,19 @@ class Replay:
         numbers = self.numbers.reshape(-1)[self.places(index)]
         return self.memories.take(upload(self.memories.rows(numbers), self.device))
 
+    def unlocks(self) -> tuple[IntArray, IntArray]:
+        """Numbers [K] of the memories whose frames are all here, rising, and the steps [K] that unlocked them.
+
+        To be asked between two rows: a memory made by the last of them has no number yet.
+        """
+        rows = np.arange(self.lowest, self.row)
+        numbers = self.numbers[rows % self.shape.rows]
+        # A number appears first in the step after the unlock; an episode's first step has none.
+        after, columns = np.nonzero((numbers[1:] > 0) & (numbers[1:] != numbers[:-1]))
+        found = numbers[1:][after, columns]
+        order = np.argsort(found)
+        return found[order], ((rows[0] + after) * self.shape.num_envs + columns)[order] if len(rows) else found
+
     # Saving
 
     def arrays(self) -> dict[str, NDArray[Any]]:

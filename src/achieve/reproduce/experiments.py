@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from achieve.config import PRESETS, TrainConfig, validate
+from achieve.config import TrainConfig, validate
+from achieve.presets import PRESETS
 from achieve.run.errors import ConfigError
 
 PUBLISHED_SEEDS = 10

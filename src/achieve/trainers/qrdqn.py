@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from achieve.algo.contrastive import achievement_representation
 from achieve.algo.distill import Distiller, PhaseReport
 from achieve.algo.explore import Explorer
 from achieve.algo.keep import QuantileKeeper
@@ -17,6 +18,7 @@ from achieve.algo.quantile import linear_schedule
 from achieve.config import TrainConfig
 from achieve.data.recent import RecentEpisodes
 from achieve.data.replay import Replay, ReplayShape
+from achieve.data.transfer import upload
 from achieve.nn.model import QuantileNetwork, quantile_network
 from achieve.nn.optim import ClippedAdam
 from achieve.run.checkpoint import Checkpoint, CheckpointWriter
@@ -24,6 +26,9 @@ from achieve.run.errors import CheckpointError, ConfigError
 from achieve.run.seeding import stream
 from achieve.run.segments import FrameFiles
 from achieve.trainers.base import BaseTrainer, Saved
+
+REFRESHED_AT_ONCE = 256
+"""Memories; two images each."""
 
 
 class QRDQNTrainer(BaseTrainer):
@@ -124,11 +129,29 @@ class QRDQNTrainer(BaseTrainer):
         return {**self.learner.finish(), "epsilon": self.epsilon, "stored": self.replay.stored}
 
     def distil(self) -> PhaseReport:
-        """One auxiliary phase, on the episodes that ended since the last one (or in `recent_steps`)."""
+        """One auxiliary phase, on the episodes that ended since the last one (or in `recent_steps`).
+
+        It changes what latents mean; so the memories made from them are made anew.
+        """
         assert self.distiller is not None and self.recent is not None
         steps = self.config.qrdqn.recent_steps or self.config.rollout_steps
         self.recent.gather(-(-steps // self.config.env.num_envs))
-        return self.distiller.run(self.generators.shuffles, self.generators.actions)
+        report = self.distiller.run(self.generators.shuffles, self.generators.actions)
+        if self.config.model.memory and self.config.qrdqn.refresh_memory:
+            self.refresh_memories()
+        return report
+
+    @torch.no_grad()
+    def refresh_memories(self) -> None:
+        """Compute the memories of stored steps, and those acted with, anew with the network as it is."""
+        replay, explorer = self.replay, self.explorer
+        numbers, steps = replay.unlocks()
+        for start in range(0, len(numbers), REFRESHED_AT_ONCE):
+            part = slice(start, start + REFRESHED_AT_ONCE)
+            both = np.concatenate([steps[part], steps[part] + self.config.env.num_envs])
+            before, after = self.network.encode(replay.images(both)).chunk(2)
+            replay.memories.put(numbers[part], achievement_representation(before, after))
+        explorer.memory.copy_(replay.memories.take(upload(replay.memories.rows(explorer.numbers), self.device)))
 
     # What is saved
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from achieve.config import PRESETS, TrainConfig, to_dict
+from achieve.config import TrainConfig, to_dict
+from achieve.presets import PRESETS
 
 NAMES = {
     "crafter": ("collect_wood", "place_table", "collect_diamond"),

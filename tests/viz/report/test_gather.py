@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from achieve.config import PRESETS, with_world
+from achieve.config import with_world
+from achieve.presets import PRESETS
 from achieve.run.errors import RunFolderError
 from achieve.viz.report.gather import Gathered, gather
 from tests.viz.report.runs import make_run, score

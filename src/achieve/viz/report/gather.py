@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 from achieve.analysis.episodes import FILE_NAMES, Episodes, find_log, load_episodes
 from achieve.analysis.score import RunScore, score_run
-from achieve.config import PRESETS, RUNTIME_FIELDS, TrainConfig, from_dict, to_dict
+from achieve.config import RUNTIME_FIELDS, TrainConfig, from_dict, to_dict
 from achieve.envs.worlds import World, find_world
+from achieve.presets import PRESETS
 from achieve.run.errors import AchieveError, RunFolderError
 from achieve.run.files import reason
 from achieve.run.folder import differences, read_config, read_summary

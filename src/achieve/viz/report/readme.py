@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from achieve.analysis.published import PUBLISHED, Published, find_published
+from achieve.envs import find_world
 from achieve.run.errors import ConfigError, RunFolderError
 from achieve.run.files import atomic_file, reason
 from achieve.viz.report.experiments import method, printed
@@ -143,7 +144,7 @@ def _shown(gathered: Gathered) -> dict[str, list[Run]]:
 
 
 def _name(entry: Published) -> str:
-    world = {"crafter": ""}.get(entry.world, f" in {entry.world.capitalize()}")
+    world = "" if entry.world == "crafter" else f" in {find_world(entry.world).title}"
     return f"`{entry.preset}`: {method(entry)}{world}"
 
 
