@@ -133,7 +133,7 @@ def _measure_ppo(config: TrainConfig, where: torch.device, rollouts: int) -> lis
     rows = [
         ("environment alone", f"{environment:,.0f} steps/s", f"{config.env.num_envs} environments, random actions"),
         ("rollout", f"{rollout:.3f} s", f"{steps / rollout:,.0f} steps/s, {steps:,} steps"),
-        ("PPO update", f"{ppo:.3f} s", f"{floor / ppo:.0%} of the arithmetic floor ({floor:.3f} s)"),
+        ("PPO update", f"{ppo:.3f} s", f"the arithmetic floor, {floor:.3f} s, is {floor / ppo:.0%} of it"),
     ]
     if phases:
         rows.append(

@@ -44,7 +44,8 @@ def measure(config: TrainConfig, where: torch.device, blocks: int) -> list[Row]:
         (
             "update alone",
             f"{1e3 * update:.2f} ms",
-            f"{floor / update:.0%} of the arithmetic floor ({1e3 * floor:.2f} ms), frames on {trainer.replay.storage}",
+            f"the arithmetic floor, {1e3 * floor:.2f} ms, is {floor / update:.0%} of it; "
+            f"frames on {trainer.replay.storage}",
         ),
         (
             "acting and learning",

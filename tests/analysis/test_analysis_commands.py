@@ -154,4 +154,4 @@ def test_a_missing_scipy_is_told(
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "scipy.optimize", None)
     code, _, err = achieve("matching", agents[0], "--expert", agents[0], "--episodes", 8, "--device", "cpu")
-    assert code == 2 and "achieve[analysis]" in err
+    assert code == 2 and "pip install scipy" in err

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from achieve.reproduce.estimates import ON_H200, Machine, Measurements, estimate
+from achieve.reproduce.estimates import BENCHED, ON_H200, Machine, Measurements, estimate
 from achieve.reproduce.plan import make_plan
 from tests.reproduce.parts import some_runs, write_run
 
@@ -25,11 +25,13 @@ def test_the_figures_elsewhere_are_those_of_the_results() -> None:
 
 def test_what_is_known_without_a_measurement(tmp_path: Path) -> None:
     gpu, bare = Measurements(tmp_path, H200), Measurements(tmp_path, BARE)
-    rates = {preset: gpu.rate(preset) for preset in ("ad", "ad-ic", "minigrid-ppo", "qrdqn-ad")}
+    rates = {preset: gpu.rate(preset) for preset in ("ad", "ad-ic", "minigrid-ppo", "qrdqn-ad", "heist-qrdqn")}
     assert rates["ad"] == (2675.7, 1.0, "as on one H200, one run at a time")
     assert rates["ad-ic"] == (2675.7, 1.0, "as on one H200, one run at a time, taking it to be as fast as ad")
     assert rates["minigrid-ppo"] and rates["minigrid-ppo"].steps_per_second == ON_H200["ppo"]
-    assert rates["qrdqn-ad"] is None
+    assert rates["qrdqn-ad"] and rates["qrdqn-ad"].steps_per_second == BENCHED["qrdqn-ad"]
+    assert rates["heist-qrdqn"] and rates["heist-qrdqn"].steps_per_second == BENCHED["qrdqn"]
+    assert bare.rate("qrdqn") is None
     rate = bare.rate("ad")
     assert rate and rate.steps_per_second == 80
 
@@ -65,7 +67,7 @@ def test_time_is_the_work_over_the_devices_but_no_run_is_faster_than_itself(tmp_
     write_run(tmp_path, runs[0], summary={})
     write_run(tmp_path, runs[1], step=512_000)
     plan = make_plan(runs, tmp_path)
-    measured = Measurements(tmp_path, H200)
+    measured = Measurements(tmp_path, BARE)
     measured.record_rate("ad", 1000.0, 4.0)
     measured.record_rate("ppo", 5000.0, 2.0)
     work = 2 * 1_024_000 / 4000 + (512_000 + 2 * 1_024_000) / 10_000

@@ -32,4 +32,4 @@ def test_wrong_files_are_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match=r"not a weight file of achieve .*checksum"):
         load_weights(path)
     with pytest.raises(RunFolderError, match="cannot be written"):
-        save_weights(path / "w", {})  # a file is no folder
+        save_weights(tmp_path / "nowhere" / "w", {})

@@ -216,8 +216,8 @@ def test_snapshots_along_the_way(finished: Path, tmp_path: Path) -> None:
     kept = {int(file.stem): load_weights(file)[0] for file in (run / "snapshots").iterdir()}
     assert sorted(kept) == steps
     fresh = Trainer(tiny_config()).network.state_dict()
-    export_agent(run, tmp_path / "new" / "last.safetensors")
-    last, _ = load_weights(tmp_path / "new" / "last.safetensors")
+    export_agent(run, tmp_path / "last.safetensors")
+    last, _ = load_weights(tmp_path / "last.safetensors")
     for name, tensor in last.items():
         torch.testing.assert_close(kept[0][name], fresh[name].to(tensor.dtype), rtol=0, atol=0)
         torch.testing.assert_close(kept[STEPS][name], tensor, rtol=0, atol=0)

@@ -213,6 +213,6 @@ def test_missing_tracker_names_the_extra(
     code, _, err = achieve("train", "--config", settings, *flags, "--wandb")
     assert (code, err) == (
         2,
-        "achieve train: Weights & Biases is not installed; run: pip install 'achieve[wandb]'\n",
+        "achieve train: Weights & Biases is not installed; run: pip install wandb\n",
     )
     assert achieve("train", "--config", settings, *flags)[0] == 0, "without it the run goes on"

@@ -103,7 +103,7 @@ def hungarian(cost: Floats) -> Bools:
     try:
         from scipy.optimize import linear_sum_assignment
     except ImportError:
-        raise MissingExtraError("the Hungarian algorithm needs scipy: pip install 'achieve[analysis]'") from None
+        raise MissingExtraError("the Hungarian algorithm needs scipy: pip install scipy") from None
     mask = np.zeros(cost.shape, np.bool_)
     mask[linear_sum_assignment(cost)] = True
     return mask

@@ -14,6 +14,8 @@ from achieve.run.folder import read_summary
 
 # Steps per second of a whole run, alone on one H200: `steps_per_second` of results/ad-s0 and results/ppo-s0.
 ON_H200 = {"ad": 2675.7, "ppo": 8998.9}
+# The same of QR-DQN, as `achieve bench` reckoned it there (docs/qrdqn.md).
+BENCHED = {"qrdqn": 1475.0, "qrdqn-ad": 1004.0}
 # Steps per second and core of the full network without a GPU, any method (`achieve train` says 80 on two cores).
 ON_A_CORE = 40.0
 # Steps per second to reckon with where nothing is known: only to weigh such runs against others.
@@ -128,11 +130,13 @@ def estimate_runs(runs: Sequence[Planned], measured: Measurements, devices: int)
 
 
 def _elsewhere(preset: str, machine: Machine) -> Rate | None:
-    """The results' figures on a GPU, the CPU's rule of thumb without; None where neither was ever measured."""
-    family = "ad" if "ad" in preset.split("-") else "ppo"
-    if preset.startswith("qrdqn"):
-        return None
+    """Figures of an H200 on a GPU, the CPU's rule of thumb without; None for QR-DQN there, never measured."""
+    words = preset.split("-")
+    values, family = "qrdqn" in words, "ad" if "ad" in words else "ppo"
+    if values:
+        family = "qrdqn-ad" if "ad" in words else "qrdqn"
     if not machine.gpus:
-        return Rate(ON_A_CORE * machine.cores, 1.0, "a rule of thumb for the CPU")
+        return None if values else Rate(ON_A_CORE * machine.cores, 1.0, "a rule of thumb for the CPU")
     like = "" if preset == family else f", taking it to be as fast as {family}"
-    return Rate(ON_H200[family], 1.0, f"as on one H200, one run at a time{like}")
+    known = BENCHED if values else ON_H200
+    return Rate(known[family], 1.0, f"as on one H200, one run at a time{like}")

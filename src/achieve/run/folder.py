@@ -94,8 +94,13 @@ class RunFolder:
         return self.path / "weights.safetensors"
 
     def snapshot(self, step: int) -> Path:
-        """Acting weights kept along the way."""
-        return self.path / "snapshots" / f"{step}.safetensors"
+        """Where acting weights are kept along the way; the folder is made."""
+        folder = self.path / "snapshots"
+        try:
+            folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise RunFolderError(f"{folder} cannot be made: {reason(error)}") from error
+        return folder / f"{step}.safetensors"
 
     @property
     def summary(self) -> Path:

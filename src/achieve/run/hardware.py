@@ -21,7 +21,7 @@ def describe() -> dict[str, Any]:
 def machine() -> dict[str, Any]:
     """Processor, cores this process may use, memory, graphics cards."""
     facts: dict[str, Any] = {
-        "system": f"{platform.system()} {platform.release()}",
+        "system": f"{platform.system()} {platform.release().split('-')[0]}",
         "cpu": _cpu_name(),
         "cores": usable_cores(),
         "memory_gib": _memory_gib(),

@@ -71,4 +71,4 @@ def scalars(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def missing_extra(what: str, extra: str) -> MissingExtraError:
-    return MissingExtraError(f"{what} is not installed; run: pip install 'achieve[{extra}]'")
+    return MissingExtraError(f"{what} is not installed; run: pip install {extra}")

@@ -16,7 +16,6 @@ def save_weights(
 ) -> str:
     """Writes weights atomically and returns the file's SHA-256."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_tensors(path, tensors, metadata or {})
         return file_sha256(path)
     except OSError as error:

@@ -66,7 +66,7 @@ import achieve.envs.minigrid.vec
     result = run_python("-c", script, cwd=tmp_path)
     assert result.returncode != 0
     last = result.stderr.strip().splitlines()[-1]
-    assert "needs the package minigrid: pip install 'achieve[minigrid]'" in last
+    assert "needs the package minigrid: pip install 'minigrid>=3.2'" in last
 
 
 def test_compiling_is_announced_and_its_result_kept(tmp_path: pathlib.Path) -> None:

@@ -32,10 +32,13 @@ STAMP = "Data"
 """The entry of the picture's metadata that tells of which data it was drawn."""
 
 NOTE = """\
-± is the population deviation over seeds; published figures are of 10. Minutes are those of the runs with the fewest
-others beside them on the device; "at once" is how many that were. Table and picture are written from the episode logs
-by `achieve report results --readme README.md`, which also writes a page with every table and figure
-([docs/report](docs/report/index.html))."""
+± is the population deviation over seeds; published figures are of 10. Minutes are of the runs that shared the GPU with
+the fewest others; "at once" counts the runs on it, this one included. The paper's MiniGrid layout is not published: ours
+is another, easier one, so compare the order of agents there, not their figures. Table and picture are written
+from the episode logs by `achieve report results --out docs/report --readme README.md`, which also writes a page with
+every table and figure ([docs/report](docs/report/index.html))."""
+OWN_LAYOUT = {"minigrid": " (our layout)"}
+"""Worlds whose published figures are of another world."""
 
 _BLOCK = re.compile(r"(<!-- (?P<name>\w+):begin -->\n).*?(<!-- (?P=name):end -->)", re.DOTALL)
 
@@ -144,7 +147,7 @@ def _shown(gathered: Gathered) -> dict[str, list[Run]]:
 
 
 def _name(entry: Published) -> str:
-    world = "" if entry.world == "crafter" else f" in {find_world(entry.world).title}"
+    world = "" if entry.world == "crafter" else f" in {find_world(entry.world).title}" + OWN_LAYOUT.get(entry.world, "")
     return f"`{entry.preset}`: {method(entry)}{world}"
 
 
