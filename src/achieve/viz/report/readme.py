@@ -33,8 +33,8 @@ STAMP = "Data"
 
 NOTE = """\
 ± is the population deviation over seeds; published figures are of 10. Minutes are of the runs that shared the GPU with
-the fewest others; "at once" counts the runs on it, this one included. The paper's MiniGrid layout is not published: ours
-is another, easier one, so compare the order of agents there, not their figures. Table and picture are written
+the fewest others; "at once" counts the runs on it, this one included. The paper's MiniGrid layout is not published;
+ours is easier, so compare the order of agents there, not their figures. Table and picture are written
 from the episode logs by `achieve report results --out docs/report --readme README.md`, which also writes a page with
 every table and figure ([docs/report](docs/report/index.html))."""
 OWN_LAYOUT = {"minigrid": " (our layout)"}
