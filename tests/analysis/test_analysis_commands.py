@@ -60,6 +60,16 @@ def test_probe(achieve: Command, agents: list[Path], tmp_path: Path) -> None:
     assert found["labelled_states"] <= found["states"] and found["published"][1]["accuracy"] == 73.6
 
 
+def test_probe_plays_on_where_states_are_too_few(achieve: Command, agents: list[Path], tmp_path: Path) -> None:
+    asked = ("--states", 100, "--epochs", 1, "--device", "cpu", "--expert", agents[0])
+    code, _, _ = achieve("probe", agents[0], *asked, "--test-states", 80, "--pool", 190)
+    assert code == 0
+    found = read(tmp_path / "probe" / "probe.json")
+    assert found["settings"]["pool"] == 190 and found["states"] > 190 and found["labelled_states"] >= 180
+    code, _, err = achieve("probe", agents[0], *asked, "--test-states", 9000, "--pool", 190)
+    assert code == 2 and "give a larger --pool or ask for fewer" in err
+
+
 def test_matching(achieve: Command, agents: list[Path], tmp_path: Path) -> None:
     sizes = ("--episodes", 16, "--pairs", 10, "--device", "cpu")
     code, out, _ = achieve("matching", *agents, "--expert", agents[0], *sizes)

@@ -11,10 +11,16 @@ import tyro
 from rich.table import Table
 
 from achieve.commands import console, parse, say
+from achieve.run.errors import ConfigError
 
 if TYPE_CHECKING:
-    from achieve.analysis.probe import ProbeResult
+    from achieve.agent import Agent
+    from achieve.analysis.probe import ProbeResult, ProbeSettings, Split, States
+    from achieve.analysis.recordings import Recordings
     from achieve.commands.subjects import Subject
+
+ROUNDS = 4
+"""How often the expert plays before its states are taken to be too few."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,8 @@ class Arguments:
     test_states: int = 10_000
     """States to test on."""
     pool: int | None = None
-    """States to play before drawing from them; by default 3.6 times as many as are used, as published."""
+    """States to play before drawing from them, and more if they are too few; by default 3.6 times as many as are
+    used, as published."""
     epochs: int = 500
     """Passes of Adam over the training states."""
     batch_size: int = 512
@@ -49,9 +56,9 @@ class Arguments:
 def run(arguments: list[str]) -> None:
     parsed: Arguments = parse(Arguments, "probe", arguments)
     from achieve.agent import load_agent
-    from achieve.analysis.probe import BINS, ProbeSettings, labelled_states, make_splits, probe
+    from achieve.analysis.probe import BINS, ProbeSettings, probe
     from achieve.analysis.published import PROBE
-    from achieve.analysis.recordings import check_same_world, record
+    from achieve.analysis.recordings import check_same_world
     from achieve.commands.subjects import load_subjects, output_folder, progress_bar, write_bytes
     from achieve.run.files import write_json
     from achieve.train import resolve_device
@@ -71,10 +78,7 @@ def run(arguments: list[str]) -> None:
     check_same_world(expert, [(subject.name, subject.agent) for subject in subjects])
     out = output_folder(parsed.out)
     pool = parsed.pool if parsed.pool is not None else settings.pool
-    with progress_bar("expert playing", pool) as progress:
-        recordings = record(expert, states=pool, seed=parsed.seed, progress=progress)
-    states = labelled_states(recordings)
-    splits = make_splits(states, settings)
+    recordings, states, splits = _play(expert, pool, settings)
     results: list[list[ProbeResult]] = []
     for subject in subjects:
         with progress_bar(f"probing {subject.name}", 100) as progress:
@@ -114,6 +118,30 @@ def run(arguments: list[str]) -> None:
         style="dim",
     )
     say(f"written: {out / 'probe.json'}, {out / 'confidence.png'}")
+
+
+def _play(expert: Agent, pool: int, settings: ProbeSettings) -> tuple[Recordings, States, list[Split]]:
+    """Episodes of `pool` states or more, and what is drawn from them.
+
+    Not every state has a next achievement. Where too few have, the expert plays on; what was played is not lost.
+    """
+    from achieve.analysis.probe import labelled_states, make_splits
+    from achieve.analysis.recordings import Recordings, record
+    from achieve.commands.subjects import progress_bar
+
+    played, wanted = Recordings((), ()), pool
+    for again in range(ROUNDS):
+        with progress_bar(f"expert playing{' on' if again else ''}", wanted) as progress:
+            more = record(expert, states=wanted, seed=settings.seed + again, progress=progress)
+        played = Recordings((*played.episodes, *more.episodes), more.names)
+        states = labelled_states(played)
+        try:
+            return played, states, make_splits(states, settings)
+        except ConfigError:
+            if again == ROUNDS - 1:
+                raise
+            wanted = max(1, played.states // 3)
+    raise AssertionError("unreachable")
 
 
 def _table(subjects: Sequence[Subject], results: Sequence[Sequence[ProbeResult]]) -> Table:
