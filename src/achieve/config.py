@@ -116,8 +116,8 @@ class QRDQNConfig:
     """Gradients are scaled down to this norm."""
     num_quantiles: int = 200
     """Quantiles of each action's return (not published; the QR-DQN paper's)."""
-    kappa: float = 1.0
-    """Where the Huber loss turns from quadratic to linear (not published; the QR-DQN paper's)."""
+    kappa: float = 0.1
+    """Where the Huber loss turns from quadratic to linear (not published; the QR-DQN paper has 1, too much here)."""
     replay_size: int = 1_000_000
     """Steps the replay holds, each frame once."""
     learning_starts: int = 20_000
@@ -130,7 +130,7 @@ class QRDQNConfig:
     """Environment steps over which epsilon falls, linearly."""
     n_step: int = 1
     """Steps of reward before bootstrapping."""
-    double: bool = False
+    double: bool = True
     """Choose the next action by the network, not by the target network."""
     dueling: bool = False
     """Split the head into state values and advantages."""

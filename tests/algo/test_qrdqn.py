@@ -25,8 +25,8 @@ from tests.oracles.adam import Adam
 CASES: dict[str, tuple[ModelConfig, dict[str, Any]]] = {
     "as published": (MODEL, {}),
     "no memory": (replace(MODEL, memory=False), {}),
-    "double, dueling, three steps": (MODEL, {"double": True, "dueling": True, "n_step": 3}),
-    "priorities, another kappa": (MODEL, {"prioritized": True, "kappa": 0.1, "priority_beta": 0.7}),
+    "no double, dueling, three steps": (MODEL, {"double": False, "dueling": True, "n_step": 3}),
+    "priorities, another kappa": (MODEL, {"prioritized": True, "kappa": 1.0, "priority_beta": 0.7}),
     "stacked frames": (MODEL, {"frame_stack": 2}),
 }
 

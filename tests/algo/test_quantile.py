@@ -106,3 +106,32 @@ def test_epsilon_greedy_as_a_policy(epsilon: float) -> None:
 
 def test_schedule() -> None:
     assert [linear_schedule(s, 1.0, 0.0, 10) for s in (0, 5, 10, 99)] == [1.0, 0.5, 0.0, 0.0]
+
+
+def _projected(targets: torch.Tensor, weights: torch.Tensor, count: int, kappa: float) -> torch.Tensor:
+    """The quantiles [count] that minimise the loss onto weighted targets, by bisection of its slope."""
+    low, high = targets.min().expand(count), targets.max().expand(count)
+    tau = levels(count, targets)[:, None]
+    for _ in range(30):
+        middle = (low + high) / 2
+        errors = targets - middle[:, None]
+        pull = (torch.where(errors < 0, 1 - tau, tau) * (errors / kappa).clamp(-1, 1)) @ weights
+        low, high = torch.where(pull > 0, middle, low), torch.where(pull > 0, high, middle)
+    return (low + high) / 2
+
+
+@pytest.mark.parametrize(("kappa", "value"), [(1.0, 1.08), (0.1, 0.49), (0.01, 0.36)])
+def test_what_kappa_makes_of_rare_rewards(kappa: float, value: float) -> None:
+    """The fixed point of QR-DQN's backups in a world of one state and one action, which is in docs/qrdqn.md."""
+    chance, gamma, count = 0.018, 0.95, 200
+    theta = torch.zeros(count, dtype=torch.float64)
+    weights = torch.cat([torch.full((count,), p, dtype=torch.float64) for p in (1 - chance, chance)]) / count
+    for _ in range(100):
+        targets = torch.cat([reward + gamma * theta for reward in (0.0, 1.0)])
+        theta = _projected(targets, weights, count, kappa)
+    assert theta.mean().item() == pytest.approx(value, abs=0.01)
+    # The loss itself agrees that this is its minimum: samples in the proportion of the weights.
+    drawn = torch.cat([targets[:count].repeat(491), targets[count:].repeat(9)])[None]
+    free = theta[None].clone().requires_grad_()
+    quantile_huber_loss(free, drawn, kappa).sum().backward()
+    assert free.grad is not None and free.grad.abs().max() < 1e-3

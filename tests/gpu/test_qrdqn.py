@@ -84,6 +84,30 @@ def test_updates_agree_with_the_cpu() -> None:
     assert difference(weights(network), weights(mine), end) < CLOSE
 
 
+@pytest.mark.parametrize(("precision", "fused"), ARITHMETICS)
+def test_replayed_updates_see_a_new_target_network(precision: str, fused: bool) -> None:
+    network = make_network(MODEL, CONFIG)
+    reports = []
+    for graphs in (False, True):
+        mine, target = (on_gpu(network, precision, fused=fused) for _ in range(2))
+        replay = filled_replay(MODEL, CONFIG, device=DEVICE)
+        learner = QRDQNLearner(mine, target, replay, CONFIG, graphs=graphs)
+        rng = np.random.default_rng(0)
+        learner.learn(2, rng)
+        old = learner.finish()
+        with torch.no_grad():
+            mine.advantage.bias.add_(1.0)
+            for layer in mine.encoder.modules():
+                if isinstance(layer, torch.nn.Conv2d):
+                    layer.weight.neg_()
+        learner.update_target()
+        learner.learn(2, rng)
+        reports.append(learner.finish())
+        assert reports[-1]["target_mean"] > old["target_mean"] + 0.5
+    for name in ("loss", "target_mean", "grad_norm"):
+        assert reports[1][name] == pytest.approx(reports[0][name], rel=2e-2), name
+
+
 def test_priorities_arrive() -> None:
     config = replace(CONFIG, prioritized=True)
     network = make_network(MODEL, config)
