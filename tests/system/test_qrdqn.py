@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -360,7 +361,7 @@ def test_presets_differ_from_one_another_in_distillation_alone() -> None:
         assert plain.qrdqn == distilled.qrdqn and plain.env == distilled.env
         assert plain.total_steps == distilled.total_steps == plain.score_steps
         assert distilled.model.memory and not plain.model.memory
-        assert distilled.distill == get_preset("ad").distill and not plain.distill.enabled
+        assert replace(distilled.distill, learning_rate=3e-4) == get_preset("ad").distill and not plain.distill.enabled
         assert plain.model.channels == get_preset("ad").model.channels
     assert get_preset("qrdqn").num_rollouts * get_preset("qrdqn").rollout_steps == 1_000_000
 
