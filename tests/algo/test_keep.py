@@ -73,7 +73,8 @@ def test_the_weights_after_a_phase(coef: float, memory: bool) -> None:
         assert (end - start[name]).norm() > 1e-3, f"{name} has not moved"
         torch.testing.assert_close(end, setting.agent.params[name].detach(), atol=1e-8, rtol=0, msg=name)
     assert report.prediction_updates and report.matching_updates
-    assert {"prediction_quantile_reg", "matching_quantile_reg"} <= report.statistics.keys()
+    assert {"prediction_quantile_reg", "matching_quantile_reg", "matching_drift"} <= report.statistics.keys()
+    assert 0 <= report.statistics["prediction_changed_actions"] <= 1
     assert not any("policy" in name or "value" in name for name in report.statistics)
 
 
@@ -110,8 +111,13 @@ def test_the_term_brings_values_back_to_where_they_were() -> None:
     optimizer = torch.optim.Adam(network.advantage.parameters(), lr=0.02)
     everywhere = torch.arange(len(images))
     for _ in range(100):
-        (term,) = keeper.terms(phi, memory, images, everywhere, torch.ones(len(images)))
+        term, drift, changed = keeper.terms(phi, memory, images, everywhere, torch.ones(len(images)))
+        assert drift.item() == pytest.approx(distance(), rel=1e-4)
         optimizer.zero_grad()
         term.backward()
         optimizer.step()
     assert distance() < 0.2 * before
+    with torch.no_grad():
+        best = network.quantiles(phi, memory).mean(2).argmax(1)
+        changed = keeper.terms(phi, memory, images, everywhere, torch.ones(len(images)))[2]
+    assert changed.item() == pytest.approx((best != old.argmax(1)).float().mean().item())

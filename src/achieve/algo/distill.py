@@ -407,7 +407,8 @@ class Distiller:
         """The loss of an update: its contrastive part and what keeps the outputs."""
         loss = contrastive
         for coef, term in zip(self.keeper.coefs, kept, strict=True):
-            loss = loss + coef * term
+            if coef:
+                loss = loss + coef * term
         return loss
 
     def _pick(self, name: str, index: Tensor) -> Tensor:

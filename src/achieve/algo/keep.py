@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from achieve.algo.contrastive import policy_divergence, value_deviation, weighted_mean
-from achieve.algo.quantile import sorted_quantile_huber_loss
+from achieve.algo.quantile import action_values, sorted_quantile_huber_loss
 from achieve.config import DistillConfig
 from achieve.data.trajectories import Trajectory
 from achieve.nn.model import ActorCritic, QuantileNetwork
@@ -94,15 +94,19 @@ class PolicyKeeper:
 
 
 class QuantileKeeper:
-    """QR-DQN's: Huber quantile regression of every action's quantiles onto those of the frozen copy."""
+    """QR-DQN's: Huber quantile regression of every action's quantiles onto those of the frozen copy.
 
-    names: tuple[str, ...] = ("quantile_reg",)
+    The regression is not zero where nothing has moved, so two more figures say how far outputs have gone: the mean
+    distance of the actions' values, and the share of states in which the best action is another.
+    """
+
+    names: tuple[str, ...] = ("quantile_reg", "drift", "changed_actions")
 
     def __init__(self, network: QuantileNetwork, experience: Experience, coef: float, kappa: float) -> None:
         self._network = network
         self._experience = experience
         self._kappa = kappa
-        self.coefs: tuple[float, ...] = (coef,)
+        self.coefs: tuple[float, ...] = (coef, 0.0, 0.0)
 
     def make_room(self, steps: int) -> None:
         network = self._network
@@ -120,4 +124,8 @@ class QuantileKeeper:
         old = self.old_quantiles.index_select(0, images.index_select(0, states))
         new = self._network.quantiles(phi, memory).index_select(0, states)
         losses = sorted_quantile_huber_loss(new, old, self._kappa).mean(1)
-        return (weighted_mean(losses, weights),)
+        with torch.no_grad():
+            values, before = action_values(new), action_values(old)
+            drift = (values - before).abs().mean(1)
+            changed = (values.argmax(1) != before.argmax(1)).to(values.dtype)
+        return tuple(weighted_mean(part, weights) for part in (losses, drift, changed))
