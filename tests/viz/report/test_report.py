@@ -157,6 +157,15 @@ def test_all_runs_and_their_time_are_listed(written: Path) -> None:
     assert (hardware["ad"]["runs"], float(hardware["ad"]["rate"]), hardware["ad"]["torch"]) == ("3", 100.0, "2.11.0")
 
 
+def test_runs_that_do_not_count_are_pointed_to(tmp_path: Path) -> None:
+    make_run(tmp_path / "qrdqn-s0", "qrdqn", steps=400_000)
+    sections, _ = build(gather([tmp_path]))
+    found = {section.key: section for section in sections}
+    assert found["qrdqn"].missing == "Not run."
+    assert "Not counted, but drawn under Other runs: qrdqn-s0." in found["qrdqn"].notes
+    assert not any("Not counted" in note for note in found["table1"].notes)
+
+
 def test_success_rates_by_world(written: Path) -> None:
     rows = {row["achievement"]: row for row in read_csv(written / "tables" / "success-rates-crafter.csv")}
     assert float(rows["Collect wood"]["ad"]) == pytest.approx(40.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -93,9 +93,15 @@ def experiment_section(name: str, gathered: Gathered) -> Section:
         tables=tables,
         pictures=pictures,
         commands=[f"achieve reproduce {name} --seeds {SEEDS}"],
-        notes=[*_seed_notes(runs), f"Published: {_sources(entries)}."],
+        notes=[*_seed_notes(runs), *_uncounted(runs, gathered), f"Published: {_sources(entries)}."],
         missing=None if new else "Not run." if not there else f"Not run, except {' and '.join(there)}.",
     )
+
+
+def _uncounted(presets: Iterable[str], gathered: Gathered) -> list[str]:
+    """A word on runs of these presets that do not count, each with its reason in the table of all runs."""
+    names = [run.path.name for run in gathered.runs if run.preset in set(presets) and run.uncounted and not run.twin]
+    return [f"Not counted, but drawn under Other runs: {', '.join(sorted(names))}."] if names else []
 
 
 def method(entry: Published) -> str:
