@@ -162,7 +162,7 @@ class Journal:
     def log(self, kind: str, values: dict[str, Any]) -> None:
         """A line of metrics."""
         step = self._trainer.step
-        self._neighbours.count()
+        self._neighbours.count()  # for the summary: metrics are a function of the seed
         self._metrics.write({"kind": kind, "step": step, **values})
         for tracker in self._trackers:
             tracker.log(step, {f"{kind}/{name}": value for name, value in values.items()})
