@@ -15,6 +15,7 @@ from achieve.analysis.score import (
     mean_std,
     measure,
     score_run,
+    settling_steps,
     success_rates,
 )
 from achieve.envs import WORLDS, find_world
@@ -195,3 +196,25 @@ def test_curve_of_several_runs_ends_with_the_shortest() -> None:
     grid, _ = curve_grid([long, short])
     assert grid[-1] == short.step[-1]
     assert np.all(np.diff(grid) > 0)
+
+
+def test_curve_begins_when_not_only_successes_have_ended() -> None:
+    # Four environments; the third succeeds after 100 steps, again and again, the others run into a limit of 1,000.
+    ends = [(100 * i, 100, 1) for i in range(1, 101)] + [(1000 * i, 1000, 0) for i in range(1, 11) for _ in range(3)]
+    rows, length, gem = (np.array(column) for column in zip(*sorted(ends), strict=True))
+    episodes = Episodes(4 * rows, length, gem * 10.0, gem[:, None], ("gem",))
+    assert settling_steps(episodes) == 4 * 1000
+    grid, window = curve_grid([episodes])
+    assert (grid[0], grid[-1], window) == (4_000, 40_000, 4_000)
+    curve = learning_curve(episodes, grid, window, "gem")
+    assert curve.score.max() < 100  # with a window of 3 %, it would be 100 between two limits
+    np.testing.assert_allclose(curve.score, 100 * 10 / 13)
+
+
+def test_curve_of_a_run_shorter_than_its_episodes_is_drawn_all_the_same() -> None:
+    episodes = Episodes(np.array([4_000]), np.array([1_000]), np.ones(1), np.ones((1, 1), np.int64), ("gem",))
+    grid, window = curve_grid([episodes])
+    assert grid[0] == 800 and grid[-1] == 4_000 and window == 800
+    none = np.zeros(0, np.int64)
+    grid, window = curve_grid([Episodes(none, none, none.astype(float), np.zeros((0, 1), np.int64), ("gem",))])
+    assert set(grid) == {0} and window == 1

@@ -34,6 +34,19 @@ class Child:
     def send(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
 
+    def pause(self) -> None:
+        """Stop it, and return when all its threads have: that is a moment after the signal was sent."""
+        self.send(signal.SIGSTOP)
+        threads = Path(f"/proc/{self.pid}/task")
+        if not threads.is_dir():
+            time.sleep(0.5)
+            return
+        deadline = time.monotonic() + PATIENCE
+        # The state follows the command's name, which is in parentheses and may hold anything.
+        while any((t / "stat").read_text().rpartition(") ")[2][0] != "T" for t in threads.iterdir()):
+            assert time.monotonic() < deadline, f"it does not stop: {self.output}"
+            time.sleep(0.002)
+
     def wait(self) -> int:
         """The exit code; minus the signal's number for a process that was killed."""
         code: int = self._nursery.ask({"wait": self.pid})

@@ -148,7 +148,7 @@ def test_second_process(
     folder = tmp_path / "run"
     first = train(folder, slow_writes=0.002)
     assert first.wait_for(checkpoint_file(folder).exists)
-    first.send(signal.SIGSTOP)
+    first.pause()
     sentence = refused(folder)
     assert sentence.startswith(f"another process (process {first.pid}) is writing {folder}")
     first.send(signal.SIGCONT)

@@ -170,10 +170,25 @@ def learning_curve(
 def curve_grid(runs: Sequence[Episodes], points: int = 200) -> tuple[NDArray[np.int64], int]:
     """Steps at which to draw several runs together, and a window for the mean return.
 
-    The grid ends where the shortest run ends; the window is 3 % of that.
+    The grid begins where episodes of usual length have ended in all runs, and ends where the shortest run ends. The
+    window is 3 % of that, or more where usual episodes take longer.
     """
     end = min(int(run.step[-1]) if len(run.step) else 0 for run in runs)
-    return np.linspace(0, end, points + 1)[1:].astype(np.int64), max(1, end * 3 // 100)
+    settled = min(max(settling_steps(run) for run in runs), end // 5)
+    first = max(settled, end // points)
+    return np.linspace(first, end, points).astype(np.int64), max(1, settled, end * 3 // 100)
+
+
+def settling_steps(episodes: Episodes) -> int:
+    """Steps after which episodes of usual length have ended in every environment.
+
+    Before that the log holds short episodes alone. Where success ends an episode and failure is a time limit, as in
+    Heist, those are the successes. All environments begin together, so the first episode's end tells their number.
+    """
+    if not len(episodes.step):
+        return 0
+    num_envs = round(episodes.step[0] / max(1, episodes.length[0]))
+    return int(num_envs * np.quantile(episodes.length, 0.95))
 
 
 def _running_sum(values: Floats) -> Floats:

@@ -68,6 +68,17 @@ def _numbers(text: str) -> list[float]:
 TEXT = "before\n<!-- results:begin -->\nold\n<!-- results:end -->\nbetween\n<!-- runs:begin -->\n<!-- runs:end -->\n"
 
 
+def test_shorter_runs_have_a_block_of_their_own(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text("<!-- shorter:begin -->\nold\n<!-- shorter:end -->\n")
+    make_run(tmp_path / "runs" / "ad-s0")
+    assert update(readme, gather([tmp_path / "runs"]))
+    assert readme.read_text() == "<!-- shorter:begin -->\nNone.\n<!-- shorter:end -->\n"
+    make_run(tmp_path / "runs" / "heist-ad-s0", "heist-ad", steps=2_000_000)
+    assert update(readme, gather([tmp_path / "runs"]))
+    assert "| Achievement distillation | heist-ad | 0 | 2,000,000 | 100.00 | 10.00 |\n<!--" in readme.read_text()
+
+
 def test_only_what_stands_between_the_markers_is_renewed(tmp_path: Path) -> None:
     make_run(tmp_path / "runs" / "ad-s0", wood=0.2)
     make_run(tmp_path / "runs" / "ad-s1", seed=1, wood=0.4)

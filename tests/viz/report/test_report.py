@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import math
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from achieve.analysis.published import PUBLISHED
@@ -19,6 +21,7 @@ from achieve.run.errors import RunFolderError
 from achieve.viz.report import build, write_report
 from achieve.viz.report.gather import gather
 from achieve.viz.report.section import Section
+from achieve.viz.report.table import MeanStd
 from tests.viz.report.runs import make_run, score
 
 PNG = b"\x89PNG\r\n"
@@ -158,12 +161,43 @@ def test_all_runs_and_their_time_are_listed(written: Path) -> None:
 
 
 def test_runs_that_do_not_count_are_pointed_to(tmp_path: Path) -> None:
-    make_run(tmp_path / "qrdqn-s0", "qrdqn", steps=400_000)
-    sections, _ = build(gather([tmp_path]))
-    found = {section.key: section for section in sections}
+    qrdqn = PRESETS["qrdqn"]
+    make_run(tmp_path / "other", "qrdqn", config=replace(qrdqn, qrdqn=replace(qrdqn.qrdqn, kappa=1.0)))
+    found = sections_of(tmp_path)
     assert found["qrdqn"].missing == "Not run."
-    assert "Not counted, but drawn under Other runs: qrdqn-s0." in found["qrdqn"].notes
+    assert "Not counted, but drawn under Other runs: other." in found["qrdqn"].notes
     assert not any("Not counted" in note for note in found["table1"].notes)
+    assert [picture.name for picture in found["others"].pictures] == ["other-crafter"]
+
+
+def test_runs_that_ended_early_are_shown_beside_each_other_at_equal_steps(tmp_path: Path) -> None:
+    make_run(tmp_path / "qrdqn-s0", "qrdqn", steps=400_000, wood=0.2)
+    make_run(tmp_path / "qrdqn-ad-s0", "qrdqn-ad", steps=500_000, wood=0.4)
+    make_run(tmp_path / "ppo-s0", "ppo", steps=500_000)
+    found = sections_of(tmp_path)
+    section = found["qrdqn"]
+    assert section.missing == "Not run to the end." and not any("Not counted" in note for note in section.notes)
+    assert [picture.name for picture in section.pictures] == ["qrdqn-shorter"]
+    published, shorter = section.tables
+    assert "not run" in str(published.rows[0]) and shorter.name == "qrdqn-shorter"
+    assert [row[1:4] for row in shorter.rows] == [["qrdqn", 0, 400_000], ["qrdqn-ad", 0, 400_000]]
+    first, second = (row[4] for row in shorter.rows)
+    assert isinstance(first, MeanStd) and first.mean == pytest.approx(score(20, 100, 0))
+    # The longer run is read where the shorter one ended, after 160 of its 200 episodes.
+    wood = 100 * np.mean(np.random.default_rng(0).permutation(200)[:160] < 80)
+    assert isinstance(second, MeanStd) and second.mean == pytest.approx(score(wood, 100, 0))
+    # Table 1 shows its own; experiments that name the same agent do not repeat it.
+    assert [picture.name for picture in found["table1"].pictures] == ["table1-shorter"]
+    assert not found["ablation"].pictures and "others" not in found
+
+
+def test_runs_that_ended_early_give_way_to_whole_ones(tmp_path: Path) -> None:
+    make_run(tmp_path / "whole", "qrdqn")
+    make_run(tmp_path / "short", "qrdqn", seed=1, steps=400_000)
+    found = sections_of(tmp_path)
+    assert found["qrdqn"].missing is None
+    assert [table.name for table in found["qrdqn"].tables] == ["qrdqn", "qrdqn-improvement"]
+    assert "Not counted, but drawn under Other runs: short." in found["qrdqn"].notes
 
 
 def test_success_rates_by_world(written: Path) -> None:

@@ -6,9 +6,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
 from achieve.analysis.published import PUBLISHED, Published
 from achieve.analysis.published import Figure as PublishedFigure
+from achieve.analysis.score import score_run
 from achieve.analysis.statistics import Estimate, improvement_with_interval, iqm_with_interval
 from achieve.envs.worlds import find_world
 from achieve.viz.report.figures import Row, compact, comparison, curves
@@ -73,8 +75,8 @@ def experiment_section(name: str, gathered: Gathered) -> Section:
     there = {preset: found for preset, found in runs.items() if found}
     measure = _measure(entries[0].world)
     heading = HEADINGS[name]
-    # The method and its baseline are drawn with Table 1: an experiment of which only they were run has nothing to add.
-    new = there if name == "table1" else there.keys() - {entry.preset for entry in PUBLISHED["table1"]}
+    # An experiment of which only what is drawn elsewhere was run has nothing to add.
+    new = there.keys() - _drawn_before(name)
     pictures = []
     if new:
         rows = [Row(method(entry), entry.score, _scores(runs.get(entry.preset or "", []))) for entry in entries]
@@ -86,6 +88,13 @@ def experiment_section(name: str, gathered: Gathered) -> Section:
     tables = [_figures(name, entries, runs, measure)]
     if new:
         tables.append(_improvements(name, runs))
+    if shorter := shorter_table(name, gathered):
+        short = shorter_runs(name, gathered)
+        tables.append(shorter)
+        pictures.append(Picture(f"{name}-shorter", f"{_groups(short)}.", compact(curves(short))))
+    missing = None
+    if not new:
+        missing = f"Not run{' to the end' if shorter else ''}{', except ' + ' and '.join(there) if there else ''}."
     return Section(
         key=name,
         title=heading.title,
@@ -94,13 +103,36 @@ def experiment_section(name: str, gathered: Gathered) -> Section:
         pictures=pictures,
         commands=[f"achieve reproduce {name} --seeds {SEEDS}"],
         notes=[*_seed_notes(runs), *_uncounted(runs, gathered), f"Published: {_sources(entries)}."],
-        missing=None if new else "Not run." if not there else f"Not run, except {' and '.join(there)}.",
+        missing=missing,
     )
+
+
+def shorter_runs(name: str, gathered: Gathered) -> dict[str, list[Run]]:
+    """Runs that ended early, of the agents of this experiment that have no others."""
+    own = {entry.preset: entry.world for entry in PUBLISHED[name] if entry.preset}
+    found = {
+        preset: gathered.shorter(preset, world)
+        for preset, world in own.items()
+        if preset not in _drawn_before(name) and not gathered.seeds(preset, world)
+    }
+    return {preset: runs for preset, runs in found.items() if runs}
+
+
+def drawn_as_shorter(gathered: Gathered) -> set[Path]:
+    """The folders of all runs that an experiment shows though they ended early."""
+    return {run.path for name in PUBLISHED for runs in shorter_runs(name, gathered).values() for run in runs}
+
+
+def _drawn_before(name: str) -> set[str]:
+    """The method and its baseline, which Table 1 shows, and other experiments need not show again."""
+    return set() if name == "table1" else {entry.preset for entry in PUBLISHED["table1"] if entry.preset}
 
 
 def _uncounted(presets: Iterable[str], gathered: Gathered) -> list[str]:
     """A word on runs of these presets that do not count, each with its reason in the table of all runs."""
-    names = [run.path.name for run in gathered.runs if run.preset in set(presets) and run.uncounted and not run.twin]
+    some = [run for run in gathered.runs if run.preset in set(presets) and run.uncounted and not run.twin]
+    shown = drawn_as_shorter(gathered)
+    names = [run.path.name for run in some if run.path not in shown]
     return [f"Not counted, but drawn under Other runs: {', '.join(sorted(names))}."] if names else []
 
 
@@ -161,6 +193,32 @@ def _figures(name: str, entries: Sequence[Published], runs: Mapping[str, Sequenc
     return Table(name, HEADINGS[name].title, columns, rows)
 
 
+def shorter_table(name: str, gathered: Gathered) -> Table | None:
+    """An experiment's runs that ended early beside each other, read where the shortest of them ended."""
+    short = shorter_runs(name, gathered)
+    if not short:
+        return None
+    entries = PUBLISHED[name]
+    at = min(run.score.read_at for runs in short.values() for run in runs)
+    methods = {entry.preset: method(entry) for entry in entries}
+    none = Missing("no episode")
+    rows: list[list[Cell]] = []
+    for preset, runs in short.items():
+        for run in runs:
+            read = score_run(run.episodes, run.summary.get("steps"), at, run.world)
+            figures = [estimate([read.score], missing=none), estimate([read.reward], missing=none)]
+            rows.append([methods[preset], preset, run.seed, at, *figures])
+    columns = [
+        Column("method", "method"),
+        Column("preset", "preset"),
+        Column("seed", "seed", int),
+        Column("steps", "read at step", int),
+        Column("score", _measure(entries[0].world), MeanStd),
+        Column("reward", "reward", MeanStd),
+    ]
+    return Table(f"{name}-shorter", "Runs that did not go as far as the published ones", columns, rows)
+
+
 def _iqm(scores: Sequence[float]) -> Cell:
     """Of one seed alone it would be that seed's figure once more."""
     if len(scores) < 2:
@@ -203,6 +261,10 @@ def _sources(entries: Sequence[Published]) -> str:
 
 
 def _caption(groups: Mapping[str, Sequence[Run]]) -> str:
+    return f"{_groups(groups)}. Dotted: published, at the end."
+
+
+def _groups(groups: Mapping[str, Sequence[Run]]) -> str:
     told = ", ".join(f"{preset} ({len(runs)} seed{'' if len(runs) == 1 else 's'})" for preset, runs in groups.items())
     several = any(len(runs) > 1 for runs in groups.values())
-    return f"{told}{': mean and population deviation over seeds' if several else ''}. Dotted: published, at the end."
+    return f"{told}{': mean and population deviation over seeds' if several else ''}"

@@ -48,6 +48,8 @@ class Run:
     """Each time it was started: when, by which command, on which machine."""
     uncounted: str | None = None
     """Why it is not among the seeds beside the published figures."""
+    short: bool = False
+    """Whether it does not count for no other reason than that it did not go as far as the published ones."""
     twin: Path | None = None
     """The run of the same preset, world and seed that counts in its place."""
 
@@ -84,6 +86,11 @@ class Gathered(NamedTuple):
         """The runs of a preset that count, by seed; by default in the preset's own world."""
         world = world or (PRESETS[preset].env.name if preset in PRESETS else "crafter")
         found = [run for run in self.runs if run.uncounted is None and (run.preset, run.world.name) == (preset, world)]
+        return sorted(found, key=lambda run: run.seed)
+
+    def shorter(self, preset: str, world: str) -> list[Run]:
+        """The runs of a preset that would count had they gone further, by seed."""
+        found = [run for run in self.runs if run.short and (run.preset, run.world.name) == (preset, world)]
         return sorted(found, key=lambda run: run.seed)
 
 
@@ -171,7 +178,7 @@ def read_run(folder: Path, remarks: list[Remark]) -> Run:
     run = Run(folder, config, world, episodes, score, summary, tuple(saved.get("starts", ())))
     if told := _disagreement(run):
         remarks.append(Remark(folder, told))
-    return replace(run, uncounted=_why_not(run))
+    return replace(run, uncounted=_why_not(run), short=_is_short(run))
 
 
 def _disagreement(run: Run) -> str | None:
@@ -201,10 +208,17 @@ def _why_not(run: Run) -> str | None:
     return None
 
 
-def _changes(config: TrainConfig) -> list[str]:
+def _is_short(run: Run) -> bool:
+    published = run.world.published_steps
+    if published is None or not len(run.episodes.step) or run.preset not in PRESETS:
+        return False
+    return run.score.read_at < published and not _changes(run.config, (*FREE, "score_steps"))
+
+
+def _changes(config: TrainConfig, free: Sequence[str] = FREE) -> list[str]:
     """`algo.gae_lambda is 0.7, not 0.65` for each setting that is not the preset's."""
     own, preset = to_dict(config), to_dict(PRESETS[config.preset])
-    for name in FREE:
+    for name in free:
         own.pop(name, None), preset.pop(name, None)
     return [d.replace(" there, ", ", not ").removesuffix(" here") for d in differences(own, preset)]
 

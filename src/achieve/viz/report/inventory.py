@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from achieve.run.hardware import one_line
+from achieve.viz.report.experiments import drawn_as_shorter
 from achieve.viz.report.figures import compact, curves
 from achieve.viz.report.gather import Gathered, Run
 from achieve.viz.report.section import Picture, Section
@@ -112,9 +113,10 @@ def hardware_section(gathered: Gathered) -> Section:
 
 def others_section(gathered: Gathered) -> Section | None:
     """Learning curves of the runs that do not count, by world, so that they can be looked at all the same."""
+    shown = drawn_as_shorter(gathered)
     worlds: dict[str, dict[str, list[Run]]] = {}
     for run in gathered.runs:
-        if run.uncounted is not None and run.twin is None and len(run.episodes.step):
+        if run.uncounted is not None and run.twin is None and len(run.episodes.step) and run.path not in shown:
             groups = worlds.setdefault(run.world.title, {})
             groups[run.path.name if run.path.name not in groups else str(run.path)] = [run]
     if not worlds:

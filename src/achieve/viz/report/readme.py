@@ -3,8 +3,8 @@
     <!-- results:begin -->
     <!-- results:end -->
 
-hold the agents with their published figures and a picture of their learning; the same markers with `runs` hold every
-run. What stands between them is replaced.
+hold the agents with their published figures and a picture of their learning; the same markers with `shorter` hold the
+runs that did not go as far as published ones, with `runs` every run. What stands between them is replaced.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from achieve.analysis.published import PUBLISHED, Published, find_published
 from achieve.envs import find_world
 from achieve.run.errors import ConfigError, RunFolderError
 from achieve.run.files import atomic_file, reason
-from achieve.viz.report.experiments import method, printed
+from achieve.viz.report.experiments import method, printed, shorter_table
 from achieve.viz.report.figures import compact, curves
 from achieve.viz.report.gather import Gathered, Run
 from achieve.viz.report.inventory import company, least_shared, minutes, runs_section
@@ -86,7 +86,17 @@ def runs_block(gathered: Gathered) -> str:
     return "".join(to_markdown(table) for table in runs_section(gathered).tables) or "No run yet.\n"
 
 
-BLOCKS: Mapping[str, Callable[[Gathered], str]] = {"results": results_block, "runs": runs_block}
+def shorter_block(gathered: Gathered) -> str:
+    """The runs of an experiment that ended early, at equal steps."""
+    tables = [table for name in PUBLISHED if (table := shorter_table(name, gathered))]
+    return "\n".join(to_markdown(table) for table in tables) or "None.\n"
+
+
+BLOCKS: Mapping[str, Callable[[Gathered], str]] = {
+    "results": results_block,
+    "shorter": shorter_block,
+    "runs": runs_block,
+}
 
 
 def results_table(gathered: Gathered) -> Table:
