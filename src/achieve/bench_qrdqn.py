@@ -36,8 +36,9 @@ def measure(config: TrainConfig, where: torch.device, blocks: int) -> list[Row]:
     run = started + warmed + row * rows
     flops = forward_flops(trainer.network, trainer.replay.shape.image)
     peak = peak_flops(where, trainer.arithmetic)
-    # Forward and backward through the network, forward through the target network.
-    floor = 4 * flops * config.qrdqn.batch_size / peak
+    # Forward and backward through the network, forward through the target network; to choose actions by the network
+    # itself, forward once more.
+    floor = (5 if config.qrdqn.double else 4) * flops * config.qrdqn.batch_size / peak
     table: list[Row] = [
         ("environment alone", f"{environment:,.0f} steps/s", f"{steps} environments, random actions"),
         ("acting alone", f"{1e3 * act:.2f} ms", f"{steps / act:,.0f} steps/s, the environments included"),

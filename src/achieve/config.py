@@ -396,6 +396,14 @@ def _validate_qrdqn(config: TrainConfig) -> None:
             raise ConfigError(f"qrdqn.{name} is {value}; it must be 0 or more")
     if values.recent_steps is not None and values.recent_steps < 1:
         raise ConfigError(f"qrdqn.recent_steps is {values.recent_steps}; it must be above 0")
+    if not values.prioritized and (values.priority_exponent, values.priority_beta) != (0.5, 0.4):
+        raise ConfigError("qrdqn.priority_exponent and priority_beta say nothing without --qrdqn.prioritized")
+    for name in ("rollouts_per_phase", "policy_reg_coef", "value_reg_coef", "policy_reg", "value_reg"):
+        if getattr(config.distill, name) != getattr(DistillConfig(), name):
+            raise ConfigError(
+                f"distill.{name} says nothing to QR-DQN, which distils before every target update and keeps its "
+                "quantiles (qrdqn.target_update, qrdqn.quantile_reg_coef)"
+            )
     # A row for each frame of an image, for each step of reward, and for the frame bootstrapped from.
     if rows < values.n_step + values.frame_stack + 1:
         raise ConfigError(

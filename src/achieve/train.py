@@ -9,6 +9,7 @@ The loop itself is :func:`_learn_ppo`: collect, update, every eighth time distil
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import resource
 import sys
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 
 from achieve.agent import describe_agent, save_acting
+from achieve.algo.distill import PhaseReport
 from achieve.analysis.episodes import load_episodes
 from achieve.analysis.score import score_run
 from achieve.config import RUNTIME_FIELDS, EnvConfig, TrainConfig, to_dict, validate
@@ -40,6 +42,10 @@ from achieve.trainers.ppo import Trainer
 from achieve.trainers.qrdqn import QRDQNTrainer
 
 __all__ = ["Interrupted", "Trainer", "check_spaces", "default_folder", "make_envs", "resolve_device", "train"]
+
+
+COLLAPSED = 0.01
+"""Spread of the latents below which an encoder has collapsed; a working one has about 1."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -158,6 +164,7 @@ class Journal:
         self._trackers = trackers
         self._writer = writer
         self._progress = progress
+        self._warned = False
 
     def log(self, kind: str, values: dict[str, Any]) -> None:
         """A line of metrics."""
@@ -166,6 +173,19 @@ class Journal:
         self._metrics.write({"kind": kind, "step": step, **values})
         for tracker in self._trackers:
             tracker.log(step, {f"{kind}/{name}": value for name, value in values.items()})
+
+    def log_phase(self, report: PhaseReport) -> None:
+        """What a phase of distillation did; a word, once, where it has undone the encoder."""
+        self.log("distill", {**report.as_dict(), **_resources(self._trainer, "distill")})
+        spread = report.statistics.get("latent_spread", math.inf)
+        if spread < COLLAPSED and not self._warned and self._progress is not None:
+            self._warned = True
+            way_out = "" if self._trainer.config.learner == "qrdqn" else "--distill.value-reg frozen or "
+            self._progress.say(
+                f"after this phase of distillation the encoder tells observations apart no more (latent_spread "
+                f"{spread:.1g} in metrics.jsonl), so nothing more will be learned; try {way_out}a lower "
+                "--distill.learning-rate in a new folder"
+            )
 
     def show(self, phase: str) -> None:
         """What comes next, on the display; a run that was asked to stop stops here."""
@@ -234,7 +254,7 @@ def _learn_ppo(trainer: Trainer, journal: Journal) -> None:
             journal.show("distilling")
             with trainer.timed("distill"):
                 report = trainer.distiller.run(generators.shuffles, generators.actions)
-            journal.log("distill", {**report.as_dict(), **_resources(trainer, "distill")})
+            journal.log_phase(report)
         journal.snapshot()
         if buffer.full:
             buffer.clear()
@@ -259,7 +279,7 @@ def _learn_qrdqn(trainer: QRDQNTrainer, journal: Journal) -> None:
             journal.show("distilling")
             with trainer.timed("distill"):
                 report = trainer.distil()
-            journal.log("distill", {**report.as_dict(), **_resources(trainer, "distill")})
+            journal.log_phase(report)
         trainer.learner.update_target()
         journal.snapshot()
         if trainer.rollouts % config.checkpoint_every == 0 or trainer.rollouts == config.num_rollouts:

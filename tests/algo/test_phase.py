@@ -139,6 +139,19 @@ def test_the_report_counts_episodes_achievements_and_updates() -> None:
         assert np.isfinite(figures[name])
 
 
+def test_the_report_tells_how_far_latents_differ() -> None:
+    setting = fresh()
+    _, report = run(setting)
+    steps = np.concatenate([t.steps for t in setting.usable])
+    assert len(steps) < 256, "or the slow version looks at other steps"
+    with torch.no_grad():
+        phi = setting.network.encode(setting.buffer.flat("observations")[torch.from_numpy(steps)]).double().numpy()
+    assert report.statistics["latent_spread"] == pytest.approx(phi.std(0).mean() / np.abs(phi).mean(), rel=1e-4)
+    for parameter in setting.network.encoder.parameters():
+        parameter.data.zero_()
+    assert setting.distiller._latent_spread(setting.usable) == 0
+
+
 def test_the_same_generators_give_the_same_weights() -> None:
     first, second, other = fresh(), fresh(), fresh()
     run(first), run(second), run(other, seed=1)

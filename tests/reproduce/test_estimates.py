@@ -25,12 +25,14 @@ def test_the_figures_elsewhere_are_those_of_the_results() -> None:
 
 def test_what_is_known_without_a_measurement(tmp_path: Path) -> None:
     gpu, bare = Measurements(tmp_path, H200), Measurements(tmp_path, BARE)
-    rates = {preset: gpu.rate(preset) for preset in ("ad", "ad-ic", "minigrid-ppo", "qrdqn-ad", "heist-qrdqn")}
+    presets = ("ad", "ad-ic", "minigrid-ppo", "qrdqn-ad", "heist-qrdqn", "heist-ad")
+    rates = {preset: gpu.rate(preset) for preset in presets}
     assert rates["ad"] == (2675.7, 1.0, "as on one H200, one run at a time")
     assert rates["ad-ic"] == (2675.7, 1.0, "as on one H200, one run at a time, taking it to be as fast as ad")
     assert rates["minigrid-ppo"] and rates["minigrid-ppo"].steps_per_second == ON_H200["ppo"]
     assert rates["qrdqn-ad"] and rates["qrdqn-ad"].steps_per_second == BENCHED["qrdqn-ad"]
     assert rates["heist-qrdqn"] and rates["heist-qrdqn"].steps_per_second == BENCHED["qrdqn"]
+    assert rates["heist-ad"] == (BENCHED["heist-ad"], 1.0, "as on one H200, one run at a time")
     assert bare.rate("qrdqn") is None
     rate = bare.rate("ad")
     assert rate and rate.steps_per_second == 80

@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from achieve.run import tensors as files
 from achieve.run.checkpoint import (
     FILE_NAME,
     Checkpoint,
@@ -312,3 +313,40 @@ def test_state_must_be_json(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="not JSON serializable"):
         save_checkpoint(tmp_path, {}, {"x": object()})
     assert json.dumps([p.name for p in tmp_path.iterdir()]) == "[]"
+
+
+def test_checkpoint_that_is_replaced_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by `achieve eval` of a run under way: the library opens the file again for its data."""
+    save_checkpoint(tmp_path, {"x": torch.zeros(8)}, {"turn": 0}, {})
+    read, turns = files._read_tensors, 0
+
+    def replaced(path: Path) -> object:
+        nonlocal turns
+        turns += 1
+        if turns < 3:
+            save_checkpoint(tmp_path, {"x": torch.full((8,), float(turns))}, {"turn": turns}, {})
+            raise files.DamagedFileError("its checksum is 1, it should be 2")
+        return read(path)
+
+    monkeypatch.setattr(files, "_read_tensors", replaced)
+    found = load_checkpoint(tmp_path)
+    assert found is not None and found.state == {"turn": 2} and found.tensors["x"][0] == 2 and turns == 3
+
+
+def test_checkpoint_that_is_damaged_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_checkpoint(tmp_path, {"x": torch.zeros(8)}, {}, {})
+    path = tmp_path / FILE_NAME
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    read, turns = files._read_tensors, 0
+
+    def counted(path: Path) -> object:
+        nonlocal turns
+        turns += 1
+        return read(path)
+
+    monkeypatch.setattr(files, "_read_tensors", counted)
+    with pytest.raises(CheckpointError, match="is damaged"):
+        load_checkpoint(tmp_path)
+    assert turns == 1

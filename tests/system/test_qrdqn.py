@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import re
@@ -286,6 +287,29 @@ def test_distillation_makes_the_memories_of_the_replay_anew() -> None:
         one.close()
 
 
+@pytest.mark.parametrize("memory", [True, False])
+def test_what_a_phase_changes_is_measured_with_the_memories_made_anew(memory: bool) -> None:
+    trainer = QRDQNTrainer(values_config(model={"memory": memory}, qrdqn={"replay_size": 4000, "recent_steps": 4000}))
+    trainer.start()
+    assert "phase_drift" not in trainer.distil().statistics  # no episode has ended
+    trainer.interact(600)
+    assert trainer.recent is not None
+    trainer.recent.gather(1000)
+    index = trainer.recent.some(10**6)
+    network, replay = copy.deepcopy(trainer.network), trainer.replay
+    spread = index[np.unique(np.linspace(0, len(index) - 1, 512).astype(int))]
+    old = replay.memory(spread) if memory else None
+    found = trainer.distil().statistics
+    with torch.no_grad():
+        new = replay.memory(spread) if memory else None
+        before = network.quantiles(network.encode(replay.images(spread)), old).mean(2)
+        after = trainer.network.quantiles(trainer.network.encode(replay.images(spread)), new).mean(2)
+    assert found["phase_drift"] == pytest.approx(float((after - before).abs().mean()), rel=1e-5) != 0
+    changed = (before.argmax(1) != after.argmax(1)).float().mean()
+    assert found["phase_changed_actions"] == pytest.approx(float(changed))
+    trainer.close()
+
+
 def test_where_a_world_cannot_be_saved_its_episodes_end() -> None:
     own = {"name": "tests.system.own_world:make_env", "unlock_threshold": 0.0}
     config = values_config(env=own, qrdqn={"frame_stack": 1})
@@ -328,6 +352,12 @@ def test_other_worlds(
         (["--qrdqn.kappa", "0"], "qrdqn.kappa is 0.0; it must be above 0"),
         (["--qrdqn.epsilon-end", "1.5"], "qrdqn.epsilon_end is 1.5; it must lie between 0 and 1"),
         (["--qrdqn.priority-exponent", "-1"], "qrdqn.priority_exponent is -1.0; it must be 0 or more"),
+        (
+            ["--qrdqn.no-prioritized", "--qrdqn.priority-exponent", "1"],
+            "qrdqn.priority_exponent and priority_beta say nothing without --qrdqn.prioritized",
+        ),
+        (["--distill.value-reg", "frozen"], "distill.value_reg says nothing to QR-DQN"),
+        (["--distill.rollouts-per-phase", "4"], "distill.rollouts_per_phase says nothing to QR-DQN"),
         (["--qrdqn.recent-steps", "0"], "qrdqn.recent_steps is 0; it must be above 0"),
         (["--qrdqn.replay-size", "12"], "has 3 rows, too few for 2 steps of reward and 2 frames"),
         (["--qrdqn.learning-starts", "9999"], "qrdqn.learning_starts is 9999, more than a replay of 1200 steps holds"),

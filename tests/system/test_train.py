@@ -52,6 +52,7 @@ DISTILL_METRICS = {
         "prediction_policy_reg", "prediction_value_reg", "matching_policy_reg", "matching_value_reg",
     ),
     "gradient norms": ("prediction_grad_norm", "matching_grad_norm"),
+    "latents": ("latent_spread",),
     "match rate and prediction accuracy": (
         "matching_match_rate", "matching_accuracy", "prediction_accuracy",
     ),
@@ -241,3 +242,15 @@ def test_default_folder_is_named_by_preset_and_seed(
 def test_interrupted_is_an_interrupt() -> None:
     """A script's `except Exception` must not swallow Ctrl-C."""
     assert issubclass(import_module("achieve.train").Interrupted, KeyboardInterrupt)
+
+
+@pytest.mark.parametrize(("level", "words"), [(math.inf, 1), (0.0, 0)])
+def test_an_undone_encoder_is_told_once(
+    level: float, words: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(import_module("achieve.train"), "COLLAPSED", level)
+    monkeypatch.setenv("COLUMNS", "300")
+    train(tiny_config(), tmp_path / "run", quiet=False)
+    out, err = capsys.readouterr()
+    assert (out + err).count("the encoder tells observations apart no more") == words
+    assert (out + err).count("--distill.value-reg frozen or a lower --distill.learning-rate") == words

@@ -46,6 +46,8 @@ FROZEN_BATCH = 512
 # Images encoded at once without gradients. In Crafter a source's targets have at most 704; a world in which hundreds of
 # rewards count as achievements would otherwise need many gigabytes for an instant.
 ENCODED_AT_ONCE = 1024
+# Steps over which the spread of latents is measured after a phase.
+SPREAD_OVER = 256
 
 TransportSolver = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -149,6 +151,8 @@ class Distiller:
             **{f"prediction_{k}": v for k, v in self._prediction_totals.means().items()},
             **{f"matching_{k}": v for k, v in self._matching_totals.means().items()},
         }
+        if usable:
+            statistics["latent_spread"] = self._latent_spread(usable)
         return PhaseReport(
             trajectories=len(trajectories),
             usable=len(usable),
@@ -158,6 +162,13 @@ class Distiller:
             skipped_updates=skipped,
             statistics=statistics,
         )
+
+    def _latent_spread(self, trajectories: Sequence[Trajectory]) -> float:
+        """Deviation of the latents over steps of these trajectories, by their mean: near 0, all look the same."""
+        steps = np.concatenate([t.steps for t in trajectories])
+        some = steps[np.linspace(0, len(steps) - 1, min(len(steps), SPREAD_OVER)).astype(np.int64)]
+        phi = self._latents(torch.from_numpy(some).to(self._buffer.device)).float()
+        return float(phi.std(0, correction=0).mean() / phi.abs().mean().clamp(min=1e-12))
 
     # ---- The frozen copy -----------------------------------------------------------------------------------------
 

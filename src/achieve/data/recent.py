@@ -68,6 +68,13 @@ class RecentEpisodes:
             self._tensors["actions"][here] = upload(actions, self.device)
         return count
 
+    def some(self, count: int) -> IntArray:
+        """Indices in the replay of so many of the steps, evenly spread, or of all where there are fewer."""
+        if not self._episodes:
+            return np.zeros(0, dtype=np.int64)
+        index = np.concatenate(self._episodes)
+        return index[np.unique(np.linspace(0, len(index) - 1, count).astype(np.int64))]
+
     def trajectories(self, threshold: float) -> list[Trajectory]:
         """The episodes and their unlocks, found as in :func:`achieve.data.trajectories.cut_trajectories`."""
         replay, made, start = self._replay, [], 0

@@ -14,8 +14,9 @@ from achieve.run.folder import read_summary
 
 # Steps per second of a whole run, alone on one H200: `steps_per_second` of results/ad-s0 and results/ppo-s0.
 ON_H200 = {"ad": 2675.7, "ppo": 8998.9}
-# The same of QR-DQN, as `achieve bench` reckoned it there (docs/qrdqn.md).
-BENCHED = {"qrdqn": 1475.0, "qrdqn-ad": 1004.0}
+# The same as `achieve bench` reckoned it there (docs/qrdqn.md, benchmarks/learner.md); heist-ppo is heist-ad without
+# its phases of distillation.
+BENCHED = {"qrdqn": 1199.0, "qrdqn-ad": 855.0, "heist-ad": 10994.0, "heist-ppo": 16943.0}
 # Steps per second and core of the full network without a GPU, any method (`achieve train` says 80 on two cores).
 ON_A_CORE = 40.0
 # Steps per second to reckon with where nothing is known: only to weigh such runs against others.
@@ -137,6 +138,6 @@ def _elsewhere(preset: str, machine: Machine) -> Rate | None:
         family = "qrdqn-ad" if "ad" in words else "qrdqn"
     if not machine.gpus:
         return None if values else Rate(ON_A_CORE * machine.cores, 1.0, "a rule of thumb for the CPU")
-    like = "" if preset == family else f", taking it to be as fast as {family}"
-    known = BENCHED if values else ON_H200
-    return Rate(known[family], 1.0, f"as on one H200, one run at a time{like}")
+    known = ON_H200 | BENCHED
+    like = "" if preset in known else f", taking it to be as fast as {family}"
+    return Rate(known.get(preset, known[family]), 1.0, f"as on one H200, one run at a time{like}")

@@ -18,6 +18,8 @@ from safetensors import SafetensorError, safe_open
 from achieve.run.files import atomic_file
 
 CHECKSUM = "crc32"
+READS = 5
+"""How often a file is read that is replaced each time while it is read."""
 
 _DTYPES = {
     torch.float64: "F64",
@@ -76,7 +78,28 @@ def read_metadata(path: Path) -> dict[str, str]:
 
 
 def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Tensors and metadata of a file of `write_tensors`, checked against its checksum."""
+    """Tensors and metadata of a file of `write_tensors`, checked against its checksum.
+
+    The file may be that of a run under way. It is opened more than once while it is read; if it was replaced meanwhile,
+    it is read again.
+    """
+    for _ in range(READS):
+        seen = _identity(path)
+        try:
+            return _read_tensors(path)
+        except DamagedFileError:
+            if _identity(path) == seen:
+                raise
+    return _read_tensors(path)
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    """What is another when another file has taken this one's place."""
+    found = path.stat()
+    return found.st_ino, found.st_mtime_ns
+
+
+def _read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = dict(file.metadata() or {})

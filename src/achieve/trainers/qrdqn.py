@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from achieve.algo.distill import Distiller, PhaseReport
 from achieve.algo.explore import Explorer
 from achieve.algo.keep import QuantileKeeper
 from achieve.algo.qrdqn import QRDQNLearner
-from achieve.algo.quantile import linear_schedule
+from achieve.algo.quantile import action_values, linear_schedule
 from achieve.config import TrainConfig
 from achieve.data.recent import RecentEpisodes
 from achieve.data.replay import Replay, ReplayShape
+from achieve.data.sumtree import IntArray
 from achieve.data.transfer import upload
 from achieve.nn.model import QuantileNetwork, quantile_network
 from achieve.nn.optim import ClippedAdam
@@ -29,6 +31,8 @@ from achieve.trainers.base import BaseTrainer, Saved
 
 REFRESHED_AT_ONCE = 256
 """Memories; two images each."""
+COMPARED = 512
+"""Steps whose values are compared before and after a phase."""
 
 
 class QRDQNTrainer(BaseTrainer):
@@ -131,15 +135,31 @@ class QRDQNTrainer(BaseTrainer):
     def distil(self) -> PhaseReport:
         """One auxiliary phase, on the episodes that ended since the last one (or in `recent_steps`).
 
-        It changes what latents mean; so the memories made from them are made anew.
+        It changes what latents mean; so the memories made from them are made anew. That changes values as well, which
+        the phase could not know of: `phase_drift` and `phase_changed_actions` compare values before and after both.
         """
         assert self.distiller is not None and self.recent is not None
         steps = self.config.qrdqn.recent_steps or self.config.rollout_steps
         self.recent.gather(-(-steps // self.config.env.num_envs))
+        steps_compared = self.recent.some(COMPARED)
+        before = self._values_of(steps_compared)
         report = self.distiller.run(self.generators.shuffles, self.generators.actions)
         if self.config.model.memory and self.config.qrdqn.refresh_memory:
             self.refresh_memories()
-        return report
+        if not len(steps_compared):
+            return report
+        after = self._values_of(steps_compared)
+        whole = {
+            "phase_drift": float((after - before).abs().mean()),
+            "phase_changed_actions": float((after.argmax(1) != before.argmax(1)).float().mean()),
+        }
+        return replace(report, statistics={**report.statistics, **whole})
+
+    @torch.no_grad()
+    def _values_of(self, index: IntArray) -> torch.Tensor:
+        """Values [B, A] of the actions in stored steps [B], with the memories the replay has for them now."""
+        memory = self.replay.memory(index) if self.config.model.memory else None
+        return action_values(self.network.quantiles(self.network.encode(self.replay.images(index)), memory))
 
     @torch.no_grad()
     def refresh_memories(self) -> None:

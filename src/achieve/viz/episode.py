@@ -31,7 +31,7 @@ def episode_moments(
         observation = player.reset()
         reward: float | None = None
         done = False
-        step, total, action = 0, 0.0, "noop"
+        step, total, action = 0, 0.0, "start"
         unlocked: list[tuple[str, int]] = []
         while True:
             frame = player.frame(GAME) if draw else observation
