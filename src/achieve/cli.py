@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -225,8 +226,9 @@ def _report(folder: Path, summary: Mapping[str, Any], measure: str) -> None:
     baseline = random_baseline(folder)
     _show_scores([folder], None)
     reached = "-" if summary["reward"] is None else f"{summary['reward']:.2f}"
+    known = f"{measure} {baseline.score:.2f} %, mean return {baseline.mean_return:.2f}"
     console.print(
-        f"random agent: {measure} {baseline.score:.2f} %, mean return {baseline.mean_return:.2f}; "
+        f"random agent: {known if math.isfinite(baseline.score) else 'not known, its episodes do not end'}; "
         f"this agent at the end: mean return {reached}"
     )
     say(f"curve, video and page: {write_run_page(folder, baseline)}")
@@ -252,8 +254,9 @@ def _show_scores(runs: Sequence[Path], steps: int | None) -> None:
     from achieve.analysis.score import BUDGET, CRAFTER, RunScore, score_run
     from achieve.run.folder import read_summary
 
-    # Figures of different worlds are not comparable: each has its table, and its mean over runs.
-    tables: dict[str, list[tuple[str, RunScore]]] = {}
+    # Figures of different worlds are not comparable: each has its table, and its mean over runs. A layout of its own
+    # makes a world of its own.
+    tables: dict[tuple[str, tuple[str, ...]], list[tuple[str, RunScore]]] = {}
     for run in runs:
         saved = _saved_config(run / "config.json") if (run / "config.json").is_file() else None
         world = find_world(saved.env.name) if saved else CRAFTER
@@ -263,10 +266,12 @@ def _show_scores(runs: Sequence[Path], steps: int | None) -> None:
         # A finished run went on after its last episode; an unfinished one is read at the last one's end.
         taken = (read_summary(run) or {}).get("steps")
         score = score_run(load_episodes(run), taken, budget, world)
-        tables.setdefault(world.name, []).append((run.name, score))
-    for rows in tables.values():
+        options = tuple(sorted(saved.env.options)) if saved else ()
+        tables.setdefault((world.name, options), []).append((run.name, score))
+    for (_, options), rows in tables.items():
         labels, scores = zip(*rows, strict=True)
-        title = "Training score" if len(tables) == 1 else f"Training score, {scores[0].world.title}"
+        layout = f" ({', '.join(options)})" if options else ""
+        title = "Training score" if len(tables) == 1 else f"Training score, {scores[0].world.title}{layout}"
         console.print(score_tables(labels, scores, title))
 
 

@@ -6,6 +6,7 @@ folder and is enough to rerun it: :func:`to_dict` and :func:`from_dict` are inve
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import json
 import math
@@ -36,7 +37,7 @@ class EnvConfig:
 
     @property
     def own_settings(self) -> dict[str, Any]:
-        """The options by name; a value is read as JSON where it is, and taken as text where not."""
+        """The options by name; values are read as JSON or as Python writes them, and are text otherwise."""
         return dict(_read_option(option) for option in self.options)
 
     @property
@@ -268,13 +269,13 @@ class TrainConfig:
 # Fields that say how and where a run is computed, not what is computed: a run may be resumed with others.
 RUNTIME_FIELDS = (
     "device", "torch_threads", "tensorboard", "wandb", "checkpoint_every", "checkpoint_replay", "replay_device",
-    "snapshots",
+    "snapshots", "env.threads",
 )  # fmt: skip
 # Fields that say nothing about a run of the other learner.
 _OF_PPO = ("algo",)
 _OF_QRDQN = ("learner", "qrdqn", "checkpoint_replay", "replay_device")
 
-_NO_OPTIONS = ("name", "id", "num_envs", "seed", "threads", "infos", "unlock_threshold")
+_NO_OPTIONS = ("name", "id", "num_envs", "seed", "threads", "infos", "unlock_threshold", "render_mode")
 
 
 def _read_option(option: str) -> tuple[str, Any]:
@@ -286,6 +287,10 @@ def _read_option(option: str) -> tuple[str, Any]:
     try:
         return name, json.loads(value)
     except json.JSONDecodeError:
+        pass
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
         return name, value
 
 

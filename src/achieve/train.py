@@ -82,17 +82,23 @@ def train(
             return summary
         stop = stack.enter_context(StopRequest())
 
+        trainer: BaseTrainer | None = None
+
+        def way_on() -> str:
+            saved = trainer.saved_step if trainer is not None else None
+            where = "" if saved is None else f" from step {saved:,}" if saved else " from its beginning"
+            return f"the same command continues the run in {path}{where}"
+
         def check() -> None:
             if stop.requested:
-                raise Interrupted(f"stopped; the same command continues the run in {path}")
+                raise Interrupted(f"stopped; {way_on()}")
 
         with _forgotten_on_failure(run):
             trainer = make_trainer(config, check)
         stack.callback(trainer.close)
         neighbours = Neighbours(device_key(trainer.device))
         stack.callback(neighbours.close)
-        way_on = f"The run in {path} is whole up to its last checkpoint; the same command continues it."
-        stack.enter_context(playing(way_on))
+        stack.enter_context(playing(lambda: f"When it is mended, {way_on()}."))
         episodes = stack.enter_context(JsonlWriter(run.episodes))
         metrics = stack.enter_context(JsonlWriter(run.metrics))
         trainer.keep_files_in(run.checkpoint)
@@ -101,6 +107,7 @@ def train(
             trainer.load(checkpoint)
         else:
             trainer.start()
+        trainer.saved_step = trainer.step
         state = checkpoint.state if checkpoint else {"episodes": 0, "metrics": 0}
         _cut_back((episodes, state["episodes"]), (metrics, state["metrics"]))
         trackers = list(_trackers(config, run, trainer.step))
@@ -129,6 +136,9 @@ def train(
         metrics.sync()
         summary = _finish(trainer, run, neighbours)
         trainer.tidy_up()
+        if progress is not None and summary["episodes"] and not any(summary["success_rates"].values()):
+            why = f": no reward was above {config.env.unlock_threshold:g} (--env.unlock-threshold)"
+            progress.say(f"no achievement was unlocked in this run{why if trainer.world.by_reward else ''}")
         return summary
 
 
@@ -225,6 +235,7 @@ class Journal:
         with self._trainer.timed("checkpoint"):
             logs = {"episodes": self._episodes.sync(), "metrics": self._metrics.sync()}
             self._trainer.save_to(self._writer, logs)
+            self._trainer.saved_step = self._trainer.step
 
 
 def _learn_ppo(trainer: Trainer, journal: Journal) -> None:

@@ -69,3 +69,9 @@ def test_markdown_rows() -> None:
     assert "| a | 1,000,000 | 1,234 | 20.00 | 12.00 |" in lines
     assert "| mean ± std of 2 |  |  | 21.00 ± 1.00 | 12.50 ± 0.50 |" in lines
     assert "| Wake up | 80.0 ± 10.0 |" in lines
+
+
+def test_bars_are_as_long_as_the_rates_and_are_read_without_colour() -> None:
+    for rates, bars in (([0.0, 100.0], ["·" * 20, "━" * 20]), ([50.0, float("nan")], ["━" * 10 + "·" * 10, "·" * 20])):
+        rows = [line for line in text(run(1.0, 1.0, rates)).splitlines() if "Collect coal" in line or "Wake up" in line]
+        assert [bar in row for bar, row in zip(bars, rows, strict=True)] == [True, True], rows

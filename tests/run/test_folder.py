@@ -10,7 +10,7 @@ import pytest
 
 from achieve.run import files
 from achieve.run.errors import RunFolderError
-from achieve.run.folder import RunFolder, command_line, differences, read_config, read_summary
+from achieve.run.folder import RunFolder, command_line, differences, read_config, read_summary, without
 
 CONFIG: dict[str, Any] = {
     "preset": "ad",
@@ -48,6 +48,16 @@ def test_free_settings_may_change(tmp_path: Path) -> None:
     with RunFolder.open(tmp_path / "run", other(device="cuda"), free=("device",)) as run:
         assert run.resumed
     assert read_config(tmp_path / "run")["config"]["device"] == "cuda"
+
+
+def test_free_settings_of_a_table_may_change(tmp_path: Path) -> None:
+    RunFolder.open(tmp_path / "run", other(env={"name": "a", "threads": 1})).close()
+    free = ("env.threads",)
+    with RunFolder.open(tmp_path / "run", other(env={"name": "a", "threads": 2}), free=free) as run:
+        assert run.resumed
+    with pytest.raises(RunFolderError, match=r"env\.name is a there, b here"):
+        RunFolder.open(tmp_path / "run", other(env={"name": "b", "threads": 2}), free=free)
+    assert without({"env": {"threads": 1, "n": 2}, "x": 3}, ("env.threads", "x")) == {"env": {"n": 2}}
 
 
 def test_another_config_is_refused_with_what_differs(tmp_path: Path) -> None:

@@ -50,6 +50,19 @@ def make_fragile() -> Steps:
     return Steps(fragile=True)
 
 
+class Endless(Steps):
+    """Gives no reward and never ends."""
+
+    def step(self, action: int) -> Any:
+        return self._image(), 0.0, False, False, {}
+
+
+class Worthless(Steps):
+    def step(self, action: int) -> Any:
+        image, _, *rest = super().step(action)
+        return image, -1.0, *rest
+
+
 class Continuous(Steps):
     def __init__(self) -> None:
         super().__init__()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import shutil
 import sys
 import typing
 from pathlib import Path
@@ -288,3 +289,13 @@ def test_tensorboard(train: Train, tmp_path: Path) -> None:
     drawn = set(events.Tags()["scalars"])
     assert drawn >= {"ppo/policy_loss", "ppo/entropy", "ppo/rollout_steps_per_second", "ppo/host_gib"}
     assert [e.step for e in events.Scalars("ppo/entropy")] == [256, 512]
+
+
+def test_scores_of_two_layouts_are_not_averaged(achieve: Command, finished: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(finished, tmp_path / "other")
+    saved = read(other / "config.json")
+    saved["config"]["env"]["options"] = ["length=50"]
+    (other / "config.json").write_text(json.dumps(saved))
+    code, out, err = achieve("score", finished, other)
+    assert (code, err) == (0, "") and "mean ± std" not in out
+    assert "Training score, Crafter (length=50)" in out

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from achieve.run.checkpoint import load_checkpoint
 from tests.system.conftest import Train
 from tests.system.processes import ENVIRONMENT, PATIENCE, Child
 from tests.system.runs import assert_same_run, checkpoint_file, half_written, read
-from tests.system.tiny import ROLLOUT, ROLLOUTS_PER_PHASE, STEPS
+from tests.system.tiny import NUM_ENVS, ROLLOUT, ROLLOUTS_PER_PHASE, STEPS
 
 # A checkpoint written with these pauses takes a few tenths of a second, time enough to be killed in.
 PAUSE = 0.002
@@ -103,8 +104,11 @@ def test_asked_to_stop(
     assert child.wait_for(checkpoint_file(folder).exists)
     child.send(number)
     assert child.wait() == 130
+    saved = load_checkpoint(folder / "checkpoint")
+    assert saved is not None
+    step = saved.state["rollouts"] * NUM_ENVS * ROLLOUT
     assert child.output == (
-        f"achieve train: stopped; the same command continues the run in {folder}\n"
+        f"achieve train: stopped; the same command continues the run in {folder} from step {step:,}\n"
     )
     assert not (folder / "summary.json").exists()
     train(folder).run()
@@ -117,6 +121,7 @@ def test_stopped_before_the_first_checkpoint(train: Train, finished: Path, tmp_p
     assert child.wait_for((folder / "episodes.jsonl").exists)
     child.send(signal.SIGTERM)
     assert child.wait() == 130
+    assert child.output.endswith(f"the same command continues the run in {folder} from its beginning\n")
     assert not checkpoint_file(folder).exists()
     train(folder).run()
     assert_same_run(folder, finished)

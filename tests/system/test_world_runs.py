@@ -13,8 +13,11 @@ from typing import Any
 import pytest
 import torch
 
+from achieve import load_agent
 from achieve.analysis.episodes import load_episodes
+from achieve.analysis.evaluate import evaluate
 from achieve.run.checkpoint import Checkpoint
+from achieve.run.errors import ConfigError
 from achieve.train import Trainer
 from tests.conftest import Optional
 from tests.system.conftest import Command
@@ -192,7 +195,7 @@ def test_world_that_fails_leaves_a_run_to_continue(
         code, _, err = achieve(*command)
     assert code == 2
     assert "OSError: the staircase has fallen down" in err and "own_world.py" in err, err
-    assert f"The run in {folder} is whole up to its last checkpoint; the same command continues it." in err
+    assert re.search(rf"When it is mended, the same command continues the run in {folder} from step [\d,]+\.", err)
     assert checkpoint_file(folder).exists() and not (folder / "summary.json").exists()
     CRASH.unlink()
     code, _, err = achieve(*command)
@@ -203,7 +206,7 @@ def test_world_that_fails_leaves_a_run_to_continue(
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        (f"{OWN}:Continuous", "only gymnasium.spaces.Discrete works, not continuous actions"),
+        (f"{OWN}:Continuous", "only gymnasium.spaces.Discrete works, no continuous or combined actions"),
         (f"{OWN}:Blind", "uint8 images of height x width or height x width x channels are needed"),
         (f"{OWN}:nothing", "has no 'nothing'"),
         ("no_such_module:make", "Python does not find its module"),
@@ -217,6 +220,24 @@ def test_worlds_that_cannot_be_learned_in(achieve: Command, tmp_path: Path, name
     assert code == 2 and sentence in err, err
     assert err.startswith("achieve train: ") and err.count("\n") == 1
     assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_world_without_an_end_is_reported_on_and_refused_by_eval(achieve: Command, tmp_path: Path) -> None:
+    settings = write_settings(tmp_path / "s.json")
+    folder = tmp_path / "run"
+    code, out, err = achieve("train", "--config", settings, "--env", f"{OWN}:Endless", "--folder", folder, *SHORT)
+    assert (code, err) == (0, ""), err
+    assert "random agent: not known, its episodes do not end" in out and (folder / "index.html").exists()
+    with pytest.raises(ConfigError, match=r"no episode of .*:Endless ended in 50 steps of 2 environments; give it a"):
+        evaluate(load_agent(folder), 2, patience=50)
+
+
+def test_world_without_achievements_is_told_so(achieve: Command, tmp_path: Path) -> None:
+    settings = write_settings(tmp_path / "s.json")
+    command = ("train", "--config", settings, "--env", f"{OWN}:Worthless", "--folder", tmp_path / "run", "--no-report")
+    code, out, err = achieve(*command, *SHORT)
+    assert (code, err) == (0, "")
+    assert "no achievement was unlocked in this run: no reward was above 0 (--env.unlock-threshold)" in out
 
 
 def test_world_whose_package_is_missing(

@@ -21,6 +21,8 @@ from achieve.run.seeding import stream, world_seeds
 from achieve.run.worlds import opening, playing
 
 PARALLEL = 32
+PATIENCE = 100_000
+"""Steps of each environment in which an episode must have ended; Crafter's last 10,000 at most."""
 _WORLDS = 2**31 - 1
 
 Policy = Callable[[NDArray[np.uint8], Any, Any], NDArray[np.int64]]
@@ -33,6 +35,7 @@ def evaluate(
     seed: int = 0,
     greedy: bool = False,
     progress: Callable[[int], None] = lambda done: None,
+    patience: int = PATIENCE,
 ) -> Episodes:
     """Play whole episodes on worlds disjoint from those the agent was trained in.
 
@@ -45,10 +48,12 @@ def evaluate(
         actions: NDArray[np.int64] = agent.act(obs, reward, done, greedy=greedy)
         return actions
 
-    return play(policy, agent.config, episodes, seed, progress)
+    return play(policy, agent.config, episodes, seed, progress, patience)
 
 
-def evaluate_random(config: TrainConfig, episodes: int = 100, *, seed: int = 0) -> Episodes:
+def evaluate_random(
+    config: TrainConfig, episodes: int = 100, *, seed: int = 0, patience: int = PATIENCE
+) -> Episodes:
     """The same for an agent that acts at random."""
     _check_seed(seed)
     rng = np.random.default_rng(stream(seed, "actions"))
@@ -56,7 +61,7 @@ def evaluate_random(config: TrainConfig, episodes: int = 100, *, seed: int = 0) 
         envs: Any = make_vec(config.env.name, num_envs=1, seed=0, **config.env.arguments)
     count = envs.single_action_space.n
     envs.close()
-    return play(lambda obs, *_: rng.integers(0, count, len(obs)), config, episodes, seed)
+    return play(lambda obs, *_: rng.integers(0, count, len(obs)), config, episodes, seed, patience=patience)
 
 
 def play(
@@ -65,8 +70,12 @@ def play(
     episodes: int,
     seed: int,
     progress: Callable[[int], None] = lambda done: None,
+    patience: int = PATIENCE,
 ) -> Episodes:
-    """Let a policy play ``episodes`` episodes; returned in order of completion."""
+    """Let a policy play ``episodes`` episodes; returned in order of completion.
+
+    Where none ends within ``patience`` steps of each environment, it is a :class:`ConfigError`.
+    """
     if episodes < 1:
         raise ConfigError(f"episodes is {episodes}; it must be 1 or more")
     num_envs = min(episodes, PARALLEL)
@@ -75,9 +84,12 @@ def play(
     seeds = unseen_seeds(config, seed, num_envs, int(quota.max()))
     env = config.env
     with opening(env.name):
-        envs: Any = make_vec(env.name, num_envs=num_envs, seed=seeds, threads=env.threads, **env.arguments)
+        envs: Any = make_vec(
+            env.name, num_envs=num_envs, seed=seeds, threads=env.threads, infos="none", **env.arguments
+        )
     played = np.zeros(num_envs, dtype=np.int64)
     rows = []
+    waited = 0
     with playing(), closing(envs):
         observation, _ = envs.reset()
         reward = done = None
@@ -86,6 +98,12 @@ def play(
             observation, reward, terminated, truncated, _ = envs.step(actions)
             done = terminated | truncated
             finished = envs.pop_episodes()
+            waited = 0 if len(finished.env) else waited + 1
+            if waited == patience:
+                raise ConfigError(
+                    f"no episode of {env.name} ended in {patience:,} steps of {num_envs} environments; give it a time "
+                    "limit, such as gymnasium.wrappers.TimeLimit"
+                )
             for k, i in enumerate(finished.env):
                 if played[i] < quota[i]:
                     played[i] += 1

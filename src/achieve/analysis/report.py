@@ -69,7 +69,8 @@ def _rates(runs: Sequence[RunScore]) -> list[tuple[str, str, float]]:
     rates = []
     for name in names:
         found = [float(r.success_rates[r.names.index(name)]) for r in runs if name in r.names]
-        rates.append((title_case(name), figure(found, digits=1), float(np.nanmean([*found, 0]))))
+        known = [rate for rate in found if np.isfinite(rate)]
+        rates.append((title_case(name), figure(found, digits=1), float(np.mean(known)) if known else 0.0))
     return rates
 
 
@@ -95,7 +96,7 @@ def _rates_table(runs: Sequence[RunScore]) -> Table:
         table.add_row(
             name,
             rate,
-            Text("━" * filled, "green") + Text("━" * (BAR_WIDTH - filled), "bright_black"),
+            Text("━" * filled, "green") + Text("·" * (BAR_WIDTH - filled), "bright_black"),
         )
     return table
 

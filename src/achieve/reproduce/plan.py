@@ -15,7 +15,7 @@ from achieve.reproduce.experiments import Run
 from achieve.reproduce.watch import read_progress
 from achieve.run.errors import AchieveError, ConfigError, RunFolderError
 from achieve.run.files import reason
-from achieve.run.folder import differences, read_config, read_summary
+from achieve.run.folder import differences, read_config, read_summary, without
 
 
 class State(Enum):
@@ -117,11 +117,7 @@ def _refuse_other_config(wanted: TrainConfig, path: Path) -> None:
         saved = to_dict(from_dict(read_config(path)["config"]))
     except ConfigError as error:
         raise RunFolderError(f"{path / 'config.json'} is no config of this version: {error}") from error
-    mine = to_dict(wanted)
-    for settings in (saved, mine):
-        for name in RUNTIME_FIELDS:
-            settings.pop(name, None)
-    found = differences(saved, mine)
+    found = differences(without(saved, RUNTIME_FIELDS), without(to_dict(wanted), RUNTIME_FIELDS))
     if found:
         shown = "; ".join(found[:3]) + (f"; and {len(found) - 3} more" if len(found) > 3 else "")
         raise RunFolderError(f"{path} holds a run with another config: {shown}")

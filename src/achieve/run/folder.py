@@ -42,9 +42,9 @@ class RunFolder:
     ) -> "RunFolder":
         """Creates the folder, or opens it if it holds a run with the same config.
 
-        `free` names top-level settings that may change when a run is resumed (where to compute,
-        what to log). Raises RunFolderError for a folder that cannot be written, that another
-        process is writing, that holds another run, or that is not a run's; nothing is changed then.
+        `free` names settings (`device`, `env.threads`) that may change when a run is resumed. Raises
+        RunFolderError for a folder that cannot be written, that another process is writing, that holds
+        another run, or that is not a run's; nothing is changed then.
         """
         _refuse_foreign(path)
         try:
@@ -164,6 +164,16 @@ def differences(saved: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str
     return found
 
 
+def without(settings: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """The settings but for those named; `env.threads` is `threads` in the table `env`."""
+    left = {}
+    for name, value in settings.items():
+        inner = [n.removeprefix(f"{name}.") for n in names if n.startswith(f"{name}.")]
+        if name not in names:
+            left[name] = without(value, inner) if inner and isinstance(value, Mapping) else value
+    return left
+
+
 def _refuse_foreign(path: Path) -> None:
     try:
         entries = sorted(p.name for p in path.iterdir()) if path.is_dir() else []
@@ -182,10 +192,7 @@ def _refuse_other_config(
     there = saved.get("config")
     if not isinstance(there, Mapping):
         raise RunFolderError(f"{path / 'config.json'} does not hold a run's config; choose another")
-    found = differences(
-        {name: value for name, value in there.items() if name not in free},
-        {name: value for name, value in config.items() if name not in free},
-    )
+    found = differences(without(there, free), without(config, free))
     if found:
         shown = "; ".join(found[:5]) + (f"; and {len(found) - 5} more" if len(found) > 5 else "")
         raise RunFolderError(

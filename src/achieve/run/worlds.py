@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from achieve.envs import WORLDS
@@ -25,9 +25,9 @@ def opening(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def playing(advice: str = "") -> Iterator[None]:
+def playing(advice: Callable[[], str] = lambda: "") -> Iterator[None]:
     """Around the use of a world: a world that fails becomes an error for people, with its traceback and this advice."""
     try:
         yield
     except WorkerError as error:
-        raise WorldFailedError(f"{str(error).rstrip()}\n{advice}".rstrip()) from error
+        raise WorldFailedError(f"{str(error).rstrip()}\n{advice()}".rstrip()) from error

@@ -22,7 +22,7 @@ from achieve.nn.model import AchievementNetwork
 from achieve.nn.optim import ClippedAdam
 from achieve.run.checkpoint import Checkpoint, CheckpointWriter
 from achieve.run.errors import CheckpointError, ConfigError
-from achieve.run.folder import differences
+from achieve.run.folder import differences, without
 from achieve.run.seeding import Generators, stream_seed, world_seeds
 from achieve.run.worlds import opening
 
@@ -51,6 +51,8 @@ class BaseTrainer:
         self.image_shape, self.num_actions = check_spaces(self.envs)
         self.generators = Generators.make(config.seed, self.device)
         self.rollouts = 0
+        self.saved_step: int | None = None
+        """Where the run would be continued from; None before that is known."""
         self.restarted = False
         self.seconds: dict[str, float] = {}
         self.latest: dict[str, float] = {}
@@ -156,7 +158,7 @@ class BaseTrainer:
 
     def load(self, saved: Checkpoint) -> None:
         """Continue where :meth:`save` was called, or say why that checkpoint is no use here."""
-        found = differences(saved.state.get("config", {}), self._decisive_config())
+        found = differences(without(saved.state.get("config", {}), RUNTIME_FIELDS), self._decisive_config())
         if found:
             raise CheckpointError(f"the checkpoint is another run's: {found[0]}; {WAY_OUT}")
         mine = self.tensors()
@@ -194,8 +196,7 @@ class BaseTrainer:
 
     def _decisive_config(self) -> dict[str, Any]:
         """The settings that decide what is computed, without those that say how and where."""
-        settings = to_dict(self.config)
-        return {name: value for name, value in settings.items() if name not in RUNTIME_FIELDS}
+        return without(to_dict(self.config), RUNTIME_FIELDS)
 
     def close(self) -> None:
         self.envs.close()

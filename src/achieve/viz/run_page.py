@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from achieve.analysis.evaluate import evaluate_random
 from achieve.analysis.score import measure, score_run, success_rates
 from achieve.config import from_dict
 from achieve.envs import find_world
+from achieve.run.errors import ConfigError
 from achieve.run.folder import read_config, read_summary
 from achieve.run.hardware import one_line
 from achieve.run.progress import duration
@@ -20,13 +22,25 @@ from achieve.viz.page import Page, write_page
 from achieve.viz.video import write_video
 
 RANDOM_EPISODES = 200
+RANDOM_STEPS = 10_000
+"""Steps of each environment in which a random agent's episode must have ended, at least."""
 VIDEO_STEPS = 500
 
 
 def random_baseline(run: Path) -> Baseline:
-    """The world's measure and the mean return of an agent that acts at random in the same world."""
+    """The world's measure and the mean return of an agent that acts at random in the same world.
+
+    Not known (nan) where episodes do not end.
+    """
     config = from_dict(read_config(run)["config"])
-    episodes = evaluate_random(config, RANDOM_EPISODES)
+    unknown = Baseline("random agent", math.nan, math.nan)
+    lengths = load_episodes(run).length
+    if not len(lengths):
+        return unknown
+    try:
+        episodes = evaluate_random(config, RANDOM_EPISODES, patience=max(RANDOM_STEPS, 4 * int(lengths.max())))
+    except ConfigError:  # at random, episodes need not end
+        return unknown
     rates = success_rates(episodes.achievements)
     measured = measure(rates, episodes.names, find_world(config.env.name).goal)
     return Baseline("random agent", measured, float(episodes.reward.mean()))

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ def make(world: str, num_envs: int = 3, threads: int = 1, **kwargs) -> GymVecEnv
 @pytest.mark.parametrize(
     ("world", "said"),
     [
-        ("Continuous", "only gymnasium.spaces.Discrete works, not continuous actions"),
+        ("Continuous", "only gymnasium.spaces.Discrete works, no continuous or combined actions"),
         ("Vectors", r"float32 of shape \(4,\); uint8 images"),
         ("Floats", r"float32 of shape \(64, 64, 3\); uint8 images"),
         ("ChannelsFirst", r"shape \(3, 64, 64\).*at least 8x8, the channels last"),
@@ -62,6 +63,8 @@ def test_names_that_are_nobodys(name, said):
 def test_an_error_while_it_is_made_keeps_its_traceback(tmp_path, monkeypatch):
     with pytest.raises(WorkerError, match=r"failed at a trial.*\n(.*\n)*.*licence has expired"):
         make("broken")
+    with pytest.raises(WorkerError, match=r"failed at a trial: SystemExit\(0\)"):
+        make("SaysExitAtOnce")
     (tmp_path / "half_a_world.py").write_text("import no_such_dependency\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(WorkerError, match="No module named 'no_such_dependency'"):
@@ -74,6 +77,7 @@ def test_an_error_while_it_is_made_keeps_its_traceback(tmp_path, monkeypatch):
     [
         ("Raises", r"environment \d of the world .*:Raises failed: KeyError.*\n(.*\n)*.*worlds.py.*\n(.*\n)*.*a bug"),
         ("RaisesAtReset", "no second episode"),
+        ("SaysExit", r"environment \d of the world .*:SaysExit failed: SystemExit\(.*\n(.*\n)*.*worlds.py"),
         ("NoReward", "its reward is None; without rewards that are numbers there is nothing to learn from"),
         ("NotANumber", "its reward is nan"),
         ("OldStep", "its step returned 4 values, not the five values of Gymnasium"),
@@ -150,6 +154,41 @@ def test_workers_leave_stopping_to_the_caller_and_end_with_it():
         [sys.executable, "-c", script], env={"PYTHONPATH": "src:."}, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == -signal.SIGKILL and len(done.stdout.split()) == 2, done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a worker that hangs outlives its caller")
+def test_workers_that_hang_end_with_the_caller():
+    script = (
+        "import os, signal, threading\n"
+        "from achieve.envs.gym.vec import GymVecEnv\n"
+        f"vec = GymVecEnv(2, 0, 2, id='{HERE}:Hangs'); vec.reset()\n"
+        "threading.Timer(1, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()\n"
+        "while True: vec.step([0, 0])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], env={"PYTHONPATH": "src:."}, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def test_workers_outlive_a_thread_that_made_them():
+    made = []
+    thread = threading.Thread(target=lambda: made.append(make("Count", num_envs=2, threads=2)))
+    thread.start()
+    thread.join()
+    made[0].reset()
+    for _ in range(3):
+        made[0].step([0, 0])
+    made[0].close()
+
+
+def test_achievements_left_out_of_an_info_are_zero():
+    vec = make("Forgets", num_envs=1)
+    vec.reset()
+    for _ in range(40):
+        vec.step([0])
+    finished = vec.pop_episodes()
+    assert len(finished.env) and (finished.achievements.sum(1) == 1).all(), finished
 
 
 def test_a_forgotten_environment_ends_its_workers():

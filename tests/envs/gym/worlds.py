@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from typing import Any
 
@@ -159,6 +160,32 @@ class RaisesAtReset(Count):
         if self.episodes == 2:
             raise RuntimeError("no second episode")
         return super().reset(**kwargs)
+
+
+class SaysExit(Count):
+    def step(self, action: int) -> Any:
+        return sys.exit() if self.taken == 2 else super().step(action)
+
+
+class SaysExitAtOnce(Count):
+    def reset(self, **kwargs: Any) -> Any:
+        sys.exit(0)
+
+
+class Hangs(Count):
+    def step(self, action: int) -> Any:
+        while self.taken == 2:
+            time.sleep(1000)
+        return super().step(action)
+
+
+class Forgets(Count):
+    """Tells only what was done in this very step."""
+
+    achievement_names = ("walk", "rest")
+
+    def info(self) -> dict[str, Any]:
+        return {"achievements": {"walk" if self.taken % 2 else "rest": 1}}
 
 
 class Dies(Count):

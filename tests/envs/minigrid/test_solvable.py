@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,6 +48,26 @@ def check_levels(layout: str, keep_keys: bool, num_envs: int, play_before: int =
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_level_is_solvable(layout: str, keep_keys: bool) -> None:
     check_levels(layout, keep_keys, num_envs=30)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [*LAYOUTS.values(), {"depth": 3, "branching": 4}, {"depth": 2, "branching": 20, "room_size": 4},
+     {"depth": 2, "branching": 40}],
+    ids=str,
+)  # fmt: skip
+def test_a_player_who_knows_the_level_is_done_before_the_time_limit(layout: dict[str, Any]) -> None:
+    vec = DoorKeyTreeVecEnv(3, seed=7, **layout)
+    vec.reset()
+    solvers, ended = [Solver(vec, i) for i in range(3)], np.zeros(3, bool)
+    for step in range(1, vec._layout.max_steps):
+        actions = [6 if ended[i] else solver.action() for i, solver in enumerate(solvers)]
+        _, _, terminated, truncated, _ = vec.step(np.array(actions))
+        assert not (truncated & ~ended).any(), step
+        ended |= terminated
+        if ended.all():
+            return
+    pytest.fail(f"{ended.sum()} of 3 levels solved in {step} steps")
 
 
 @pytest.mark.long

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import weakref
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -149,8 +150,10 @@ def _start(memory: int, members: range) -> _Worker:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         path = json.dumps([str(folder) for folder in sys.path])
+        # The system ends a worker with the thread that started it, which is right for the main one alone.
+        bound = threading.current_thread() is threading.main_thread()
         process = subprocess.Popen(
-            [sys.executable, "-c", START, path, str(theirs.fileno()), str(memory)],
+            [sys.executable, "-c", START, path, str(theirs.fileno()), str(memory), str(int(bound))],
             stdin=subprocess.DEVNULL,
             pass_fds=(theirs.fileno(), memory),
         )

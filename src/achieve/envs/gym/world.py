@@ -53,6 +53,7 @@ class Description:
         told, known = info.get("achievements"), ", ".join(self.achievement_names)
         if not isinstance(told, Mapping):
             raise UnfitError(f"its info has no dictionary 'achievements' that counts {known}")
+        counts[:] = 0
         for name, count in told.items():
             if name not in self.achievement_names:
                 raise UnfitError(f"its info counts an achievement {name!r} that was not announced; known are: {known}")
@@ -104,7 +105,7 @@ def describe(env: Any, max_achievements: int) -> Description:
     actions = getattr(env, "action_space", None)
     if not isinstance(actions, gymnasium.spaces.Discrete):
         raise UnfitError(
-            f"its action space is {actions!r}; only gymnasium.spaces.Discrete works, not continuous actions"
+            f"its action space is {actions!r}; only gymnasium.spaces.Discrete works, no continuous or combined actions"
         )
     obs, info = check_reset(env.reset(seed=0))
     names = _announced(env, info)
@@ -192,7 +193,7 @@ def blamed(what: str) -> Iterator[None]:
         yield
     except UnfitError as error:
         raise WorkerError(f"{what} cannot be used: {error}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # an environment that calls sys.exit must not end the run without a word
         raise WorkerError(f"{what} failed: {error!r}\n\n{traceback.format_exc()}") from error
 
 
@@ -204,7 +205,7 @@ def examine(name: str, max_achievements: int) -> Description:
         return describe(env, max_achievements)
     except UnfitError as error:
         raise UnfitError(f"the world {name} cannot be used: {error}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise WorkerError(f"the world {name} failed at a trial: {error!r}\n\n{traceback.format_exc()}") from error
     finally:
         # What fails on the way out must not hide why we leave.

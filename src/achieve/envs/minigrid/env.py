@@ -32,6 +32,8 @@ TILE = 9
 """Pixels of a cell: the largest tiles of which seven fit into the image."""
 IMAGE = 64
 MIN_ROOM_SIZE = 4
+ROOMS = 5
+"""In the default tree, whose time limit is SEA's; larger trees have more time."""
 
 
 def mission() -> str:
@@ -59,7 +61,8 @@ class DoorKeyTreeEnv(RoomGrid):
             The last room is the goal's.
         room_size: cells from wall to wall, both walls included.
         num_rows: rows of rooms, two rooms in each; None takes as few as hold the tree.
-        max_steps: steps until truncation; None takes 30 * room_size**2.
+        max_steps: steps until truncation; None takes 30 * room_size**2, and with more than five rooms a fifth of that
+            for each.
         keep_keys: whether a key is kept until it is used up, rather than dropped at will.
 
     Further arguments, such as ``render_mode``, are those of `MiniGridEnv`.
@@ -173,7 +176,8 @@ def check_layout(tree: Tree, room_size: Any, num_rows: Any, max_steps: Any) -> t
     num_rows = rows_needed if num_rows is None else whole("num_rows", num_rows, 1, 100)
     if num_rows < rows_needed:
         raise ValueError(f"{tree.rooms} rooms need {rows_needed} rows of two, got num_rows {num_rows}")
-    max_steps = 30 * room_size**2 if max_steps is None else whole("max_steps", max_steps, 1, 2**31 - 1)
+    enough = 30 * room_size**2 * max(ROOMS, tree.rooms) // ROOMS
+    max_steps = enough if max_steps is None else whole("max_steps", max_steps, 1, 2**31 - 1)
     return room_size, num_rows, max_steps
 
 

@@ -20,7 +20,7 @@ from achieve.envs.worlds import World, find_world
 from achieve.presets import PRESETS
 from achieve.run.errors import AchieveError, RunFolderError
 from achieve.run.files import reason
-from achieve.run.folder import differences, read_config, read_summary
+from achieve.run.folder import differences, read_config, read_summary, without
 
 DEPTH = 3
 """How many folders below a given one are searched for runs."""
@@ -217,9 +217,7 @@ def _is_short(run: Run) -> bool:
 
 def _changes(config: TrainConfig, free: Sequence[str] = FREE) -> list[str]:
     """`algo.gae_lambda is 0.7, not 0.65` for each setting that is not the preset's."""
-    own, preset = to_dict(config), to_dict(PRESETS[config.preset])
-    for name in free:
-        own.pop(name, None), preset.pop(name, None)
+    own, preset = (without(to_dict(one), free) for one in (config, PRESETS[config.preset]))
     return [d.replace(" there, ", ", not ").removesuffix(" here") for d in differences(own, preset)]
 
 
