@@ -173,7 +173,7 @@ def test_every_environment_plays_its_share(episodes: int, monkeypatch: pytest.Mo
     """Short episodes are not favoured: an environment that is quick does not play for the others."""
     made: list[Clockwork] = []
 
-    def make(name: str, num_envs: int, seed: list[int], threads: int | None) -> Clockwork:
+    def make(name: str, num_envs: int, seed: list[int], threads: int | None, infos: str) -> Clockwork:
         made.append(Clockwork(np.arange(num_envs, dtype=np.int64) * 3 + 1))
         return made[-1]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,9 @@ def test_presets_of_a_world_differ_in_the_method_alone(world: str, steps: int) -
     ad, ppo = get_preset(f"{world}-ad"), get_preset(f"{world}-ppo")
     assert ad.env == ppo.env and ad.algo == ppo.algo and ad.env.name == world
     assert ad.model == get_preset("ad").model and ppo.model == get_preset("ppo").model
-    assert ad.distill == get_preset("ad").distill and ppo.distill == get_preset("ppo").distill
+    held = {"heist": "frozen"}.get(world, "returns")  # what values are held to; docs/environments.md has the reason
+    assert ad.distill == replace(get_preset("ad").distill, value_reg=held)
+    assert ppo.distill == get_preset("ppo").distill
     assert ad.total_steps == ppo.total_steps == steps
 
 
@@ -102,6 +105,9 @@ def test_options_are_read_kept_and_left_behind(resolved: Any) -> None:
     config, _ = resolved(*flags)
     assert config.env.arguments == {"depth": 3, "tree": [None, 0], "mood": "grim"}
     assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
+    python = ("tree=(None, 0)", "keep_keys=False", "mood=None", "name_of=open(1)")
+    found = resolved("--env", "minigrid", "--env.options", *python)[0].env.arguments
+    assert found == {"tree": (None, 0), "keep_keys": False, "mood": None, "name_of": "open(1)"}
     assert with_world(config, "heist").env.arguments == {}, "they were the other world's"
     assert resolved("--env", "a:b", "--env.options", "max_achievements=3")[0].env.arguments == {
         "unlock_threshold": 0.0,
