@@ -24,8 +24,8 @@ _VALUES_MEMORY = ModelConfig(normalize_value=False)
 # A learner that takes steps of 6.25e-5 is not to be led astray by a phase that takes steps five times as long.
 _GENTLE = DistillConfig(learning_rate=1e-4)
 # An episode of Heist shows one maze, from first to last much the same picture. Regressing its values onto its returns,
-# an episode at a time, as the published code does, undoes the encoder in the first phase (docs/environments.md); the
-# paper's own term, which holds them where they were, does not.
+# an episode at a time, as the published code does, undid the encoder in the first phase (docs/environments.md); the
+# paper's own term, which holds them where they were, does less harm.
 _HOLDING = DistillConfig(value_reg="frozen")
 _HEIST_VALUES = replace(
     _MILLION, total_steps=25_000_000, score_steps=25_000_000, env=_HEIST, qrdqn=QRDQNConfig(gamma=_PROCGEN.gamma)

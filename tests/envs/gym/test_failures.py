@@ -22,6 +22,12 @@ def make(world: str, num_envs: int = 3, threads: int = 1, **kwargs) -> GymVecEnv
     return GymVecEnv(num_envs, 0, threads, id=f"{HERE}:{world}", **kwargs)
 
 
+def run_and_outlive(script: str) -> subprocess.CompletedProcess[str]:
+    """Run Python code, until the last process that holds the pipe is gone: its workers too."""
+    command, path = [sys.executable, "-c", script], {"PYTHONPATH": "src:."}
+    return subprocess.run(command, env=path, capture_output=True, text=True, timeout=60)
+
+
 @pytest.mark.parametrize(
     ("world", "said"),
     [
@@ -149,10 +155,7 @@ def test_workers_leave_stopping_to_the_caller_and_end_with_it():
         "print(*[w.process.pid for w in vec._crew._workers], flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    # communicate() returns when the last process that holds the pipe is gone: the workers too.
-    done = subprocess.run(
-        [sys.executable, "-c", script], env={"PYTHONPATH": "src:."}, capture_output=True, text=True, timeout=60
-    )
+    done = run_and_outlive(script)
     assert done.returncode == -signal.SIGKILL and len(done.stdout.split()) == 2, done.stderr
 
 
@@ -165,9 +168,7 @@ def test_workers_that_hang_end_with_the_caller():
         "threading.Timer(1, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()\n"
         "while True: vec.step([0, 0])\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], env={"PYTHONPATH": "src:."}, capture_output=True, text=True, timeout=60
-    )
+    done = run_and_outlive(script)
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 
