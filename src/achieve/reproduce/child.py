@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shlex
 import signal
@@ -10,13 +9,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import achieve
+from achieve.processes import end_with_parent
 
 STOPPED = 130
 """The exit code of a run that was asked to stop and can be continued."""
-_PR_SET_PDEATHSIG = 1
 
 Command = Callable[[Sequence[str]], list[str]]
 
@@ -49,7 +49,8 @@ class Child:
                 stderr=subprocess.STDOUT,
                 env=with_package({**os.environ, **environment}),
                 start_new_session=True,
-                preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+                # A parent that was killed outright must not leave runs behind.
+                preexec_fn=partial(end_with_parent, signal.SIGTERM) if sys.platform == "linux" else None,
             )
 
     @property
@@ -104,8 +105,3 @@ def stop_all(children: Sequence[Child], patience: float) -> None:
     finally:
         for child in children:
             child.kill()
-
-
-def _end_with_parent() -> None:
-    """Runs in the child before the command: a parent that was killed outright must not leave runs behind."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -7,13 +7,14 @@ and no PyTorch, and a script needs no guard around its last lines.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import mmap
 import os
 import signal
 import sys
 from multiprocessing.connection import Connection
 from typing import Any
+
+from achieve.processes import end_with_parent
 
 from .group import Board, Group
 from .world import WorkerError, blamed
@@ -22,15 +23,12 @@ START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from achieve.e
 """Run with ``python -c``, the caller's path, the numbers of the socket and of the shared memory's file, and
 whether the process ends with the thread that started it."""
 
-PR_SET_PDEATHSIG = 1
-"""Of Linux's prctl: the signal to be sent when the thread that started this process ends."""
-
 
 def main() -> None:
     """Serves until the other end is closed."""
     _leave_stopping_to_the_caller()
     if int(sys.argv[4]):
-        _end_with_the_caller()
+        end_with_parent(signal.SIGKILL)  # an environment that hangs would never notice the closed connection
     connection, memory = Connection(int(sys.argv[2])), int(sys.argv[3])
     group: Group | None = None
     with contextlib.suppress(EOFError, ConnectionError):
@@ -47,13 +45,6 @@ def main() -> None:
             connection.send((False, str(error)))
     if group is not None:
         group.close()
-
-
-def _end_with_the_caller() -> None:
-    """An environment that hangs would never notice the closed connection: on Linux, have the system end the process."""
-    if sys.platform == "linux":
-        libc = ctypes.CDLL(None)
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _leave_stopping_to_the_caller() -> None:
