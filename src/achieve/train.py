@@ -48,6 +48,9 @@ COLLAPSED = 0.01
 """Spread of the latents below which an encoder has collapsed; a working one has about 1."""
 
 
+STOPPING = "stopping; once more to stop at once"
+
+
 class Interrupted(KeyboardInterrupt):
     """Training was asked to stop, by Ctrl-C or SIGTERM; the same command continues it."""
 
@@ -80,7 +83,7 @@ def train(
         summary = read_summary(path)
         if summary is not None:
             return summary
-        stop = stack.enter_context(StopRequest())
+        stop = stack.enter_context(StopRequest("" if quiet else STOPPING))
 
         trainer: BaseTrainer | None = None
 
@@ -349,7 +352,7 @@ def _forgotten_on_failure(run: RunFolder) -> Iterator[None]:
         yield
     except BaseException:
         if not run.resumed:
-            run.config.unlink()
+            run.discard()
         raise
 
 

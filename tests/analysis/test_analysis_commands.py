@@ -113,6 +113,19 @@ def test_curves_and_rates_of_committed_runs(achieve: Command, tmp_path: Path) ->
         assert Image.open(tmp_path / name).width > 1000
     code, _, err = achieve("rates", tmp_path / "nowhere")
     assert code == 2 and "nowhere" in err
+    code, _, err = achieve("curves", RESULTS / "ad-s0", RESULTS / "minigrid-ad-s0")
+    assert code == 2 and "is a run in MiniGrid" in err and "one in Crafter; draw them apart" in err
+
+
+def test_curves_of_one_world_with_other_achievements_are_refused(achieve: Command, tmp_path: Path) -> None:
+    for name, unlocked in (("four", ("a", "b", "c", "d")), ("two", ("a", "b"))):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "config.json").write_text((RESULTS / "minigrid-ad-s0" / "config.json").read_text())
+        row = {"step": 10, "length": 10, "reward": 1.0, **{f"achievement_{a}": 1 for a in unlocked}}
+        (folder / "episodes.jsonl").write_text(json.dumps(row) + "\n")
+    code, _, err = achieve("compare", tmp_path / "four", tmp_path / "two")
+    assert code == 2 and "2 achievements and" in err and "the same ones; MiniGrid was made with other options" in err
 
 
 def test_compare(achieve: Command, tmp_path: Path) -> None:

@@ -117,6 +117,17 @@ def test_run_killed_before_its_config_was_written_starts_anew(tmp_path: Path) ->
         assert not opened.resumed
 
 
+def test_discarded_run_leaves_nothing_of_its_own(tmp_path: Path) -> None:
+    for name, other in (("new", None), ("kept", ".notes.tmp")):
+        run = tmp_path / name
+        if other:
+            run.mkdir()
+            (run / other).write_text("")
+        with RunFolder.open(run, CONFIG) as opened:
+            opened.discard()
+        assert ([p.name for p in run.iterdir()] if run.exists() else None) == ([other] if other else None)
+
+
 def test_folder_with_other_things_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("")
     with pytest.raises(RunFolderError, match=r"is not a run folder \(it holds thesis.tex\)"):

@@ -44,3 +44,11 @@ def test_other_threads_can_use_it_without_handlers() -> None:
     thread.start()
     thread.join()
     assert seen == [(False, before)]
+
+
+def test_note_is_written_once(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(KeyboardInterrupt), StopRequest("stopping"):
+        os.kill(os.getpid(), signal.SIGINT)
+        assert capfd.readouterr().err == "\nstopping\n"
+        os.kill(os.getpid(), signal.SIGINT)
+    assert capfd.readouterr().err == ""

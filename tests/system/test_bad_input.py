@@ -52,7 +52,7 @@ def test_settings_that_cannot_work(
     )
     assert code == 2
     assert err.startswith("achieve train: ") and sentence in err and err.count("\n") == 1
-    assert not (tmp_path / "run" / "config.json").exists()
+    assert not (tmp_path / "run").exists()
 
 
 def test_unknown_preset(achieve: Command) -> None:

@@ -219,7 +219,7 @@ def test_worlds_that_cannot_be_learned_in(achieve: Command, tmp_path: Path, name
     code, _, err = achieve("train", "--config", settings, "--env", name, "--folder", tmp_path / "run", "--quiet")
     assert code == 2 and sentence in err, err
     assert err.startswith("achieve train: ") and err.count("\n") == 1
-    assert not (tmp_path / "run" / "config.json").exists()
+    assert not (tmp_path / "run").exists()
 
 
 def test_world_without_an_end_is_reported_on_and_refused_by_eval(achieve: Command, tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_options_that_cannot_work(
     optional.module("minigrid")
     code, _, err = achieve("train", "--config", settings, "--env", "minigrid", "--folder", tmp_path / "run", *flags)
     assert code == 2 and sentence in err and err.count("\n") == 1, err
-    assert not (tmp_path / "run" / "config.json").exists()
+    assert not (tmp_path / "run").exists()
 
 
 def test_options_reach_the_world(achieve: Command, settings: Path, tmp_path: Path, optional: Optional) -> None:

@@ -21,9 +21,14 @@ def by_preset(folders: Sequence[Path]) -> dict[str, list[Run]]:
         groups.setdefault(run.preset, []).append(run)
     runs = [run for found in groups.values() for run in found]
     for run in runs:
-        if (run.world.name, run.score.names) != (runs[0].world.name, runs[0].score.names):
+        if run.world.name != runs[0].world.name:
             raise ConfigError(
-                f"{run.path} is a run in {run.world.title} and {runs[0].path} one in {runs[0].world.title}, or their "
-                "achievements differ; draw them apart"
+                f"{run.path} is a run in {run.world.title} and {runs[0].path} one in {runs[0].world.title}; "
+                "draw them apart"
+            )
+        if run.score.names != runs[0].score.names:
+            raise ConfigError(
+                f"{run.path} has {len(run.score.names)} achievements and {runs[0].path} {len(runs[0].score.names)}, "
+                f"not the same ones; {run.world.title} was made with other options, so draw them apart"
             )
     return groups

@@ -1,5 +1,6 @@
 """A run's folder: where everything lies, whose it is, and that one process at a time writes it."""
 
+import contextlib
 import fcntl
 import os
 import shlex
@@ -108,6 +109,13 @@ class RunFolder:
 
     def write_summary(self, values: Mapping[str, Any]) -> None:
         write_json(self.summary, values)
+
+    def discard(self) -> None:
+        """Takes back what opening a new run wrote; the folder goes too, where there is nothing else in it."""
+        self.config.unlink()
+        (self.path / _LOCK).unlink()
+        with contextlib.suppress(OSError):
+            self.path.rmdir()
 
     def close(self) -> None:
         """Lets other processes write the run. A killed process lets go by itself."""

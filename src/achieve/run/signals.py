@@ -1,5 +1,7 @@
 """Stopping on request: the first Ctrl-C or SIGTERM asks, the second Ctrl-C insists."""
 
+import contextlib
+import os
 import signal
 import threading
 from types import FrameType
@@ -11,14 +13,15 @@ class StopRequest:
 
     A second one interrupts at once (KeyboardInterrupt). The handlers that were there before come
     back when the block ends. Outside the main thread, where Python takes no handlers, it only ever
-    stays unset.
+    stays unset. ``note`` is written to stderr at the first one, so that whoever pressed a key sees it was heard.
 
         with StopRequest() as stop:
             while not stop.requested:
                 ...
     """
 
-    def __init__(self) -> None:
+    def __init__(self, note: str = "") -> None:
+        self._note = note
         self.received: signal.Signals | None = None
         self._previous: dict[signal.Signals, Any] = {}
 
@@ -45,3 +48,7 @@ class StopRequest:
         if self.received is not None:
             raise KeyboardInterrupt
         self.received = signal.Signals(number)
+        if self._note:
+            # Not through Python's streams, which may be in the middle of a line when the signal comes.
+            with contextlib.suppress(OSError):
+                os.write(2, f"\n{self._note}\n".encode())
