@@ -167,6 +167,9 @@ class DistillConfig:
     """Order inside an epoch: as published code has it, or as the paper's pseudocode has it."""
     batch_size: int = 512
     """Steps (or matches) per update at most; longer episodes are split."""
+    episodes_per_update: int = 1
+    """Episodes whose steps are shuffled together for prediction; 1 is as published, an episode at a time. More keep the
+    encoder whole where an episode shows much the same picture from first to last."""
     temperature: float = 0.1
     """Temperature of the contrastive losses."""
     num_targets: int = 16
@@ -271,6 +274,14 @@ RUNTIME_FIELDS = (
     "device", "torch_threads", "tensorboard", "wandb", "checkpoint_every", "checkpoint_replay", "replay_device",
     "snapshots", "env.threads",
 )  # fmt: skip
+
+
+def free_fields(config: TrainConfig) -> tuple[str, ...]:
+    """Settings with which a run may be resumed otherwise than it began: those above, and how long it goes on."""
+    by_length = config.learner == "qrdqn" and config.qrdqn.prioritized  # whose importance weights grow over the run
+    return RUNTIME_FIELDS if by_length else (*RUNTIME_FIELDS, "total_steps")
+
+
 # Fields that say nothing about a run of the other learner.
 _OF_PPO = ("algo",)
 _OF_QRDQN = ("learner", "qrdqn", "checkpoint_replay", "replay_device")
@@ -331,6 +342,7 @@ def validate(config: TrainConfig) -> None:
         distill__rollouts_per_phase=distill.rollouts_per_phase,
         distill__num_epochs=distill.num_epochs,
         distill__batch_size=distill.batch_size,
+        distill__episodes_per_update=distill.episodes_per_update,
         distill__temperature=distill.temperature,
         distill__num_targets=distill.num_targets,
         distill__transport_reg=distill.transport_reg,
@@ -438,6 +450,8 @@ def to_dict(config: TrainConfig) -> dict[str, Any]:
         del tree["env"]["options"]
     if not config.snapshots:
         del tree["snapshots"]
+    if config.distill.episodes_per_update == 1:
+        del tree["distill"]["episodes_per_update"]
     return tree
 
 

@@ -24,7 +24,7 @@ from achieve.agent import describe_agent, save_acting
 from achieve.algo.distill import PhaseReport
 from achieve.analysis.episodes import load_episodes
 from achieve.analysis.score import score_run
-from achieve.config import RUNTIME_FIELDS, EnvConfig, TrainConfig, to_dict, validate
+from achieve.config import RUNTIME_FIELDS, EnvConfig, TrainConfig, free_fields, to_dict, validate
 from achieve.nn.model import ActorCritic, count_parameters
 from achieve.presets import PRESETS
 from achieve.run.checkpoint import CheckpointWriter, load_checkpoint
@@ -68,7 +68,7 @@ def train(
     Args:
         config: see :func:`achieve.presets.get_preset`.
         folder: where the run lives; that of :func:`default_folder` if not given. A folder that holds a run with
-            this config is continued.
+            this config is continued, also with another `total_steps`: a run may be ended early, or go on for longer.
         quiet: no progress display.
 
     Raises:
@@ -79,9 +79,9 @@ def train(
     path = Path(folder) if folder is not None else default_folder(config)
     began = time.perf_counter()
     with contextlib.ExitStack() as stack:
-        run = stack.enter_context(RunFolder.open(path, to_dict(config), free=RUNTIME_FIELDS))
+        run = stack.enter_context(RunFolder.open(path, to_dict(config), free=_free(path, config)))
         summary = read_summary(path)
-        if summary is not None:
+        if summary is not None and summary["steps"] >= _planned(config):
             return summary
         stop = stack.enter_context(StopRequest("" if quiet else STOPPING))
 
@@ -111,6 +111,7 @@ def train(
         else:
             trainer.start()
         trainer.saved_step = trainer.step
+        run.reopen()
         state = checkpoint.state if checkpoint else {"episodes": 0, "metrics": 0}
         _cut_back((episodes, state["episodes"]), (metrics, state["metrics"]))
         trackers = list(_trackers(config, run, trainer.step))
@@ -121,7 +122,7 @@ def train(
         if not quiet:
             progress = stack.enter_context(
                 Progress(
-                    config.num_rollouts * config.rollout_steps,
+                    _planned(config),
                     trainer.step,
                     f"{config.preset} s{config.seed}",
                     trainer.world.measure,
@@ -323,6 +324,21 @@ def _finish(trainer: BaseTrainer, run: RunFolder, neighbours: Neighbours) -> dic
     }
     run.write_summary(summary)
     return summary
+
+
+def _planned(config: TrainConfig) -> int:
+    return config.num_rollouts * config.rollout_steps
+
+
+def _free(path: Path, config: TrainConfig) -> tuple[str, ...]:
+    """Settings that may differ from those of a run there is: a complete one can go on, but not become shorter."""
+    summary = read_summary(path)
+    if summary is not None:
+        # A complete run of QR-DQN has given up its replay; any may have been relieved of its checkpoint.
+        lasting = config.learner == "ppo" and (path / "checkpoint").exists()
+        if not lasting or summary["steps"] >= _planned(config):
+            return RUNTIME_FIELDS
+    return free_fields(config)
 
 
 def default_folder(config: TrainConfig) -> Path:

@@ -130,12 +130,13 @@ def row_of(batch: batches.Batch) -> tuple[torch.Tensor, tuple[int, ...]]:
 
 
 def prediction_pairs(batch: PredictionBatch, trajectory: Trajectory) -> list[tuple[int, int]]:
-    """Steps and negatives of a prediction update, as steps of the trajectory."""
+    """Steps and negatives of a prediction update that are of this trajectory, as its steps."""
     step_of = {int(place): t for t, place in enumerate(trajectory.steps)}
     count = int(batch.count[0])
     return [
         (step_of[int(batch.images[p])], step_of[int(batch.images[n])])
         for p, n in zip(batch.positive[:count], batch.negative[:count], strict=True)
+        if int(batch.images[p]) in step_of
     ]
 
 

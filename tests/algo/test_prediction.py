@@ -29,15 +29,14 @@ def run(setting: Setting, batch: PredictionBatch) -> dict[str, float]:
     return statistics(setting.distiller._prediction_totals)
 
 
-def check(setting: Setting, batch: PredictionBatch, index: int) -> None:
-    """One update on a trajectory, in float64: loss, parts, gradients and value statistics."""
-    trajectory = setting.usable[index]
-    terms = distill.prediction(
+def check(setting: Setting, batch: PredictionBatch, *indices: int) -> None:
+    """One update on these trajectories, in float64: loss, parts, gradients and value statistics."""
+    trajectories = [setting.usable[index] for index in indices]
+    terms = distill.mixed_prediction(
         setting.agent,
         setting.old,
         setting.data,
-        *setting.episode(trajectory),
-        prediction_pairs(batch, trajectory),
+        [(*setting.episode(t), prediction_pairs(batch, t)) for t in trajectories],
         setting.how,
     )
     expected = setting.agent.gradients(terms.loss)
@@ -113,6 +112,17 @@ def test_trajectories_longer_than_a_batch(batch_size: int) -> None:
             batches.prediction_batches(setting.usable[4], batch_size, np.random.default_rng(3))
         )
         check(setting, made[part], 4)
+
+
+@pytest.mark.usefixtures("in_float64")
+@pytest.mark.parametrize("batch_size", [9, 512])
+@pytest.mark.parametrize("value_reg", ["returns", "frozen"])
+def test_several_trajectories_in_one_update(batch_size: int, value_reg: str) -> None:
+    setting = make_setting(DistillConfig(value_reg=value_reg))  # type: ignore[arg-type]
+    chosen = [setting.usable[i] for i in (4, 0, 3)]
+    batch = next(batches.mixed_prediction_batches(chosen, batch_size, np.random.default_rng(2)))
+    assert all(prediction_pairs(batch, t) for t in chosen)
+    check(setting, batch, 4, 0, 3)
 
 
 @pytest.mark.parametrize("batch_size", [512, 7])

@@ -74,6 +74,31 @@ def test_long_trajectories_are_shuffled_before_they_are_split() -> None:
     assert negatives != steps, "negatives come from the whole trajectory, not from the part"
 
 
+@pytest.mark.parametrize("batch_size", [4, 16, 512])
+def test_tables_of_several_trajectories(batch_size: int) -> None:
+    trajectories = [episode(20, [0, 7, 18]), episode(9, [2], 3000), episode(30, [1, 2, 3, 28], 5000)]
+    made = list(batches.mixed_prediction_batches(trajectories, batch_size, np.random.default_rng(0)))
+    sizes = [int(batch.count[0]) for batch in made]
+    assert len(made) == -(-59 // batch_size) and max(sizes) - min(sizes) <= 1
+    owner_of = {int(place): (k, t) for k, tr in enumerate(trajectories) for t, place in enumerate(tr.steps)}
+    seen = []
+    for batch in made:
+        steps = [owner_of[int(batch.images[i])] for i in batch.positive]
+        negatives = [owner_of[int(batch.images[i])] for i in batch.negative]
+        assert sorted(steps) == sorted(negatives), "a permutation of the part"
+        assert [k for k, _ in steps] == [k for k, _ in negatives], "within each trajectory"
+        for (k, t), before, after in zip(steps, batch.before, batch.after, strict=True):
+            unlocks, length = trajectories[k].unlocks.tolist(), len(trajectories[k])
+            following = literal.next_unlock(unlocks, t)
+            expected = (length - 1, -1) if following is None else (following, following + 1)
+            assert owner_of[int(batch.images[before])] == (k, expected[0])
+            assert (owner_of[int(batch.images[after])] if after >= 0 else (k, -1)) == (k, expected[1])
+        assert len(np.unique(batch.images)) == len(batch.images), "each image is encoded once"
+        seen += steps
+    assert sorted(seen) == sorted(owner_of.values()), "every step once"
+    assert seen != sorted(seen)
+
+
 def test_negatives_are_a_uniform_permutation() -> None:
     """Fixed points stay: one per trajectory on average, and every step is as likely as any other."""
     trajectory = episode(6, [2])

@@ -127,13 +127,28 @@ def prediction(
     how: Objective,
 ) -> Terms:
     """One prediction update: ``pairs`` are steps of the trajectory with the steps that serve as their negatives."""
-    places = torch.tensor(list(trajectory))
-    with torch.no_grad():
-        latents = net.phi(agent.params, data.observations[places])
-        anchors = torch.stack([anchor(latents, unlocks, t) for t, _ in pairs])
+    return mixed_prediction(agent, old, data, [(trajectory, unlocks, pairs)], how)
+
+
+def mixed_prediction(
+    agent: Agent,
+    old: Agent,
+    data: Experience,
+    episodes: Sequence[tuple[Sequence[int], Sequence[int], Sequence[tuple[int, int]]]],
+    how: Objective,
+) -> Terms:
+    """One prediction update on pairs of several trajectories: each is its places, its unlocks and its pairs."""
+    rows, chosen = [], []
+    for trajectory, unlocks, pairs in episodes:
+        places = torch.tensor(list(trajectory))
+        with torch.no_grad():
+            latents = net.phi(agent.params, data.observations[places])
+            rows += [anchor(latents, unlocks, t) for t, _ in pairs]
+        chosen += [(int(places[t]), int(places[n])) for t, n in pairs]
+    anchors = torch.stack(rows)
     sides, encoded = [], []
     for side in range(2):
-        steps = places[[pair[side] for pair in pairs]]
+        steps = torch.tensor([pair[side] for pair in chosen])
         latent = net.phi(agent.params, data.observations[steps])
         encoded.append((steps, latent))
         sides.append(

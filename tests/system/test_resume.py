@@ -170,3 +170,39 @@ def test_settings_of_where_and_how_may_change(train: Train, finished: Path, stop
     train(stopped, "--device", "auto", "--checkpoint-every", 3, "--tensorboard").run()
     assert (stopped / "episodes.jsonl").read_bytes() == (finished / "episodes.jsonl").read_bytes()
     assert list((stopped / "tensorboard").glob("events.out.*"))
+
+
+def test_complete_run_goes_on_for_longer(train: Train, finished: Path, tmp_path: Path) -> None:
+    """Two thirds, and some rollouts past the last checkpoint, which the longer run makes anew."""
+    folder, short = tmp_path / "run", 2 * STEPS // 3 + NUM_ENVS * ROLLOUT
+    train(folder, "--total-steps", short).run()
+    assert read(folder / "summary.json")["steps"] == short
+    train(folder).run()
+    assert_same_run(folder, finished)
+    assert read(folder / "config.json")["config"]["total_steps"] == STEPS
+
+
+def test_run_is_ended_early(train: Train, stopped: Path, finished: Path) -> None:
+    saved = load_checkpoint(stopped / "checkpoint")
+    assert saved is not None
+    step = saved.state["rollouts"] * NUM_ENVS * ROLLOUT
+    train(stopped, "--total-steps", step).run()
+    assert read(stopped / "summary.json")["steps"] == step
+    assert finished.joinpath("episodes.jsonl").read_text().startswith((stopped / "episodes.jsonl").read_text())
+
+
+def test_complete_run_is_not_made_shorter(train: Train, finished: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    child = train(folder, "--total-steps", STEPS // 3)
+    assert child.wait() == 2 and f"total_steps is {STEPS} there, {STEPS // 3} here" in child.output
+    assert_same_run(folder, finished)
+
+
+def test_complete_run_without_its_checkpoint_is_left_alone(train: Train, finished: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    shutil.rmtree(folder / "checkpoint")
+    child = train(folder, "--total-steps", 2 * STEPS)
+    assert child.wait() == 2 and f"total_steps is {STEPS} there, {2 * STEPS} here" in child.output
+    assert (folder / "summary.json").exists() and (folder / "episodes.jsonl").stat().st_size

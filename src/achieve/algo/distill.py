@@ -28,6 +28,7 @@ from achieve.data.batches import (
     bucket,
     layout,
     matching_batch,
+    mixed_prediction_batches,
     pack,
     pad,
     prediction_batches,
@@ -39,7 +40,7 @@ from achieve.nn.model import AchievementNetwork, ActorCritic
 from achieve.nn.optim import ClippedAdam, all_state
 
 # Sizes updates are padded to where they are replayed as graphs: fine enough to waste little, few enough to capture.
-IMAGE_BUCKETS = (*range(32, 513, 32), 768, 1088)
+IMAGE_BUCKETS = (*range(32, 513, 32), 576, 768, 1088)
 TARGET_BUCKETS = (*range(32, 513, 32), 608, 704)
 WIDTH_BUCKETS = (24, 32, 48, 64)
 FROZEN_BATCH = 512
@@ -192,11 +193,16 @@ class Distiller:
     # ---- Intra-trajectory achievement prediction -----------------------------------------------------------------
 
     def _predict_all(self, trajectories: Sequence[Trajectory], rng: np.random.Generator) -> None:
-        batches = [
-            batch
-            for i in rng.permutation(len(trajectories))
-            for batch in prediction_batches(trajectories[i], self._config.batch_size, rng)
-        ]
+        size, together = self._config.batch_size, self._config.episodes_per_update
+        order = rng.permutation(len(trajectories))
+        batches: list[PredictionBatch] = []
+        if together == 1:
+            for i in order:
+                batches += prediction_batches(trajectories[i], size, rng)
+        else:
+            for start in range(0, len(order), together):
+                group = [trajectories[i] for i in order[start : start + together]]
+                batches += mixed_prediction_batches(group, size, rng)
         if self._graphs:
             batches = [self._pad_prediction(batch) for batch in batches]
         for row, batch in zip(self._upload(batches), batches, strict=True):

@@ -97,21 +97,48 @@ def prediction_batches(
         return
     order = rng.permutation(length)
     for start in range(0, length, batch_size):
-        steps = order[start : start + batch_size]
-        wanted = [steps, other[steps], before[steps], after[steps]]
-        needed = np.unique(np.concatenate(wanted))
-        needed = needed[needed >= 0]
-        place = np.full(length + 1, -1, dtype=np.int64)  # index -1, the zero vector, stays -1
-        place[needed] = np.arange(len(needed))
-        positive, negative, first, second = (place[part] for part in wanted)
-        yield PredictionBatch(
-            trajectory.steps[needed],
-            positive,
-            negative,
-            first,
-            second,
-            np.array([len(steps)], dtype=np.int64),
-        )
+        part = order[start : start + batch_size]
+        yield _prediction_batch(trajectory.steps, part, other[part], before[part], after[part])
+
+
+def mixed_prediction_batches(
+    trajectories: Sequence[Trajectory], batch_size: int, rng: np.random.Generator
+) -> Iterator[PredictionBatch]:
+    """Prediction updates that look at several trajectories at once: their steps shuffled together, then split.
+
+    The parts are of at most ``batch_size`` steps and as equal as can be. A step's negative is another of the same
+    trajectory in the same part, by a random permutation, so that nothing but anchors is encoded besides the part.
+    """
+    steps = np.concatenate([t.steps for t in trajectories])
+    owner = np.repeat(np.arange(len(trajectories)), [len(t) for t in trajectories])
+    start = 0
+    anchors: list[tuple[IntArray, IntArray]] = []
+    for trajectory in trajectories:
+        before, after = anchor_steps(trajectory.unlocks, len(trajectory))
+        anchors.append((before + start, np.where(after >= 0, after + start, -1)))
+        start += len(trajectory)
+    before, after = (np.concatenate(arrays) for arrays in zip(*anchors, strict=True))
+    for part in np.array_split(rng.permutation(len(steps)), -(-len(steps) // batch_size)):
+        other = np.empty_like(part)
+        for index in np.unique(owner[part]):
+            own = np.flatnonzero(owner[part] == index)
+            other[own] = part[rng.permutation(own)]
+        yield _prediction_batch(steps, part, other, before[part], after[part])
+
+
+def _prediction_batch(
+    steps: IntArray, positive: IntArray, negative: IntArray, before: IntArray, after: IntArray
+) -> PredictionBatch:
+    """The update of places in ``steps``; each that plays a part is encoded once."""
+    wanted = [positive, negative, before, after]
+    needed = np.unique(np.concatenate(wanted))
+    needed = needed[needed >= 0]
+    place = np.full(len(steps) + 1, -1, dtype=np.int64)  # index -1, the zero vector, stays -1
+    place[needed] = np.arange(len(needed))
+    first, second, third, fourth = (place[part] for part in wanted)
+    return PredictionBatch(
+        steps[needed], first, second, third, fourth, np.array([len(positive)], dtype=np.int64)
+    )
 
 
 def matching_batch(

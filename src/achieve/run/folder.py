@@ -110,6 +110,11 @@ class RunFolder:
     def write_summary(self, values: Mapping[str, Any]) -> None:
         write_json(self.summary, values)
 
+    def reopen(self) -> None:
+        """A complete run goes on: its weights and its summary are no longer those of its end."""
+        for path in (self.summary, self.weights):
+            path.unlink(missing_ok=True)
+
     def discard(self) -> None:
         """Takes back what opening a new run wrote; the folder goes too, where there is nothing else in it."""
         self.config.unlink()

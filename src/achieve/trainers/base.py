@@ -16,7 +16,7 @@ import torch
 from achieve.algo.distill import Distiller
 from achieve.algo.transport import partial_transport
 from achieve.analysis.tally import Tally
-from achieve.config import RUNTIME_FIELDS, TrainConfig, to_dict, validate
+from achieve.config import TrainConfig, free_fields, to_dict, validate
 from achieve.envs import find_world, make_vec
 from achieve.nn.model import AchievementNetwork
 from achieve.nn.optim import ClippedAdam
@@ -158,7 +158,8 @@ class BaseTrainer:
 
     def load(self, saved: Checkpoint) -> None:
         """Continue where :meth:`save` was called, or say why that checkpoint is no use here."""
-        found = differences(without(saved.state.get("config", {}), RUNTIME_FIELDS), self._decisive_config())
+        theirs = without(saved.state.get("config", {}), free_fields(self.config))
+        found = differences(theirs, self._decisive_config())
         if found:
             raise CheckpointError(f"the checkpoint is another run's: {found[0]}; {WAY_OUT}")
         mine = self.tensors()
@@ -196,7 +197,7 @@ class BaseTrainer:
 
     def _decisive_config(self) -> dict[str, Any]:
         """The settings that decide what is computed, without those that say how and where."""
-        return without(to_dict(self.config), RUNTIME_FIELDS)
+        return without(to_dict(self.config), free_fields(self.config))
 
     def close(self) -> None:
         self.envs.close()
