@@ -40,7 +40,7 @@ from achieve.nn.model import AchievementNetwork, ActorCritic
 from achieve.nn.optim import ClippedAdam, all_state
 
 # Sizes updates are padded to where they are replayed as graphs: fine enough to waste little, few enough to capture.
-IMAGE_BUCKETS = (*range(32, 513, 32), 576, 768, 1088)
+IMAGE_BUCKETS = (*range(32, 513, 32), 576, 768, 1088, 1152)
 TARGET_BUCKETS = (*range(32, 513, 32), 608, 704)
 WIDTH_BUCKETS = (24, 32, 48, 64)
 FROZEN_BATCH = 512
