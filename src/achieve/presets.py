@@ -14,8 +14,8 @@ _NO_MEMORY = ModelConfig(memory=False)
 
 # The paper says of MiniGrid that it follows Crafter's protocol, and of neither world which hyperparameters were used.
 # MiniGrid has those of Crafter. Heist does not learn with them: an episode shows one maze for up to 1,000 steps, so an
-# agent sees few, and overfits to those it is in (docs/environments.md has the measurements). The number of environments,
-# rollouts and smoothing are those the Procgen benchmark was published with; one epoch and the discount are ours.
+# agent sees few, and overfits to those it is in (docs/environments.md has the measurements). Environments, rollouts and
+# smoothing are those the Procgen benchmark was published with; a single epoch and the discount are ours.
 _MINIGRID = EnvConfig(name="minigrid", unlock_threshold=find_world("minigrid").unlock_threshold)
 _HEIST = EnvConfig(name="heist", num_envs=256, unlock_threshold=find_world("heist").unlock_threshold)
 _PROCGEN = PPOConfig(rollout_length=256, num_epochs=1, num_minibatches=32, gamma=0.99, gae_lambda=0.95)
@@ -24,9 +24,10 @@ _VALUES = ModelConfig(memory=False, normalize_value=False)
 _VALUES_MEMORY = ModelConfig(normalize_value=False)
 # A learner that takes steps of 6.25e-5 is not to be led astray by a phase that takes steps five times as long.
 _GENTLE = DistillConfig(learning_rate=1e-4)
-# For the same reason a phase that learns from one episode at a time undid the encoder: an update looks at many mazes.
-_MAZES = DistillConfig(episodes_per_update=32, batch_size=1024)
+# For the same reason phases that learned from one episode at a time undid the encoder. Here an update looks at many
+# mazes, takes small steps, and the paper's own term holds values where they were.
 _GENTLE_MAZES = replace(_GENTLE, episodes_per_update=32, batch_size=1024)
+_MAZES = replace(_GENTLE_MAZES, value_reg="frozen")
 _HEIST_VALUES = replace(
     _MILLION,
     total_steps=25_000_000,

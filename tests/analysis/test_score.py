@@ -211,6 +211,16 @@ def test_curve_begins_when_not_only_successes_have_ended() -> None:
     np.testing.assert_allclose(curve.score, 100 * 10 / 13)
 
 
+def test_curve_of_recent_success_has_whole_rounds_in_its_window() -> None:
+    # As above, but in 45 rounds, of which a tenth is no whole number.
+    ends = [(100 * i, 100, 1) for i in range(1, 451)] + [(1000 * i, 1000, 0) for i in range(1, 46) for _ in range(3)]
+    rows, length, gem = (np.array(column) for column in zip(*sorted(ends), strict=True))
+    episodes = Episodes(4 * rows, length, gem * 10.0, gem[:, None], ("gem",))
+    grid, window = curve_grid([episodes], recent=True)
+    assert (grid[0], grid[-1], window) == (16_000, 180_000, 16_000)
+    np.testing.assert_allclose(learning_curve(episodes, grid, window, "gem").score, 100 * 10 / 13, atol=0.5)
+
+
 def test_curve_of_a_run_shorter_than_its_episodes_is_drawn_all_the_same() -> None:
     episodes = Episodes(np.array([4_000]), np.array([1_000]), np.ones(1), np.ones((1, 1), np.int64), ("gem",))
     grid, window = curve_grid([episodes])

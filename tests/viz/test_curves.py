@@ -49,7 +49,7 @@ def test_baseline_is_a_level_line_with_its_value() -> None:
 def test_goal_is_drawn_in_the_scores_place() -> None:
     run = episodes(0)
     figure = draw_curves({"heist": [run]}, goal="c")
-    expected = learning_curve(run, *curve_grid([run]), "c")
+    expected = learning_curve(run, *curve_grid([run], recent=True), "c")
     np.testing.assert_allclose(figure.axes[0].lines[0].get_ydata(), expected.score)
     assert figure.axes[0].get_title(loc="left") == "Success rate of recent episodes: c"
 

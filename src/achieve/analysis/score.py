@@ -167,16 +167,22 @@ def learning_curve(
     return LearningCurve(grid, score, mean_return)
 
 
-def curve_grid(runs: Sequence[Episodes], points: int = 200) -> tuple[NDArray[np.int64], int]:
+def curve_grid(
+    runs: Sequence[Episodes], points: int = 200, *, recent: bool = False
+) -> tuple[NDArray[np.int64], int]:
     """Steps at which to draw several runs together, and a window for the mean return.
 
     The grid begins where episodes of usual length have ended in all runs, and ends where the shortest run ends. The
-    window is 3 % of that, or more where usual episodes take longer.
+    window is 3 % of that, or more where usual episodes take longer. With ``recent``, for success rates over the window,
+    it is about the tenth that figures are read over, in whole rounds of usual episodes, and the grid begins with the
+    first: environments that began together fail together, at the time limit, and half a round may miss that.
     """
     end = min(int(run.step[-1]) if len(run.step) else 0 for run in runs)
     settled = min(max(settling_steps(run) for run in runs), end // 5)
-    first = max(settled, end // points)
-    return np.linspace(first, end, points).astype(np.int64), max(1, settled, end * 3 // 100)
+    first, window = max(settled, end // points), max(1, settled, end * 3 // 100)
+    if recent:
+        first = window = max(1, settled) * max(1, round(end / 10 / max(1, settled)))
+    return np.linspace(first, end, points).astype(np.int64), window
 
 
 def settling_steps(episodes: Episodes) -> int:

@@ -44,7 +44,7 @@ def draw_curves(
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
     for (label, runs), colour in zip(groups.items(), _cycle(len(groups)), strict=True):
-        grid, window = curve_grid(runs, points)
+        grid, window = curve_grid(runs, points, recent=goal is not None)
         curves = [learning_curve(run, grid, window, goal) for run in runs]
         name = f"{label} ({len(runs)} runs)" if len(runs) > 1 else label
         _line(left, grid, np.array([curve.score for curve in curves]), name, colour)
