@@ -14,8 +14,8 @@ _NO_MEMORY = ModelConfig(memory=False)
 
 # The paper says of MiniGrid that it follows Crafter's protocol, and of neither world which hyperparameters were used.
 # MiniGrid has those of Crafter. Heist does not learn with them: an episode shows one maze for up to 1,000 steps, so an
-# agent sees few, and overfits to those it is in (docs/environments.md has the measurements). Environments, rollouts and
-# smoothing are those the Procgen benchmark was published with; a single epoch and the discount are ours.
+# agent sees few, and overfits to those it is in (docs/environments.md has the measurements). Rollout length and smoothing
+# are those of Procgen's own training code; the many environments, the single epoch and the discount are ours.
 _MINIGRID = EnvConfig(name="minigrid", unlock_threshold=find_world("minigrid").unlock_threshold)
 _HEIST = EnvConfig(name="heist", num_envs=256, unlock_threshold=find_world("heist").unlock_threshold)
 _PROCGEN = PPOConfig(rollout_length=256, num_epochs=1, num_minibatches=32, gamma=0.99, gae_lambda=0.95)
