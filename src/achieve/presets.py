@@ -13,9 +13,9 @@ _NO_DISTILL = DistillConfig(enabled=False, matching=False)
 _NO_MEMORY = ModelConfig(memory=False)
 
 # The paper says of MiniGrid that it follows Crafter's protocol, and of neither world which hyperparameters were used.
-# MiniGrid has those of Crafter. Heist does not learn with them: an episode shows one maze for up to 1,000 steps, so an
-# agent sees few, and overfits to those it is in (docs/environments.md has the measurements). Rollout length and smoothing
-# are those of Procgen's own training code; the many environments, the single epoch and the discount are ours.
+# MiniGrid has those of Crafter. In Heist an episode shows one maze for up to 1,000 steps, so an agent sees few, and
+# easily overfits to those it is in (docs/environments.md has the measurements). Rollout length and smoothing are those
+# of Procgen's own training code; the many environments, the single epoch and the discount are ours.
 _MINIGRID = EnvConfig(name="minigrid", unlock_threshold=find_world("minigrid").unlock_threshold)
 _HEIST = EnvConfig(name="heist", num_envs=256, unlock_threshold=find_world("heist").unlock_threshold)
 _PROCGEN = PPOConfig(rollout_length=256, num_epochs=1, num_minibatches=32, gamma=0.99, gae_lambda=0.95)

@@ -14,8 +14,8 @@ from achieve.run.folder import read_summary
 
 # Steps per second of a whole run, alone on one H200: `steps_per_second` of results/ad-s0 and results/ppo-s0.
 ON_H200 = {"ad": 2675.7, "ppo": 8998.9}
-# The same as `achieve bench` reckoned it there (docs/qrdqn.md); Heist's are of its runs in results/, the two side by side,
-# so alone they take no longer.
+# The same as `achieve bench` reckoned it there (docs/qrdqn.md); Heist's are of its runs in results/, made side by side,
+# so that alone they take no longer.
 BENCHED = {"qrdqn": 1199.0, "qrdqn-ad": 855.0, "heist-ad": 12667.0, "heist-ppo": 17150.4}
 # Steps per second and core of the full network without a GPU, any method (`achieve train` says 80 on two cores).
 ON_A_CORE = 40.0
