@@ -24,11 +24,12 @@ from achieve.agent import describe_agent, save_acting
 from achieve.algo.distill import PhaseReport
 from achieve.analysis.episodes import load_episodes
 from achieve.analysis.score import score_run
-from achieve.config import RUNTIME_FIELDS, EnvConfig, TrainConfig, free_fields, to_dict, validate
+from achieve.config import EnvConfig, TrainConfig, free_fields, to_dict, validate
 from achieve.nn.model import ActorCritic, count_parameters
 from achieve.presets import PRESETS
-from achieve.run.checkpoint import CheckpointWriter, load_checkpoint
-from achieve.run.folder import RunFolder, read_summary
+from achieve.run.checkpoint import CheckpointWriter, has_checkpoint, load_checkpoint
+from achieve.run.errors import RunFolderError
+from achieve.run.folder import RunFolder, read_config, read_summary
 from achieve.run.hardware import describe
 from achieve.run.logs import JsonlWriter, episode_rows
 from achieve.run.neighbours import Neighbours, device_key
@@ -68,7 +69,8 @@ def train(
     Args:
         config: see :func:`achieve.presets.get_preset`.
         folder: where the run lives; that of :func:`default_folder` if not given. A folder that holds a run with
-            this config is continued, also with another `total_steps`: a run may be ended early, or go on for longer.
+            this config is continued. With another `total_steps` it is ended early or, if it is one of PPO's, goes
+            on for longer after its end.
         quiet: no progress display.
 
     Raises:
@@ -79,9 +81,9 @@ def train(
     path = Path(folder) if folder is not None else default_folder(config)
     began = time.perf_counter()
     with contextlib.ExitStack() as stack:
-        run = stack.enter_context(RunFolder.open(path, to_dict(config), free=_free(path, config)))
+        run = stack.enter_context(RunFolder.open(path, to_dict(config), free=free_fields(config)))
         summary = read_summary(path)
-        if summary is not None and summary["steps"] >= _planned(config):
+        if summary is not None and _as_long(path, summary, config):
             return summary
         stop = stack.enter_context(StopRequest("" if quiet else STOPPING))
 
@@ -111,9 +113,18 @@ def train(
         else:
             trainer.start()
         trainer.saved_step = trainer.step
-        run.reopen()
+        if trainer.step > _planned(config):
+            raise RunFolderError(
+                f"the run in {path} has taken {trainer.step:,} steps already, more than --total-steps "
+                f"{config.total_steps}; give at least so many to end it there, or choose another run folder"
+            )
         state = checkpoint.state if checkpoint else {"episodes": 0, "metrics": 0}
-        _cut_back((episodes, state["episodes"]), (metrics, state["metrics"]))
+        logs = ((episodes, state["episodes"]), (metrics, state["metrics"]))
+        _refuse_short(*logs)
+        run.record()
+        run.reopen()
+        for log, length in logs:
+            log.truncate_to(length)  # forget what came after the checkpoint
         trackers = list(_trackers(config, run, trainer.step))
         for tracker in trackers:
             stack.callback(tracker.close)
@@ -194,11 +205,14 @@ class Journal:
         spread = report.statistics.get("latent_spread", math.inf)
         if spread < COLLAPSED and not self._warned and self._progress is not None:
             self._warned = True
-            way_out = "" if self._trainer.config.learner == "qrdqn" else "--distill.value-reg frozen or "
+            config = self._trainer.config
+            ways = ["--distill.episodes-per-update 32"] if config.distill.episodes_per_update == 1 else []
+            if config.learner == "ppo" and config.distill.value_reg == "returns":
+                ways.append("--distill.value-reg frozen")
+            way_out = ", ".join([*ways, "a lower --distill.learning-rate"])
             self._progress.say(
                 f"after this phase of distillation the encoder tells observations apart no more (latent_spread "
-                f"{spread:.1g} in metrics.jsonl), so nothing more will be learned; try {way_out}a lower "
-                "--distill.learning-rate in a new folder"
+                f"{spread:.1g} in metrics.jsonl), so nothing more will be learned; try {way_out} in a new folder"
             )
 
     def show(self, phase: str) -> None:
@@ -330,15 +344,25 @@ def _planned(config: TrainConfig) -> int:
     return config.num_rollouts * config.rollout_steps
 
 
-def _free(path: Path, config: TrainConfig) -> tuple[str, ...]:
-    """Settings that may differ from those of a run there is: a complete one can go on, but not become shorter."""
-    summary = read_summary(path)
-    if summary is not None:
-        # A complete run of QR-DQN has given up its replay; any may have been relieved of its checkpoint.
-        lasting = config.learner == "ppo" and (path / "checkpoint").exists()
-        if not lasting or summary["steps"] >= _planned(config):
-            return RUNTIME_FIELDS
-    return free_fields(config)
+def _as_long(path: Path, summary: dict[str, Any], config: TrainConfig) -> bool:
+    """Whether a complete run has the length asked for; raises where it has not and cannot go on to it."""
+    steps = summary["steps"]
+    if steps == _planned(config) or read_config(path)["config"].get("total_steps") == config.total_steps:
+        return True
+    so_far = f"the run in {path} is complete after {steps:,} steps"
+    if steps > _planned(config):
+        raise RunFolderError(f"{so_far}, more than --total-steps {config.total_steps}; choose another run folder")
+    why = None
+    if config.learner == "qrdqn":
+        why = "its replay was given up then"
+    elif not has_checkpoint(path / "checkpoint"):
+        why = "it has no checkpoint"
+    else:
+        for name in ("episodes.jsonl", "metrics.jsonl"):
+            why = why or (None if (path / name).is_file() else f"{name} is not there")
+    if why:
+        raise RunFolderError(f"{so_far} and cannot go on to {config.total_steps:,}: {why}; choose another run folder")
+    return False
 
 
 def default_folder(config: TrainConfig) -> Path:
@@ -355,10 +379,11 @@ def _trackers(config: TrainConfig, run: RunFolder, step: int) -> Iterator[Tracke
         yield WandbTracker(run.path.name, run.path, to_dict(config))
 
 
-def _cut_back(*logs: tuple[JsonlWriter, int]) -> None:
-    """Forget what was logged after the checkpoint; a log that is too short is refused before any is touched."""
-    for log, length in sorted(logs, key=lambda item: item[0].path.stat().st_size >= item[1]):
-        log.truncate_to(length)
+def _refuse_short(*logs: tuple[JsonlWriter, int]) -> None:
+    """A log that ends before the checkpoint is refused, and nothing is touched."""
+    for log, length in logs:
+        if log.path.stat().st_size < length:
+            log.truncate_to(length)  # which says what is wrong
 
 
 @contextlib.contextmanager

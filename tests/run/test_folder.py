@@ -47,7 +47,11 @@ def test_free_settings_may_change(tmp_path: Path) -> None:
     RunFolder.open(tmp_path / "run", CONFIG).close()
     with RunFolder.open(tmp_path / "run", other(device="cuda"), free=("device",)) as run:
         assert run.resumed
-    assert read_config(tmp_path / "run")["config"]["device"] == "cuda"
+        assert read_config(tmp_path / "run")["config"]["device"] == "cpu", "until the run really goes on with it"
+        run.record()
+        run.record()
+    saved = read_config(tmp_path / "run")
+    assert saved["config"]["device"] == "cuda" and len(saved["starts"]) == 2
 
 
 def test_free_settings_of_a_table_may_change(tmp_path: Path) -> None:
@@ -118,14 +122,15 @@ def test_run_killed_before_its_config_was_written_starts_anew(tmp_path: Path) ->
 
 
 def test_discarded_run_leaves_nothing_of_its_own(tmp_path: Path) -> None:
-    for name, other in (("new", None), ("kept", ".notes.tmp")):
+    for name, before in (("new", None), ("made", []), ("kept", [".notes.tmp"])):
         run = tmp_path / name
-        if other:
+        if before is not None:
             run.mkdir()
-            (run / other).write_text("")
+            for other in before:
+                (run / other).write_text("")
         with RunFolder.open(run, CONFIG) as opened:
             opened.discard()
-        assert ([p.name for p in run.iterdir()] if run.exists() else None) == ([other] if other else None)
+        assert ([p.name for p in run.iterdir()] if run.exists() else None) == before
 
 
 def test_folder_with_other_things_is_refused(tmp_path: Path) -> None:

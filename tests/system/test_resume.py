@@ -15,7 +15,7 @@ import pytest
 from achieve.run.checkpoint import load_checkpoint
 from tests.system.conftest import Train
 from tests.system.processes import ENVIRONMENT, PATIENCE, Child
-from tests.system.runs import assert_same_run, checkpoint_file, half_written, read
+from tests.system.runs import assert_same_run, checkpoint_file, contents, half_written, read
 from tests.system.tiny import NUM_ENVS, ROLLOUT, ROLLOUTS_PER_PHASE, STEPS
 
 # A checkpoint written with these pauses takes a few tenths of a second, time enough to be killed in.
@@ -191,18 +191,50 @@ def test_run_is_ended_early(train: Train, stopped: Path, finished: Path) -> None
     assert finished.joinpath("episodes.jsonl").read_text().startswith((stopped / "episodes.jsonl").read_text())
 
 
+def test_run_is_not_ended_before_where_it_is(train: Train, stopped: Path, finished: Path) -> None:
+    before = contents(stopped)
+    child = train(stopped, "--total-steps", NUM_ENVS * ROLLOUT)
+    assert child.wait() == 2 and f"steps already, more than --total-steps {NUM_ENVS * ROLLOUT}" in child.output
+    assert contents(stopped) == before
+    train(stopped).run()
+    assert_same_run(stopped, finished)
+
+
 def test_complete_run_is_not_made_shorter(train: Train, finished: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
     child = train(folder, "--total-steps", STEPS // 3)
-    assert child.wait() == 2 and f"total_steps is {STEPS} there, {STEPS // 3} here" in child.output
+    assert child.wait() == 2 and f"complete after {STEPS:,} steps, more than --total-steps {STEPS // 3}" in child.output
+    assert_same_run(folder, finished)
+    train(folder, "--total-steps", STEPS - 1).run()  # which is as many rollouts
     assert_same_run(folder, finished)
 
 
-def test_complete_run_without_its_checkpoint_is_left_alone(train: Train, finished: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost", ["checkpoint", "checkpoint/*", "episodes.jsonl", "metrics.jsonl"])
+def test_complete_run_that_cannot_go_on_is_left_alone(
+    train: Train, finished: Path, tmp_path: Path, lost: str
+) -> None:
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
-    shutil.rmtree(folder / "checkpoint")
+    for path in list(folder.glob(lost)):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    before = contents(folder)
     child = train(folder, "--total-steps", 2 * STEPS)
-    assert child.wait() == 2 and f"total_steps is {STEPS} there, {2 * STEPS} here" in child.output
-    assert (folder / "summary.json").exists() and (folder / "episodes.jsonl").stat().st_size
+    assert child.wait() == 2 and f"complete after {STEPS:,} steps and cannot go on to {2 * STEPS:,}: " in child.output
+    assert contents(folder) == before and (folder / "summary.json").exists()
+    if lost != "episodes.jsonl":  # without which there is no score to show
+        train(folder).run()  # the command it was made with still finds it complete
+        assert contents(folder) == before
+
+
+@pytest.mark.parametrize("damage", ["checkpoint", "episodes.jsonl"])
+def test_damaged_complete_run_keeps_its_end(train: Train, finished: Path, tmp_path: Path, damage: str) -> None:
+    """An extension that is refused on the way changes neither config nor summary nor weights."""
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    path = checkpoint_file(folder) if damage == "checkpoint" else folder / damage
+    path.write_bytes(path.read_bytes()[:100] if damage == "checkpoint" else path.read_bytes().splitlines(True)[0])
+    before = contents(folder)
+    assert train(folder, "--total-steps", 2 * STEPS).wait() == 2
+    assert contents(folder) == before
+    assert read(folder / "config.json")["config"]["total_steps"] == STEPS

@@ -181,7 +181,8 @@ def curve_grid(
     settled = min(max(settling_steps(run) for run in runs), end // 5)
     first, window = max(settled, end // points), max(1, settled, end * 3 // 100)
     if recent:
-        first = window = max(1, settled) * max(1, round(end / 10 / max(1, settled)))
+        window = max(1, settled) * max(1, round(end / 10 / max(1, settled)))
+        first = min(window, end)
     return np.linspace(first, end, points).astype(np.int64), window
 
 

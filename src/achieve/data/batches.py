@@ -106,8 +106,8 @@ def mixed_prediction_batches(
 ) -> Iterator[PredictionBatch]:
     """Prediction updates that look at several trajectories at once: their steps shuffled together, then split.
 
-    The parts are of at most ``batch_size`` steps and as equal as can be. A step's negative is another of the same
-    trajectory in the same part, by a random permutation, so that nothing but anchors is encoded besides the part.
+    Parts have at most ``batch_size`` steps and are as equal as can be. A step's negative is one of the same trajectory
+    in the same part, by a random permutation, fixed points included: nothing but anchors is encoded besides the part.
     """
     steps = np.concatenate([t.steps for t in trajectories])
     owner = np.repeat(np.arange(len(trajectories)), [len(t) for t in trajectories])

@@ -27,11 +27,15 @@ class RunFolder:
     time the run was started: when, by which command, with which versions, on which machine.
     """
 
-    def __init__(self, path: Path, lock: int, resumed: bool) -> None:
+    def __init__(
+        self, path: Path, lock: int, resumed: bool, made: bool, pending: dict[str, Any] | None
+    ) -> None:
         self.path = path
         self.resumed = resumed
         """Whether the folder was there before, with this config."""
         self._lock = lock
+        self._made = made
+        self._pending = pending
 
     @classmethod
     def open(
@@ -43,12 +47,13 @@ class RunFolder:
     ) -> "RunFolder":
         """Creates the folder, or opens it if it holds a run with the same config.
 
-        `free` names settings (`device`, `env.threads`) that may change when a run is resumed. Raises
-        RunFolderError for a folder that cannot be written, that another process is writing, that holds
-        another run, or that is not a run's; nothing is changed then.
+        `free` names settings (`device`, `env.threads`) that may change when a run is resumed; where one does, the
+        config there stays until `record` is called. Raises RunFolderError for a folder that cannot be written,
+        that another process is writing, that holds another run, or that is not a run's; nothing is changed then.
         """
         _refuse_foreign(path)
         try:
+            made = not path.exists()
             path.mkdir(parents=True, exist_ok=True)
             lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
@@ -67,11 +72,19 @@ class RunFolder:
                 **describe(),
             }
             starts = [*saved.get("starts", []), start]
-            write_json(path / "config.json", {"config": dict(config), "starts": starts})
+            run = cls(path, lock, resumed, made, {"config": dict(config), "starts": starts})
+            if not resumed or saved.get("config") == dict(config):
+                run.record()
         except BaseException:
             os.close(lock)
             raise
-        return cls(path, lock, resumed)
+        return run
+
+    def record(self) -> None:
+        """Writes the config and this start, if that is still to be done: the run really goes on with these settings."""
+        if self._pending is not None:
+            write_json(self.config, self._pending)
+            self._pending = None
 
     @property
     def config(self) -> Path:
@@ -111,16 +124,17 @@ class RunFolder:
         write_json(self.summary, values)
 
     def reopen(self) -> None:
-        """A complete run goes on: its weights and its summary are no longer those of its end."""
+        """The run goes on: a summary and weights that are there are no longer those of its end."""
         for path in (self.summary, self.weights):
             path.unlink(missing_ok=True)
 
     def discard(self) -> None:
-        """Takes back what opening a new run wrote; the folder goes too, where there is nothing else in it."""
+        """Takes back what opening a new run wrote, the folder too if it was made then and nothing else is in it."""
         self.config.unlink()
         (self.path / _LOCK).unlink()
-        with contextlib.suppress(OSError):
-            self.path.rmdir()
+        if self._made:
+            with contextlib.suppress(OSError):
+                self.path.rmdir()
 
     def close(self) -> None:
         """Lets other processes write the run. A killed process lets go by itself."""
