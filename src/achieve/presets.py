@@ -24,8 +24,8 @@ _VALUES = ModelConfig(memory=False, normalize_value=False)
 _VALUES_MEMORY = ModelConfig(normalize_value=False)
 # A learner that takes steps of 6.25e-5 is not to be led astray by a phase that takes steps five times as long.
 _GENTLE = DistillConfig(learning_rate=1e-4)
-# In Heist, phases that learned from one maze at a time undid the encoder (docs/environments.md). Here an update looks at
-# many, takes small steps, and the paper's own term holds values where they were.
+# In Heist, phases that learned from one maze at a time undid the encoder (docs/environments.md). So an update looks
+# at many and takes small steps, and the paper's own term holds values where they were.
 _GENTLE_MAZES = replace(_GENTLE, episodes_per_update=32, batch_size=1024)
 _MAZES = replace(_GENTLE_MAZES, value_reg="frozen")
 _HEIST_VALUES = replace(
