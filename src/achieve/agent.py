@@ -24,9 +24,9 @@ from torch import Tensor
 from achieve.algo.contrastive import next_memory
 from achieve.algo.quantile import action_values, epsilon_greedy_logits
 from achieve.config import TrainConfig, from_dict, to_dict
+from achieve.errors import RunFolderError
 from achieve.nn.model import AchievementNetwork, ActorCritic, QuantileNetwork, quantile_network
 from achieve.run.checkpoint import load_checkpoint
-from achieve.run.errors import RunFolderError
 from achieve.run.folder import read_config
 from achieve.run.weights import load_weights, save_weights
 

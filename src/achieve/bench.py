@@ -15,12 +15,12 @@ from torch import nn
 
 from achieve.agent import AUXILIARY, load_agent
 from achieve.config import TrainConfig, from_dict, to_dict
+from achieve.errors import AchieveError
 from achieve.nn.model import AchievementNetwork
 from achieve.presets import get_preset
-from achieve.run.errors import AchieveError
 from achieve.run.hardware import machine, one_line, versions
 from achieve.trainers.base import BaseTrainer, resolve_device
-from achieve.trainers.ppo import Trainer
+from achieve.trainers.ppo import PPOTrainer
 
 Row = tuple[str, str, str]
 
@@ -90,7 +90,7 @@ def bench(
 
 def _measure_ppo(config: TrainConfig, where: torch.device, rollouts: int) -> list[Row]:
     began = time.perf_counter()
-    trainer = Trainer(config)
+    trainer = PPOTrainer(config)
     played_by = _load_pretrained(trainer)
     trainer.collector.start()
     started = time.perf_counter() - began
@@ -129,7 +129,7 @@ def _measure_ppo(config: TrainConfig, where: torch.device, rollouts: int) -> lis
     flops = forward_flops(trainer.network, tuple(trainer.buffer.observations.shape[2:]))  # type: ignore[arg-type]
     peak = peak_flops(where, trainer.arithmetic)
     steps = config.rollout_steps
-    floor = 3 * flops * steps * config.algo.num_epochs / peak
+    floor = 3 * flops * steps * config.ppo.num_epochs / peak
     rows = [
         ("environment alone", f"{environment:,.0f} steps/s", f"{config.env.num_envs} environments, random actions"),
         ("rollout", f"{rollout:.3f} s", f"{steps / rollout:,.0f} steps/s, {steps:,} steps"),
@@ -171,15 +171,15 @@ def _table(config: TrainConfig, rows: list[Row], where: torch.device) -> str:
     )
 
 
-def _rollout(trainer: Trainer) -> None:
+def _rollout(trainer: PPOTrainer) -> None:
     trainer.collector.collect(trainer.generators.actions)
 
 
-def _update(trainer: Trainer) -> None:
+def _update(trainer: PPOTrainer) -> None:
     trainer.learner.update(trainer.generators.shuffles)
 
 
-def _distill(trainer: Trainer) -> Any:
+def _distill(trainer: PPOTrainer) -> Any:
     assert trainer.distiller is not None
     return trainer.distiller.run(trainer.generators.shuffles, trainer.generators.actions)
 
@@ -206,7 +206,7 @@ def environment_rate(trainer: BaseTrainer, out: NDArray[np.uint8], seconds: floa
     return count * trainer.config.env.num_envs / (time.perf_counter() - start)
 
 
-def _load_pretrained(trainer: Trainer) -> str:
+def _load_pretrained(trainer: PPOTrainer) -> str:
     """Give the network the pretrained weights where they fit; says whose episodes are measured."""
     try:
         saved = load_agent().network.state_dict()

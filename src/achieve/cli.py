@@ -20,7 +20,7 @@ from achieve import commands, presets
 from achieve import config as configs
 from achieve.commands import console, parse, say
 from achieve.envs import find_world
-from achieve.run.errors import AchieveError, ConfigError
+from achieve.errors import AchieveError, ConfigError
 from achieve.run.files import read_json
 
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from achieve.envs.worlds import KNOWN, find_world, is_known
-from achieve.run.errors import ConfigError
+from achieve.errors import ConfigError
+from achieve.migration import migrate
 from achieve.settings import build, plain
 
 
@@ -203,7 +204,7 @@ class TrainConfig:
     seed: int = 0
     """Seed of everything random: worlds, weights, actions, shuffles."""
     learner: Literal["ppo", "qrdqn"] = "ppo"
-    """What learns: PPO with the settings of `algo`, or QR-DQN with those of `qrdqn`."""
+    """What learns: PPO with the settings of `ppo`, or QR-DQN with those of `qrdqn`."""
     total_steps: int = 1_024_000
     """Environment steps; rounded up to whole rollouts. Scores are read at `score_steps`."""
     score_steps: int = 1_000_000
@@ -231,7 +232,7 @@ class TrainConfig:
     """Also log to Weights & Biases (extra `wandb`)."""
     env: EnvConfig = field(default_factory=EnvConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
-    algo: PPOConfig = field(default_factory=PPOConfig)
+    ppo: PPOConfig = field(default_factory=PPOConfig)
     qrdqn: QRDQNConfig = field(default_factory=QRDQNConfig)
     distill: DistillConfig = field(default_factory=DistillConfig)
 
@@ -240,7 +241,7 @@ class TrainConfig:
         """Steps of each environment per rollout; with QR-DQN a rollout is what lies between two target updates."""
         if self.learner == "qrdqn":
             return -(-self.qrdqn.target_update // self.env.num_envs)
-        return self.algo.rollout_length
+        return self.ppo.rollout_length
 
     @property
     def rollout_steps(self) -> int:
@@ -283,7 +284,7 @@ def free_fields(config: TrainConfig) -> tuple[str, ...]:
 
 
 # Fields that say nothing about a run of the other learner.
-_OF_PPO = ("algo",)
+_OF_PPO = ("ppo",)
 _OF_QRDQN = ("learner", "qrdqn", "checkpoint_replay", "replay_device")
 
 _NO_OPTIONS = ("name", "id", "num_envs", "seed", "threads", "infos", "unlock_threshold", "render_mode")
@@ -317,7 +318,7 @@ def with_world(config: TrainConfig, name: str) -> TrainConfig:
 
 def validate(config: TrainConfig) -> None:
     """Raise :class:`ConfigError` for sizes that cannot work together."""
-    algo, distill, model = config.algo, config.distill, config.model
+    ppo, distill, model = config.ppo, config.distill, config.model
 
     def positive(**values: float) -> None:
         for name, value in values.items():
@@ -334,11 +335,11 @@ def validate(config: TrainConfig) -> None:
         score_steps=config.score_steps,
         checkpoint_every=config.checkpoint_every,
         env__num_envs=config.env.num_envs,
-        algo__rollout_length=algo.rollout_length,
-        algo__num_epochs=algo.num_epochs,
-        algo__num_minibatches=algo.num_minibatches,
-        algo__learning_rate=algo.learning_rate,
-        algo__max_grad_norm=algo.max_grad_norm,
+        ppo__rollout_length=ppo.rollout_length,
+        ppo__num_epochs=ppo.num_epochs,
+        ppo__num_minibatches=ppo.num_minibatches,
+        ppo__learning_rate=ppo.learning_rate,
+        ppo__max_grad_norm=ppo.max_grad_norm,
         distill__rollouts_per_phase=distill.rollouts_per_phase,
         distill__num_epochs=distill.num_epochs,
         distill__batch_size=distill.batch_size,
@@ -356,9 +357,9 @@ def validate(config: TrainConfig) -> None:
         seed=config.seed,
         snapshots=config.snapshots,
         env__unlock_threshold=config.env.unlock_threshold,
-        algo__clip_coef=algo.clip_coef,
-        algo__vf_coef=algo.vf_coef,
-        algo__ent_coef=algo.ent_coef,
+        ppo__clip_coef=ppo.clip_coef,
+        ppo__vf_coef=ppo.vf_coef,
+        ppo__ent_coef=ppo.ent_coef,
         distill__policy_reg_coef=distill.policy_reg_coef,
         distill__value_reg_coef=distill.value_reg_coef,
         distill__match_threshold=distill.match_threshold,
@@ -367,15 +368,15 @@ def validate(config: TrainConfig) -> None:
     for name, threads in (("env.threads", config.env.threads), ("torch_threads", config.torch_threads)):
         if threads is not None and threads < 1:
             raise ConfigError(f"{name} is {threads}; it must be 1 or more")
-    if config.learner == "ppo" and config.rollout_steps % algo.num_minibatches:
+    if config.learner == "ppo" and config.rollout_steps % ppo.num_minibatches:
         raise ConfigError(
-            f"a rollout of {config.env.num_envs} x {algo.rollout_length} = {config.rollout_steps} steps "
-            f"cannot be split into {algo.num_minibatches} equal minibatches; "
-            "change algo.num-minibatches or algo.rollout-length"
+            f"a rollout of {config.env.num_envs} x {ppo.rollout_length} = {config.rollout_steps} steps "
+            f"cannot be split into {ppo.num_minibatches} equal minibatches; "
+            "change ppo.num-minibatches or ppo.rollout-length"
         )
-    for name, value in (("gamma", algo.gamma), ("gae_lambda", algo.gae_lambda)):
+    for name, value in (("gamma", ppo.gamma), ("gae_lambda", ppo.gae_lambda)):
         if not 0 <= value <= 1:
-            raise ConfigError(f"algo.{name} is {value}; it must lie between 0 and 1")
+            raise ConfigError(f"ppo.{name} is {value}; it must lie between 0 and 1")
     if len(model.channels) != 3 or min(model.channels) < 1:
         raise ConfigError(f"model.channels is {model.channels}; give three positive numbers")
     if model.memory and not distill.enabled:
@@ -392,8 +393,8 @@ def validate(config: TrainConfig) -> None:
 
 def _validate_qrdqn(config: TrainConfig) -> None:
     values, rows = config.qrdqn, config.replay_rows
-    if config.algo != PPOConfig():
-        raise ConfigError(f"{_first_change(config.algo, 'algo')} says nothing to QR-DQN; its settings are qrdqn.*")
+    if config.ppo != PPOConfig():
+        raise ConfigError(f"{_first_change(config.ppo, 'ppo')} says nothing to QR-DQN; its settings are qrdqn.*")
     if config.model.normalize_value:
         raise ConfigError("QR-DQN learns returns as they are; use --model.no-normalize-value")
     for name in (
@@ -457,6 +458,6 @@ def to_dict(config: TrainConfig) -> dict[str, Any]:
 
 def from_dict(data: Mapping[str, Any]) -> TrainConfig:
     """The inverse of :func:`to_dict`; unknown names and wrong types are refused by name."""
-    config = typing.cast(TrainConfig, build(TrainConfig, data))
+    config = typing.cast(TrainConfig, build(TrainConfig, migrate(data) if isinstance(data, Mapping) else data))
     validate(config)
     return config

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from achieve.config import DistillConfig, EnvConfig, ModelConfig, PPOConfig, QRDQNConfig, TrainConfig
 from achieve.envs.worlds import find_world
-from achieve.run.errors import ConfigError
+from achieve.errors import ConfigError
 
 _SMALL = ModelConfig(channels=(16, 32, 32), hidden_size=256)
 _NO_DISTILL = DistillConfig(enabled=False, matching=False)
@@ -62,7 +62,7 @@ PRESETS: dict[str, TrainConfig] = {
     "minigrid-ad": TrainConfig(preset="minigrid-ad", env=_MINIGRID),
     "minigrid-ppo": TrainConfig(preset="minigrid-ppo", env=_MINIGRID, model=_NO_MEMORY, distill=_NO_DISTILL),
     "heist-ad": TrainConfig(
-        preset="heist-ad", total_steps=25_000_000, score_steps=25_000_000, env=_HEIST, algo=_PROCGEN, distill=_MAZES
+        preset="heist-ad", total_steps=25_000_000, score_steps=25_000_000, env=_HEIST, ppo=_PROCGEN, distill=_MAZES
     ),
     "heist-ppo": TrainConfig(
         preset="heist-ppo",
@@ -70,7 +70,7 @@ PRESETS: dict[str, TrainConfig] = {
         score_steps=25_000_000,
         env=_HEIST,
         model=_NO_MEMORY,
-        algo=_PROCGEN,
+        ppo=_PROCGEN,
         distill=_NO_DISTILL,
     ),
     "qrdqn": replace(_MILLION, preset="qrdqn", model=_VALUES, distill=_NO_DISTILL),
@@ -90,7 +90,7 @@ PRESETS: dict[str, TrainConfig] = {
         score_steps=245_760,
         env=EnvConfig(num_envs=16, threads=1),  # a second thread would only get in PyTorch's way
         model=ModelConfig(encoder="strided", channels=(16, 32, 32), dense_size=128, hidden_size=256),
-        algo=PPOConfig(rollout_length=128, num_minibatches=4, ent_coef=0.01),
+        ppo=PPOConfig(rollout_length=128, num_minibatches=4, ent_coef=0.01),
         distill=DistillConfig(num_epochs=1, rollouts_per_phase=16),
     ),
 }

@@ -8,7 +8,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from achieve.run.errors import ConfigError
+from achieve.errors import ConfigError
 
 
 def plain(value: Any) -> Any:

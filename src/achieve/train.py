@@ -25,10 +25,10 @@ from achieve.algo.distill import PhaseReport
 from achieve.analysis.episodes import load_episodes
 from achieve.analysis.score import score_run
 from achieve.config import EnvConfig, TrainConfig, free_fields, to_dict, validate
+from achieve.errors import RunFolderError
 from achieve.nn.model import ActorCritic, count_parameters
 from achieve.presets import PRESETS
 from achieve.run.checkpoint import CheckpointWriter, has_checkpoint, load_checkpoint
-from achieve.run.errors import RunFolderError
 from achieve.run.folder import RunFolder, read_config, read_summary
 from achieve.run.hardware import describe
 from achieve.run.logs import JsonlWriter, episode_rows
@@ -39,10 +39,10 @@ from achieve.run.trackers import TensorBoardTracker, Tracker, WandbTracker
 from achieve.run.weights import save_weights
 from achieve.run.worlds import playing
 from achieve.trainers.base import BaseTrainer, check_spaces, make_envs, resolve_device
-from achieve.trainers.ppo import Trainer
+from achieve.trainers.ppo import PPOTrainer
 from achieve.trainers.qrdqn import QRDQNTrainer
 
-__all__ = ["Interrupted", "Trainer", "check_spaces", "default_folder", "make_envs", "resolve_device", "train"]
+__all__ = ["Interrupted", "PPOTrainer", "check_spaces", "default_folder", "make_envs", "resolve_device", "train"]
 
 
 COLLAPSED = 0.01
@@ -58,7 +58,7 @@ class Interrupted(KeyboardInterrupt):
 
 def make_trainer(config: TrainConfig, check: Callable[[], None]) -> BaseTrainer:
     """The trainer of the config's learner."""
-    return QRDQNTrainer(config, check) if config.learner == "qrdqn" else Trainer(config, check)
+    return QRDQNTrainer(config, check) if config.learner == "qrdqn" else PPOTrainer(config, check)
 
 
 def train(
@@ -162,7 +162,7 @@ def _learn(trainer: BaseTrainer, journal: Journal) -> None:
     if isinstance(trainer, QRDQNTrainer):
         _learn_qrdqn(trainer, journal)
     else:
-        assert isinstance(trainer, Trainer)
+        assert isinstance(trainer, PPOTrainer)
         _learn_ppo(trainer, journal)
     journal.show("done")
 
@@ -256,7 +256,7 @@ class Journal:
             self._trainer.saved_step = self._trainer.step
 
 
-def _learn_ppo(trainer: Trainer, journal: Journal) -> None:
+def _learn_ppo(trainer: PPOTrainer, journal: Journal) -> None:
     """The paper's Algorithm 1."""
     config, buffer, generators = trainer.config, trainer.buffer, trainer.generators
     while trainer.rollouts < config.num_rollouts:

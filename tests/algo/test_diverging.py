@@ -9,8 +9,8 @@ import torch
 
 from achieve.algo.learner import check_finite
 from achieve.algo.totals import Totals
+from achieve.errors import DivergedError
 from achieve.nn.optim import ClippedAdam, all_state
-from achieve.run.errors import DivergedError
 from tests.helpers.setup import make_network
 
 

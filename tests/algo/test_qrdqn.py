@@ -12,9 +12,9 @@ import torch
 from achieve.algo.qrdqn import QRDQNLearner
 from achieve.config import ModelConfig, QRDQNConfig
 from achieve.data.replay import Replay, ReplayShape
+from achieve.errors import DivergedError
 from achieve.nn.model import ActorCritic, count_parameters, quantile_network
 from achieve.presets import PRESETS
-from achieve.run.errors import DivergedError
 from tests.algo.recording import snapshot
 from tests.algo.replaying import CONFIG, MODEL, filled_replay, make_learner, make_network
 from tests.helpers.setup import ACTIONS

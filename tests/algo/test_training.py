@@ -20,7 +20,7 @@ from achieve.envs import WORLDS, World
 from achieve.envs.base import FinishedEpisodes
 from achieve.presets import PRESETS
 from achieve.run.weights import load_weights
-from achieve.train import Trainer, train
+from achieve.train import PPOTrainer, train
 from tests.helpers.world import TinyWorld
 
 TINY = TrainConfig(
@@ -30,7 +30,7 @@ TINY = TrainConfig(
     device="cpu",
     env=EnvConfig(name="tiny", num_envs=4),
     model=ModelConfig(channels=(4, 4, 4), dense_size=16, hidden_size=12),
-    algo=PPOConfig(rollout_length=16, num_epochs=2, num_minibatches=2),
+    ppo=PPOConfig(rollout_length=16, num_epochs=2, num_minibatches=2),
     distill=DistillConfig(rollouts_per_phase=3, num_epochs=2, num_targets=4, batch_size=64),
 )
 
@@ -67,17 +67,17 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
 def test_the_published_numbers() -> None:
     """The default preset is the published configuration."""
     config = PRESETS["ad"]
-    assert (config.env.num_envs, config.algo.rollout_length, config.num_rollouts) == (8, 512, 250)
+    assert (config.env.num_envs, config.ppo.rollout_length, config.num_rollouts) == (8, 512, 250)
     assert config.score_steps == 1_000_000
-    algo = config.algo
-    assert (algo.gamma, algo.gae_lambda, algo.num_epochs, algo.num_minibatches) == (
+    ppo = config.ppo
+    assert (ppo.gamma, ppo.gae_lambda, ppo.num_epochs, ppo.num_minibatches) == (
         0.95,
         0.65,
         3,
         8,
     )
-    assert (algo.clip_coef, algo.vf_coef, algo.ent_coef) == (0.2, 0.5, 0.01)
-    assert (algo.learning_rate, algo.max_grad_norm, algo.value_half) == (3e-4, 0.5, False)
+    assert (ppo.clip_coef, ppo.vf_coef, ppo.ent_coef) == (0.2, 0.5, 0.01)
+    assert (ppo.learning_rate, ppo.max_grad_norm, ppo.value_half) == (3e-4, 0.5, False)
     distill = config.distill
     assert (distill.rollouts_per_phase, distill.num_epochs, distill.batch_size) == (8, 6, 512)
     assert (distill.temperature, distill.num_targets) == (0.1, 16)
@@ -112,7 +112,7 @@ def test_the_ablations_differ_in_what_they_are_named_for() -> None:
     small = replace(ad.model, channels=(16, 32, 32), hidden_size=256)
     assert PRESETS["ad-small"] == replace(ad, preset="ad-small", model=small)
     ppo = PRESETS["ppo"]
-    assert not ppo.distill.enabled and ppo.model == without_memory and ppo.algo == ad.algo
+    assert not ppo.distill.enabled and ppo.model == without_memory and ppo.ppo == ad.ppo
     layer, size, default = (PRESETS[n] for n in ("ppo-size-layer", "ppo-size", "ppo-default"))
     assert layer == replace(
         ppo, preset="ppo-size-layer", model=replace(ppo.model, normalize_value=False)
@@ -151,7 +151,7 @@ def test_eight_rollouts_with_an_update_each_then_a_phase(
 
 
 def test_three_optimisers_with_states_of_their_own() -> None:
-    trainer = Trainer(TINY)
+    trainer = PPOTrainer(TINY)
     trainer.collector.start()
     assert trainer.distiller is not None
     optimizers = {
@@ -258,7 +258,7 @@ def test_labels_of_crafter_do_not_reach_the_learner(
         score_steps=4 * 4 * 128,
         device="cpu",
         env=EnvConfig(num_envs=4),
-        algo=PPOConfig(rollout_length=128, num_epochs=1, num_minibatches=4),
+        ppo=PPOConfig(rollout_length=128, num_epochs=1, num_minibatches=4),
         model=replace(PRESETS["quick"].model, channels=(4, 4, 4), dense_size=16, hidden_size=16),
         distill=DistillConfig(rollouts_per_phase=4, num_epochs=1),
     )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from achieve.analysis.episodes import load_episodes
-from achieve.run.errors import EpisodeLogError
+from achieve.errors import EpisodeLogError
 
 
 def line(step: int, **changes: Any) -> str:

@@ -22,7 +22,7 @@ from achieve.analysis.graphs import closure, crafter_requirements, depths, reduc
 from achieve.analysis.hierarchy import compare_edges, discover, order_graph, precedence
 from achieve.config import EnvConfig
 from achieve.envs.crafter.data import ACHIEVEMENTS
-from achieve.run.errors import ConfigError
+from achieve.errors import ConfigError
 
 
 def random_units(count: int, seed: int, size: int = 5) -> np.ndarray:

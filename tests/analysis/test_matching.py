@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from achieve.analysis.matching import Matching, choose_pairs, example_pair, hungarian, judge, match_pairs
 from achieve.config import DistillConfig
-from achieve.run.errors import ConfigError
+from achieve.errors import ConfigError
 from tests.oracles.transport import plan
 
 

@@ -16,7 +16,7 @@ from achieve.analysis.probe import (
     train_classifier,
 )
 from achieve.analysis.recordings import Recordings, record
-from achieve.run.errors import ConfigError
+from achieve.errors import ConfigError
 from tests.analysis.agents import recording, recordings, small_agent
 from tests.helpers.threads import one_thread  # noqa: F401
 from tests.oracles.adam import Adam

@@ -10,7 +10,7 @@ from achieve.algo.contrastive import achievement_representation
 from achieve.analysis.evaluate import evaluate
 from achieve.analysis.recordings import Recordings, check_same_world, encode, record, representations
 from achieve.config import EnvConfig, QRDQNConfig, TrainConfig
-from achieve.run.errors import ConfigError
+from achieve.errors import ConfigError
 from tests.analysis.agents import CRAFTER, MODEL, recording, small_agent
 from tests.helpers.threads import one_thread  # noqa: F401
 

@@ -17,7 +17,7 @@ from achieve.analysis.statistics import (
     probability_of_improvement,
     summarize,
 )
-from achieve.run.errors import ConfigError
+from achieve.errors import ConfigError
 
 RUNS = [[3.0, 8.0], [5.0, 1.0], [4.0, 9.0], [10.0, 2.0], [6.0, 7.0]]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from achieve.run.errors import CheckpointError
+from achieve.errors import CheckpointError
 from achieve.run.segments import FrameFiles, Rows
 
 

@@ -31,7 +31,7 @@ CONFIG = TrainConfig(
     device="cuda",
     env=EnvConfig(num_envs=8),
     model=ModelConfig(channels=(16, 32, 32), dense_size=64, hidden_size=64),
-    algo=PPOConfig(rollout_length=128, num_minibatches=4),
+    ppo=PPOConfig(rollout_length=128, num_minibatches=4),
     distill=DistillConfig(rollouts_per_phase=3, num_epochs=2),
 )
 

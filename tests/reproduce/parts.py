@@ -17,7 +17,7 @@ TINY = [
     *("--env.num-envs", "4", "--env.threads", "1"),
     *("--model.encoder", "strided", "--model.channels", "4", "8", "8"),
     *("--model.dense-size", "16", "--model.hidden-size", "32"),
-    *("--algo.rollout-length", "64", "--algo.num-epochs", "1", "--algo.num-minibatches", "2"),
+    *("--ppo.rollout-length", "64", "--ppo.num-epochs", "1", "--ppo.num-minibatches", "2"),
     *("--distill.rollouts-per-phase", "4", "--distill.num-epochs", "1"),
 ]
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from achieve.errors import AchieveError, ConfigError
 from achieve.reproduce.child import with_package
 from achieve.reproduce.cluster import (
     _answers,
@@ -25,7 +26,6 @@ from achieve.reproduce.cluster import (
     read_files,
     write_files,
 )
-from achieve.run.errors import AchieveError, ConfigError
 from achieve.run.folder import read_config, read_summary
 from tests.conftest import Optional
 from tests.reproduce.parts import TINY, contents, some_runs, write_run

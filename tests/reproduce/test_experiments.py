@@ -8,6 +8,7 @@ import pytest
 
 from achieve.cli import TrainArguments
 from achieve.commands import parse
+from achieve.errors import ConfigError
 from achieve.presets import PRESETS
 from achieve.reproduce.experiments import (
     ALL,
@@ -17,7 +18,6 @@ from achieve.reproduce.experiments import (
     chosen_experiments,
     needed_runs,
 )
-from achieve.run.errors import ConfigError
 from tests.reproduce.parts import TINY, some_runs
 
 

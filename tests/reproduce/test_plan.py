@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from achieve.errors import RunFolderError
 from achieve.reproduce.plan import State, inspect, make_plan
-from achieve.run.errors import RunFolderError
 from tests.reproduce.parts import contents, some_runs, write_run
 
 

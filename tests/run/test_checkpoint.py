@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from achieve.errors import CheckpointError
 from achieve.run import tensors as files
 from achieve.run.checkpoint import (
     FILE_NAME,
@@ -23,7 +24,6 @@ from achieve.run.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
-from achieve.run.errors import CheckpointError
 
 
 def everything(seed: int = 0) -> Checkpoint:

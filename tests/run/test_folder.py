@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
+from achieve.errors import RunFolderError
 from achieve.run import files
-from achieve.run.errors import RunFolderError
 from achieve.run.folder import RunFolder, command_line, differences, read_config, read_summary, without
 
 CONFIG: dict[str, Any] = {
     "preset": "ad",
     "seed": 1,
     "device": "cpu",
-    "algo": {"gae_lambda": 0.65, "gamma": 0.95},
+    "ppo": {"gae_lambda": 0.65, "gamma": 0.95},
 }
 
 
@@ -67,8 +67,8 @@ def test_free_settings_of_a_table_may_change(tmp_path: Path) -> None:
 def test_another_config_is_refused_with_what_differs(tmp_path: Path) -> None:
     RunFolder.open(tmp_path / "run", CONFIG).close()
     before = (tmp_path / "run" / "config.json").read_bytes()
-    changed = other(seed=3, algo={"gae_lambda": 0.7, "gamma": 0.95})
-    message = r"another config: seed is 1 there, 3 here; algo.gae_lambda is 0.65 there, 0.7 here"
+    changed = other(seed=3, ppo={"gae_lambda": 0.7, "gamma": 0.95})
+    message = r"another config: seed is 1 there, 3 here; ppo.gae_lambda is 0.65 there, 0.7 here"
     with pytest.raises(RunFolderError, match=message):
         RunFolder.open(tmp_path / "run", changed)
     assert (tmp_path / "run" / "config.json").read_bytes() == before

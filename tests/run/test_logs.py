@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from achieve.analysis.episodes import load_episodes
-from achieve.run.errors import RunFolderError
+from achieve.errors import RunFolderError
 from achieve.run.logs import JsonlWriter, episode_rows
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from achieve.run.errors import MissingExtraError
+from achieve.errors import MissingExtraError
 from achieve.run.trackers import TensorBoardTracker, WandbTracker, scalars
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from achieve.run.errors import RunFolderError
+from achieve.errors import RunFolderError
 from achieve.run.weights import load_weights, save_weights
 
 

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from achieve import load_agent, make_vec, train
 from achieve.agent import AUXILIARY, Agent, export_agent
+from achieve.errors import RunFolderError
 from achieve.run.checkpoint import load_checkpoint, save_checkpoint
-from achieve.run.errors import RunFolderError
 from achieve.run.weights import file_sha256, load_weights, save_weights
-from achieve.train import Trainer
+from achieve.train import PPOTrainer
 from tests.system.tiny import NUM_ENVS, ROLLOUT, ROLLOUTS_PER_PHASE, STEPS, tiny_config
 
 ACTIONS = 17
@@ -33,9 +33,9 @@ def frames() -> NDArray[np.uint8]:
 
 
 @pytest.fixture(scope="module")
-def trainer(finished: Path) -> Trainer:
+def trainer(finished: Path) -> PPOTrainer:
     """The finished run's networks in fresh environments, after some rollouts without learning in between."""
-    made = Trainer(tiny_config())
+    made = PPOTrainer(tiny_config())
     saved = load_checkpoint(finished / "checkpoint")
     assert saved is not None
     made.load(saved)
@@ -47,7 +47,7 @@ def trainer(finished: Path) -> Trainer:
     return made
 
 
-def replay(agent: Agent, trainer: Trainer) -> Any:
+def replay(agent: Agent, trainer: PPOTrainer) -> Any:
     """Show an agent what the trainer saw, step by step; yields after each step."""
     buffer = trainer.buffer
     reward = done = None
@@ -58,7 +58,7 @@ def replay(agent: Agent, trainer: Trainer) -> Any:
             reward, done = buffer.rewards[row], buffer.dones[row]
 
 
-def test_memory_and_values_are_those_the_trainer_stores(finished: Path, trainer: Trainer) -> None:
+def test_memory_and_values_are_those_the_trainer_stores(finished: Path, trainer: PPOTrainer) -> None:
     """Through unlocks, ends of episodes and the seams of rollouts: bit for bit."""
     agent = load_agent(finished)
     object.__setattr__(agent.config.env, "unlock_threshold", 0.05)
@@ -72,7 +72,7 @@ def test_memory_and_values_are_those_the_trainer_stores(finished: Path, trainer:
         assert torch.equal(log_probs, buffer.log_probs[row]), f"step {row}"
 
 
-def test_one_environment_is_a_batch_of_one(finished: Path, trainer: Trainer) -> None:
+def test_one_environment_is_a_batch_of_one(finished: Path, trainer: PPOTrainer) -> None:
     alone, together = load_agent(finished), load_agent(finished)
     buffer, which = trainer.buffer, 2
     reward = done = None
@@ -183,7 +183,7 @@ def test_weight_file_needs_nothing_else(
 
 
 def test_exported_agent_is_half_as_large_and_acts_nearly_the_same(
-    finished: Path, tmp_path: Path, trainer: Trainer
+    finished: Path, tmp_path: Path, trainer: PPOTrainer
 ) -> None:
     path = tmp_path / "small.safetensors"
     assert export_agent(finished, path) == file_sha256(path)
@@ -215,7 +215,7 @@ def test_snapshots_along_the_way(finished: Path, tmp_path: Path) -> None:
     steps = [rollouts * STEPS // 12 for rollouts in (0, 3, 5, 8, 10, 12)]
     kept = {int(file.stem): load_weights(file)[0] for file in (run / "snapshots").iterdir()}
     assert sorted(kept) == steps
-    fresh = Trainer(tiny_config()).network.state_dict()
+    fresh = PPOTrainer(tiny_config()).network.state_dict()
     export_agent(run, tmp_path / "last.safetensors")
     last, _ = load_weights(tmp_path / "last.safetensors")
     for name, tensor in last.items():

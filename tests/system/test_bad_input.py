@@ -14,7 +14,7 @@ import torch
 from achieve import envs as worlds
 from achieve import train
 from achieve.envs import World
-from achieve.run.errors import ConfigError
+from achieve.errors import ConfigError
 from tests.system.conftest import Command
 from tests.system.tiny import tiny_config
 
@@ -22,18 +22,18 @@ from tests.system.tiny import tiny_config
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (["--algo.num-minibatches", "5"], "4 x 64 = 256 steps cannot be split into 5 equal minibatches"),
-        (["--algo.rollout-length", "63", "--env.num-envs", "3"], "3 x 63 = 189 steps cannot be split"),
+        (["--ppo.num-minibatches", "5"], "4 x 64 = 256 steps cannot be split into 5 equal minibatches"),
+        (["--ppo.rollout-length", "63", "--env.num-envs", "3"], "3 x 63 = 189 steps cannot be split"),
         (["--env.num-envs", "0"], "env.num_envs is 0; it must be above 0"),
         (["--total-steps", "-1"], "total_steps is -1; it must be above 0"),
-        (["--algo.gamma", "1.5"], "algo.gamma is 1.5; it must lie between 0 and 1"),
-        (["--algo.learning-rate", "0"], "algo.learning_rate is 0.0; it must be above 0"),
+        (["--ppo.gamma", "1.5"], "ppo.gamma is 1.5; it must lie between 0 and 1"),
+        (["--ppo.learning-rate", "0"], "ppo.learning_rate is 0.0; it must be above 0"),
         (["--model.channels", "4", "8"], "model.channels is (4, 8); give three positive numbers"),
         (["--distill.no-enabled"], "model.memory needs distillation"),
         (["--seed", "-1"], "seed is -1; it must be 0 or more"),
         (["--torch-threads", "0"], "torch_threads is 0; it must be 1 or more"),
         (["--env.threads", "0"], "env.threads is 0; it must be 1 or more"),
-        (["--algo.learning-rate", "nan"], "algo.learning_rate is nan; it must be above 0"),
+        (["--ppo.learning-rate", "nan"], "ppo.learning_rate is nan; it must be above 0"),
         (["--distill.temperature", "inf"], "distill.temperature is inf; it must be above 0"),
         (["--env.unlock-threshold", "-0.1"], "env.unlock_threshold is -0.1; it must be 0 or more"),
         (["--env.name", "nethack"], "there is no world named 'nethack'; known are: crafter, minigrid, heist, "),
@@ -61,7 +61,7 @@ def test_unknown_preset(achieve: Command) -> None:
     assert err.startswith("achieve train: unknown preset 'dreamer'; there are: ad, ad-ic, ad-i, ")
 
 
-@pytest.mark.parametrize("flag", ["--algo.lambda", "--gae-lambda", "--nonsense"])
+@pytest.mark.parametrize("flag", ["--ppo.lambda", "--gae-lambda", "--nonsense"])
 def test_unknown_flag(achieve: Command, flag: str) -> None:
     code, out, err = achieve("train", "--preset", "quick", flag, "0.7")
     assert code == 2
@@ -101,10 +101,10 @@ def test_no_gpu_where_one_is_asked_for(
         ("{", "is not JSON"),
         ("[1]", "does not hold a JSON object but list"),
         ('{"sede": 1}', "unknown setting sede; known here: "),
-        ('{"algo": {"lambda": 1}}', "unknown setting algo.lambda; known here: "),
+        ('{"ppo": {"lambda": 1}}', "unknown setting ppo.lambda; known here: "),
         ('{"seed": "1"}', "seed is '1'; a value of type int is needed"),
         ('{"seed": true}', "seed is True; a value of type int is needed"),
-        ('{"algo": 3}', "algo. must be a table of settings, not 3"),
+        ('{"ppo": 3}', "ppo. must be a table of settings, not 3"),
         ('{"precision": "fp8"}', "precision is 'fp8'; accepted: 'auto', 'fp16', 'bf16', 'tf32', 'fp32'"),
     ],
 )

@@ -44,7 +44,7 @@ def test_prints_every_row(
 def test_phase_without_anything_to_distil(
     achieve: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    brief = tiny_config(algo={"rollout_length": 8}, distill={"rollouts_per_phase": 1})
+    brief = tiny_config(ppo={"rollout_length": 8}, distill={"rollouts_per_phase": 1})
     monkeypatch.setitem(PRESETS, "brief", brief)
     code, out, err = achieve("bench", "--preset", "brief", "--device", "cpu", "--rollouts", 1)
     assert (code, err) == (0, "")

@@ -102,7 +102,7 @@ def test_world_formula_is_the_games_own() -> None:
 def test_worlds_are_disjoint_from_all_training_worlds(name: str, seed: int) -> None:
     """Both sets in full: every world that training could have reached, and every one that is played."""
     config = replace(PRESETS[name], seed=seed)
-    per_env = config.num_rollouts * config.algo.rollout_length
+    per_env = config.num_rollouts * config.ppo.rollout_length
     trained = {
         hash((s, episode)) % MODULUS
         for s in world_seeds(seed, config.env.num_envs)

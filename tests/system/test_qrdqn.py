@@ -23,9 +23,9 @@ from achieve import load_agent
 from achieve.agent import export_agent
 from achieve.config import TrainConfig, from_dict, to_dict
 from achieve.data.replay import ReplayShape
+from achieve.errors import ConfigError
 from achieve.presets import PRESETS, get_preset
 from achieve.run.checkpoint import Checkpoint, load_checkpoint
-from achieve.run.errors import ConfigError
 from achieve.run.segments import Rows
 from achieve.run.weights import load_weights
 from achieve.trainers.qrdqn import QRDQNTrainer, make_replay
@@ -127,7 +127,7 @@ def test_a_run_leaves_what_a_run_leaves(finished: Path) -> None:
     assert summary["steps"] == STEPS
     assert set(summary["seconds"]) == {"start", "interact", "distill", "checkpoint", "total"}
     saved = read(finished / "config.json")["config"]
-    assert saved == to_dict(values_config()) and "algo" not in saved
+    assert saved == to_dict(values_config()) and "ppo" not in saved
 
 
 @pytest.mark.long
@@ -347,7 +347,7 @@ def test_other_worlds(
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (["--algo.gamma", "0.9"], "algo.gamma says nothing to QR-DQN; its settings are qrdqn.*"),
+        (["--ppo.gamma", "0.9"], "ppo.gamma says nothing to QR-DQN; its settings are qrdqn.*"),
         (["--model.normalize-value"], "QR-DQN learns returns as they are; use --model.no-normalize-value"),
         (["--qrdqn.kappa", "0"], "qrdqn.kappa is 0.0; it must be above 0"),
         (["--qrdqn.epsilon-end", "1.5"], "qrdqn.epsilon_end is 1.5; it must lie between 0 and 1"),

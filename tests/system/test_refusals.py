@@ -15,7 +15,7 @@ import pytest
 from achieve.run import checkpoint as checkpoints
 from achieve.run import tensors
 from achieve.run.checkpoint import load_checkpoint, save_checkpoint
-from achieve.train import Trainer
+from achieve.train import PPOTrainer
 from tests.system.conftest import Command, Train
 from tests.system.processes import Nursery
 from tests.system.runs import (
@@ -49,7 +49,7 @@ def refused(achieve: Command, settings: Path) -> Any:
 
 def write_checkpoint_of(folder: Path, **changes: Any) -> None:
     """A checkpoint of another run, as it is at the start."""
-    trainer = Trainer(tiny_config(**changes))
+    trainer = PPOTrainer(tiny_config(**changes))
     trainer.collector.start()
     values, state, blobs = trainer.save()
     trainer.close()
@@ -57,10 +57,10 @@ def write_checkpoint_of(folder: Path, **changes: Any) -> None:
 
 
 def test_changed_config(refused: Any, stopped: Path, train: Train, finished: Path) -> None:
-    sentence = refused(stopped, "--algo.gae-lambda", "0.7", "--seed", "1")
+    sentence = refused(stopped, "--ppo.gae-lambda", "0.7", "--seed", "1")
     assert "holds a run with another config" in sentence
     assert "seed is 0 there, 1 here" in sentence
-    assert "algo.gae_lambda is 0.65 there, 0.7 here" in sentence
+    assert "ppo.gae_lambda is 0.65 there, 0.7 here" in sentence
     train(stopped).run()
     assert_same_run(stopped, finished)
 
@@ -218,7 +218,7 @@ def test_full_disk(
 def test_run_that_learns_nothing_any_more(train: Train, tmp_path: Path) -> None:
     """A sentence and no summary, in place of a run that goes on with broken numbers."""
     folder = tmp_path / "run"
-    child = train(folder, "--algo.learning-rate", "1e30")
+    child = train(folder, "--ppo.learning-rate", "1e30")
     assert child.wait() == 2
     assert "the network has diverged" in child.output and child.output.count("\n") == 1
     assert not (folder / "summary.json").exists()
@@ -227,7 +227,7 @@ def test_run_that_learns_nothing_any_more(train: Train, tmp_path: Path) -> None:
 def test_finished_run_is_shown_not_trained(
     achieve: Command, settings: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["achieve.train"], "Trainer", None)
+    monkeypatch.setattr(sys.modules["achieve.train"], "PPOTrainer", None)
     before = contents(finished)
     code, out, err = achieve("train", "--config", settings, "--folder", finished, "--no-report")
     assert (code, err) == (0, "")

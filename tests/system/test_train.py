@@ -158,7 +158,7 @@ def test_three_optimisers_learned(finished: Path) -> None:
         for name in ("ppo", "prediction", "matching")
     }
     phases = [row for row in rows(finished / "metrics.jsonl") if row["kind"] == "distill"]
-    minibatches = tiny_config().algo.num_minibatches
+    minibatches = tiny_config().ppo.num_minibatches
     assert taken == {
         "ppo": PHASES * ROLLOUTS_PER_PHASE * minibatches,
         "prediction": sum(row["prediction_updates"] for row in phases),

@@ -16,9 +16,9 @@ import torch
 from achieve import load_agent
 from achieve.analysis.episodes import load_episodes
 from achieve.analysis.evaluate import evaluate
+from achieve.errors import ConfigError
 from achieve.run.checkpoint import Checkpoint
-from achieve.run.errors import ConfigError
-from achieve.train import Trainer
+from achieve.train import PPOTrainer
 from tests.conftest import Optional
 from tests.system.conftest import Command
 from tests.system.own_world import CRASH, LIMIT
@@ -30,7 +30,7 @@ Start = Callable[..., Child]
 OWN = "tests.system.own_world"
 # Long enough that episodes of 750 and up to 1,000 steps end within a phase.
 LONG = {
-    "algo": {"rollout_length": 64},
+    "ppo": {"rollout_length": 64},
     "distill": {"rollouts_per_phase": 12},
     "total_steps": 4 * 64 * 12 * 2,
     "score_steps": 4 * 64 * 12 * 2,
@@ -261,7 +261,7 @@ def test_restart_empties_memory_and_marks_episodes_as_begun() -> None:
     """What is carried over from before belongs to episodes that are gone."""
     own = {"name": f"{OWN}:make_env", "unlock_threshold": 0.0}
     config = tiny_config(env=own, distill={"rollouts_per_phase": 2})
-    first = Trainer(config)
+    first = PPOTrainer(config)
     first.collector.start()
     for _ in range(2):
         first.collector.collect(first.generators.actions)
@@ -270,13 +270,13 @@ def test_restart_empties_memory_and_marks_episodes_as_begun() -> None:
     first.envs.pop_episodes()
     tensors, state, blobs = first.save()
     assert tensors["collector/memory"].any() and not first.buffer.fresh.all(), "or the test shows nothing"
-    second = Trainer(config)
+    second = PPOTrainer(config)
     second.load(Checkpoint({k: v.clone() for k, v in tensors.items()}, state, blobs))
     assert second.restarted and second.buffer.fresh.all() and not second.collector.memory.any()
     assert not torch.equal(second.collector.observation, first.collector.observation)
     second.collector.collect(second.generators.actions)
     ticks = second.envs.pop_episodes().tick
-    assert ticks.min() > 2 * config.algo.rollout_length, "the run's own count of steps goes on"
+    assert ticks.min() > 2 * config.ppo.rollout_length, "the run's own count of steps goes on"
     assert second.buffer.observations.shape[2:] == (20, 24, 1)
     first.close()
     second.close()

@@ -13,8 +13,8 @@ import pytest
 
 from achieve.config import TrainConfig, from_dict, to_dict, with_world
 from achieve.envs import WORLDS, find_world
+from achieve.errors import ConfigError
 from achieve.presets import PRESETS, get_preset
-from achieve.run.errors import ConfigError
 from achieve.train import default_folder
 from tests.conftest import Optional
 from tests.system.conftest import Command
@@ -92,7 +92,7 @@ def test_preset_has_its_worlds_threshold_and_the_short_folder(name: str) -> None
 @pytest.mark.parametrize(("world", "steps"), [("minigrid", 1_024_000), ("heist", 25_000_000)])
 def test_presets_of_a_world_differ_in_the_method_alone(world: str, steps: int) -> None:
     ad, ppo = get_preset(f"{world}-ad"), get_preset(f"{world}-ppo")
-    assert ad.env == ppo.env and ad.algo == ppo.algo and ad.env.name == world
+    assert ad.env == ppo.env and ad.ppo == ppo.ppo and ad.env.name == world
     assert ad.model == get_preset("ad").model and ppo.model == get_preset("ppo").model
     assert ppo.distill == get_preset("ppo").distill
     # What is Heist's own in distillation has its reasons in docs/environments.md.

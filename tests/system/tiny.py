@@ -23,7 +23,7 @@ SETTINGS: dict[str, Any] = {
     "torch_threads": 1,
     "env": {"num_envs": NUM_ENVS, "threads": 1},
     "model": {"encoder": "strided", "channels": [4, 8, 8], "dense_size": 16, "hidden_size": 32},
-    "algo": {"rollout_length": ROLLOUT, "num_epochs": 1, "num_minibatches": 2},
+    "ppo": {"rollout_length": ROLLOUT, "num_epochs": 1, "num_minibatches": 2},
     "distill": {
         "rollouts_per_phase": ROLLOUTS_PER_PHASE,
         "num_epochs": 1,

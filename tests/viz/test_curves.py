@@ -9,7 +9,7 @@ from PIL import Image
 
 from achieve.analysis.episodes import Episodes
 from achieve.analysis.score import curve_grid, learning_curve
-from achieve.run.errors import RunFolderError
+from achieve.errors import RunFolderError
 from achieve.viz.curves import Baseline, draw_curves, png, save_curves, short_number
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from achieve.analysis.score import RunScore
 from achieve.envs import WORLDS, find_world
-from achieve.run.errors import RunFolderError
+from achieve.errors import RunFolderError
 from achieve.viz.curves import Baseline
 from achieve.viz.page import Page, render_page, write_page
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from achieve.run.errors import RunFolderError
+from achieve.errors import RunFolderError
 from achieve.viz.video import GAME, PANEL, Moment, VideoError, compose, write_video
 
 NAMES = ("collect_coal", "collect_wood", "wake_up")

@@ -13,10 +13,10 @@ from achieve.algo.gae import gae, normalize_advantages
 from achieve.algo.totals import Totals
 from achieve.config import PPOConfig
 from achieve.data.buffer import RolloutBuffer
+from achieve.errors import DivergedError
 from achieve.nn.graphs import GraphRunner
 from achieve.nn.model import ActorCritic
 from achieve.nn.optim import ClippedAdam, all_state
-from achieve.run.errors import DivergedError
 
 STATISTICS = (
     "policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "grad_norm",

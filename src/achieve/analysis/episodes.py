@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from achieve.run.errors import EpisodeLogError
+from achieve.errors import EpisodeLogError
 
 PREFIX = "achievement_"
 FILE_NAMES = ("episodes.jsonl", "episodes.jsonl.gz")

@@ -15,7 +15,7 @@ from achieve.agent import Agent
 from achieve.analysis.episodes import PREFIX, Episodes
 from achieve.config import TrainConfig
 from achieve.envs import make_vec
-from achieve.run.errors import ConfigError, RunFolderError
+from achieve.errors import ConfigError, RunFolderError
 from achieve.run.files import atomic_file, reason
 from achieve.run.seeding import stream, world_seeds
 from achieve.run.worlds import opening, playing

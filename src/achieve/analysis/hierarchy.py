@@ -22,7 +22,7 @@ from torch import Tensor
 
 from achieve.analysis.clusters import Ints, choose_clusters
 from achieve.analysis.graphs import Edges, closure, reduction
-from achieve.run.errors import ConfigError
+from achieve.errors import ConfigError
 
 MOST = 3000
 """Achievements to cluster at most: distances of all pairs are held in memory."""

@@ -20,7 +20,7 @@ from torch import Tensor
 from achieve.algo.transport import cosine_cost, partial_transport
 from achieve.analysis.recordings import Ints
 from achieve.config import DistillConfig
-from achieve.run.errors import ConfigError, MissingExtraError
+from achieve.errors import ConfigError, MissingExtraError
 
 Floats = NDArray[np.float32]
 Bools = NDArray[np.bool_]

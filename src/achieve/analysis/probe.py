@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from achieve.agent import Agent
 from achieve.analysis.recordings import Images, Ints, Recordings, encode
-from achieve.run.errors import ConfigError
+from achieve.errors import ConfigError
 
 SPLITS = ("state", "episode")
 BINS = 25

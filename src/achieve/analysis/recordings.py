@@ -20,7 +20,7 @@ from achieve.algo.contrastive import achievement_representation
 from achieve.analysis.evaluate import PARALLEL, unseen_seeds
 from achieve.config import TrainConfig
 from achieve.envs import make_vec
-from achieve.run.errors import ConfigError
+from achieve.errors import ConfigError
 from achieve.run.worlds import opening, playing
 
 Images = NDArray[np.uint8]

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from achieve.run.errors import ConfigError
+from achieve.errors import ConfigError
 
 Floats = NDArray[np.float64]
 

@@ -36,7 +36,7 @@ def run(arguments: list[str]) -> None:
     parsed: Arguments = parse(Arguments, "compare", arguments)
     from achieve.analysis.statistics import compare, summarize
     from achieve.commands.groups import by_preset
-    from achieve.run.errors import ConfigError
+    from achieve.errors import ConfigError
     from achieve.run.files import write_json
 
     if parsed.resamples < 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from achieve.run.errors import ConfigError
+from achieve.errors import ConfigError
 from achieve.viz.report.gather import Run, read_run
 
 

@@ -11,7 +11,7 @@ import tyro
 from rich.table import Table
 
 from achieve.commands import console, parse, say
-from achieve.run.errors import ConfigError
+from achieve.errors import ConfigError
 
 if TYPE_CHECKING:
     from achieve.agent import Agent

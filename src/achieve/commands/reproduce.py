@@ -12,7 +12,7 @@ from rich.table import Table
 
 from achieve import commands
 from achieve.commands import console, parse, say
-from achieve.run.errors import AchieveError, ConfigError
+from achieve.errors import AchieveError, ConfigError
 
 if TYPE_CHECKING:
     from achieve.reproduce.board import Board

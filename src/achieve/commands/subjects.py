@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from achieve.agent import PRETRAINED, Agent, load_agent
 from achieve.commands import console
-from achieve.run.errors import ConfigError, RunFolderError
+from achieve.errors import ConfigError, RunFolderError
 from achieve.run.files import atomic_file, reason
 
 

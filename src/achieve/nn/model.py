@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from achieve.config import ModelConfig, QRDQNConfig
+from achieve.errors import ConfigError
 from achieve.nn.encoder import ResidualEncoder, StridedEncoder
 from achieve.nn.init import orthogonal, scale_rows
 from achieve.nn.layers import MLP
 from achieve.nn.normalizer import ValueNormalizer
-from achieve.run.errors import ConfigError
 
 
 class FastFeatures(Protocol):

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import achieve
+from achieve.errors import AchieveError, ConfigError
 from achieve.reproduce.board import Board, Status
 from achieve.reproduce.child import Child, achieve_command, log_folder, stop_all
 from achieve.reproduce.experiments import Run
 from achieve.reproduce.plan import Planned
 from achieve.reproduce.watch import Reading, read_progress, score_of, score_words
-from achieve.run.errors import AchieveError, ConfigError
 from achieve.run.files import atomic_file, read_json
 from achieve.run.progress import duration
 from achieve.run.signals import StopRequest

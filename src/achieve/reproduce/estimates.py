@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from achieve.errors import AchieveError
 from achieve.reproduce.plan import Plan, Planned
-from achieve.run.errors import AchieveError
 from achieve.run.files import read_json, write_json
 from achieve.run.folder import read_summary
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from achieve.config import TrainConfig, validate
+from achieve.errors import ConfigError
 from achieve.presets import PRESETS
-from achieve.run.errors import ConfigError
 
 PUBLISHED_SEEDS = 10
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from achieve.config import RUNTIME_FIELDS, TrainConfig, from_dict, to_dict
+from achieve.errors import AchieveError, ConfigError, RunFolderError
 from achieve.reproduce.experiments import Run
 from achieve.reproduce.watch import read_progress
-from achieve.run.errors import AchieveError, ConfigError, RunFolderError
 from achieve.run.files import reason
 from achieve.run.folder import differences, read_config, read_summary, without
 

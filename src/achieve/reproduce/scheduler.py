@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from achieve.errors import AchieveError
 from achieve.reproduce.board import Board, Status
 from achieve.reproduce.child import STOPPED, Child, Command, achieve_command, log_folder, stop_all
 from achieve.reproduce.devices import Device, free_gib, host_free_gib
@@ -14,7 +15,6 @@ from achieve.reproduce.estimates import Measurements
 from achieve.reproduce.jobs import Jobs
 from achieve.reproduce.plan import Planned
 from achieve.reproduce.watch import Reading, read_progress, score_of, score_words
-from achieve.run.errors import AchieveError
 from achieve.run.folder import read_summary
 from achieve.run.hardware import usable_cores
 from achieve.run.progress import duration

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from achieve.run.errors import CheckpointError
+from achieve.errors import CheckpointError
 from achieve.run.files import reason
 from achieve.run.tensors import DamagedFileError, read_metadata, read_tensors, write_tensors
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from achieve.run.errors import RunFolderError
+from achieve.errors import RunFolderError
 
 
 @contextmanager

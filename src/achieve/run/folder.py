@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from achieve.run.errors import RunFolderError
+from achieve.errors import RunFolderError
+from achieve.migration import migrate
 from achieve.run.files import read_json, reason, write_json
 from achieve.run.hardware import describe
 
@@ -180,7 +181,7 @@ def read_summary(run: Path) -> dict[str, Any] | None:
 
 
 def differences(saved: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """`algo.gae_lambda is 0.65 there, 0.7 here` for every setting that differs."""
+    """`ppo.gae_lambda is 0.65 there, 0.7 here` for every setting that differs."""
     found = []
     for name in dict.fromkeys([*saved, *wanted]):
         there, here = saved.get(name, "unset"), wanted.get(name, "unset")
@@ -219,7 +220,7 @@ def _refuse_other_config(
     there = saved.get("config")
     if not isinstance(there, Mapping):
         raise RunFolderError(f"{path / 'config.json'} does not hold a run's config; choose another")
-    found = differences(without(there, free), without(config, free))
+    found = differences(without(migrate(there), free), without(config, free))
     if found:
         shown = "; ".join(found[:5]) + (f"; and {len(found) - 5} more" if len(found) > 5 else "")
         raise RunFolderError(

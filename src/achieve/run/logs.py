@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from achieve.run.errors import RunFolderError
+from achieve.errors import RunFolderError
 from achieve.run.files import reason
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from achieve.run.errors import CheckpointError
+from achieve.errors import CheckpointError
 from achieve.run.files import reason
 from achieve.run.tensors import DamagedFileError, read_tensors, write_tensors
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from achieve.run.errors import MissingExtraError
+from achieve.errors import MissingExtraError
 
 
 class Tracker(Protocol):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from achieve.run.errors import RunFolderError
+from achieve.errors import RunFolderError
 from achieve.run.files import reason
 from achieve.run.tensors import DamagedFileError, read_tensors, write_tensors
 

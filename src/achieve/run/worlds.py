@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from achieve.envs import WORLDS
 from achieve.envs.gym import WorkerError
-from achieve.run.errors import ConfigError, MissingExtraError, WorldFailedError
+from achieve.errors import ConfigError, MissingExtraError, WorldFailedError
 
 
 @contextmanager

@@ -18,10 +18,11 @@ from achieve.algo.transport import partial_transport
 from achieve.analysis.tally import Tally
 from achieve.config import TrainConfig, free_fields, to_dict, validate
 from achieve.envs import find_world, make_vec
+from achieve.errors import CheckpointError, ConfigError
+from achieve.migration import migrate
 from achieve.nn.model import AchievementNetwork
 from achieve.nn.optim import ClippedAdam
 from achieve.run.checkpoint import Checkpoint, CheckpointWriter
-from achieve.run.errors import CheckpointError, ConfigError
 from achieve.run.folder import differences, without
 from achieve.run.seeding import Generators, stream_seed, world_seeds
 from achieve.run.worlds import opening
@@ -158,7 +159,7 @@ class BaseTrainer:
 
     def load(self, saved: Checkpoint) -> None:
         """Continue where :meth:`save` was called, or say why that checkpoint is no use here."""
-        theirs = without(saved.state.get("config", {}), free_fields(self.config))
+        theirs = without(migrate(saved.state.get("config", {})), free_fields(self.config))
         found = differences(theirs, self._decisive_config())
         if found:
             raise CheckpointError(f"the checkpoint is another run's: {found[0]}; {WAY_OUT}")

@@ -19,7 +19,7 @@ from achieve.run.checkpoint import Checkpoint
 from achieve.trainers.base import BaseTrainer, Saved
 
 
-class Trainer(BaseTrainer):
+class PPOTrainer(BaseTrainer):
     """Everything a run consists of: environments, network, the two phases, and their state."""
 
     def __init__(self, config: TrainConfig, check: Callable[[], None] = lambda: None) -> None:
@@ -34,7 +34,7 @@ class Trainer(BaseTrainer):
         self.arithmetic = self.network.use_precision(config.precision, fused=config.compile)
         self.buffer = RolloutBuffer(
             config.rollouts_per_phase,
-            config.algo.rollout_length,
+            config.ppo.rollout_length,
             env.num_envs,
             self.image_shape,
             config.model.hidden_size if config.model.memory else 0,
@@ -45,7 +45,7 @@ class Trainer(BaseTrainer):
             self.network, self.envs, self.buffer, env.unlock_threshold, graphs=graphs, check=check
         )
         self.learner = PPOLearner(
-            self.network, self.buffer, config.algo, graphs=graphs, check=check
+            self.network, self.buffer, config.ppo, graphs=graphs, check=check
         )
         if config.distill.enabled:
             self.distiller = Distiller(

@@ -21,10 +21,10 @@ from achieve.data.recent import RecentEpisodes
 from achieve.data.replay import Replay, ReplayShape
 from achieve.data.sumtree import IntArray
 from achieve.data.transfer import upload
+from achieve.errors import CheckpointError, ConfigError
 from achieve.nn.model import QuantileNetwork, quantile_network
 from achieve.nn.optim import ClippedAdam
 from achieve.run.checkpoint import Checkpoint, CheckpointWriter
-from achieve.run.errors import CheckpointError, ConfigError
 from achieve.run.seeding import stream
 from achieve.run.segments import FrameFiles
 from achieve.trainers.base import BaseTrainer, Saved

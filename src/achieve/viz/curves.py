@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from achieve.analysis.episodes import Episodes
 from achieve.analysis.score import curve_grid, learning_curve, mean_std
-from achieve.run.errors import RunFolderError
+from achieve.errors import RunFolderError
 from achieve.run.files import atomic_file, reason
 
 # Okabe and Ito's palette, which stays distinct for colour-blind eyes.

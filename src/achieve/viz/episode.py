@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from achieve.agent import Agent
 from achieve.analysis.evaluate import unseen_seeds
-from achieve.run.errors import ConfigError
+from achieve.errors import ConfigError
 from achieve.run.worlds import playing
 from achieve.viz.players import make_player
 from achieve.viz.video import GAME, Moment

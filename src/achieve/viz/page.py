@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from achieve.analysis.report import title_case
 from achieve.analysis.score import RunScore
-from achieve.run.errors import RunFolderError
+from achieve.errors import RunFolderError
 from achieve.run.files import atomic_file, reason
 from achieve.viz.curves import Baseline
 

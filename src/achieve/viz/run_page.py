@@ -12,7 +12,7 @@ from achieve.analysis.evaluate import evaluate_random
 from achieve.analysis.score import measure, score_run, success_rates
 from achieve.config import from_dict
 from achieve.envs import find_world
-from achieve.run.errors import ConfigError
+from achieve.errors import ConfigError
 from achieve.run.folder import read_config, read_summary
 from achieve.run.hardware import one_line
 from achieve.run.progress import duration

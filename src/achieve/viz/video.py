@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from achieve.run.errors import AchieveError, RunFolderError
+from achieve.errors import AchieveError, RunFolderError
 from achieve.run.files import reason
 
 GAME = 576

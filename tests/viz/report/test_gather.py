@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from achieve.config import with_world
+from achieve.errors import RunFolderError
 from achieve.presets import PRESETS
-from achieve.run.errors import RunFolderError
 from achieve.viz.report.gather import Gathered, gather
 from tests.viz.report.runs import make_run, score
 
@@ -69,9 +69,9 @@ def test_shorter_and_unfinished_runs_do_not_count(tmp_path: Path) -> None:
 
 
 def test_settings_of_its_own_do_not_count_as_the_presets(tmp_path: Path) -> None:
-    own = replace(PRESETS["ad"], algo=replace(PRESETS["ad"].algo, gae_lambda=0.7))
+    own = replace(PRESETS["ad"], ppo=replace(PRESETS["ad"].ppo, gae_lambda=0.7))
     make_run(tmp_path / "a", config=own)
-    assert why_not(gather([tmp_path])) == "not the preset's settings: algo.gae_lambda is 0.7, not 0.65"
+    assert why_not(gather([tmp_path])) == "not the preset's settings: ppo.gae_lambda is 0.7, not 0.65"
 
 
 def test_where_and_how_long_it_ran_does_not_matter(tmp_path: Path) -> None:

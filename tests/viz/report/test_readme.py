@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from achieve.cli import main
-from achieve.run.errors import ConfigError
+from achieve.errors import ConfigError
 from achieve.viz.report import build
 from achieve.viz.report.gather import Gathered, gather
 from achieve.viz.report.readme import PICTURE, draw, renewed, results_table, stamp_of, update

@@ -16,8 +16,8 @@ from achieve.analysis.published import PUBLISHED
 from achieve.analysis.statistics import improvement_with_interval, iqm_with_interval
 from achieve.cli import main
 from achieve.config import with_world
+from achieve.errors import RunFolderError
 from achieve.presets import PRESETS
-from achieve.run.errors import RunFolderError
 from achieve.viz.report import build, write_report
 from achieve.viz.report.gather import gather
 from achieve.viz.report.section import Section

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from achieve.analysis.published import PUBLISHED
-from achieve.run.errors import RunFolderError
+from achieve.errors import RunFolderError
 from achieve.run.files import atomic_file, reason
 from achieve.viz.report.analyses import analyses_sections
 from achieve.viz.report.experiments import HEADINGS, SEEDS, experiment_section

@@ -9,7 +9,7 @@ from typing import Any
 
 from achieve.analysis.published import PROBE
 from achieve.analysis.report import title_case
-from achieve.run.errors import AchieveError
+from achieve.errors import AchieveError
 from achieve.run.files import read_json, reason
 from achieve.viz.report.experiments import SEEDS
 from achieve.viz.report.gather import ANALYSES, Gathered, Remark

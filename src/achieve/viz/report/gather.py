@@ -17,8 +17,8 @@ from achieve.analysis.episodes import FILE_NAMES, Episodes, find_log, load_episo
 from achieve.analysis.score import RunScore, score_run
 from achieve.config import RUNTIME_FIELDS, TrainConfig, from_dict, to_dict
 from achieve.envs.worlds import World, find_world
+from achieve.errors import AchieveError, RunFolderError
 from achieve.presets import PRESETS
-from achieve.run.errors import AchieveError, RunFolderError
 from achieve.run.files import reason
 from achieve.run.folder import differences, read_config, read_summary, without
 
@@ -216,7 +216,7 @@ def _is_short(run: Run) -> bool:
 
 
 def _changes(config: TrainConfig, free: Sequence[str] = FREE) -> list[str]:
-    """`algo.gae_lambda is 0.7, not 0.65` for each setting that is not the preset's."""
+    """`ppo.gae_lambda is 0.7, not 0.65` for each setting that is not the preset's."""
     own, preset = (without(to_dict(one), free) for one in (config, PRESETS[config.preset]))
     return [d.replace(" there, ", ", not ").removesuffix(" here") for d in differences(own, preset)]
 

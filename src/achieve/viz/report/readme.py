@@ -16,7 +16,7 @@ from pathlib import Path
 
 from achieve.analysis.published import PUBLISHED, Published, find_published
 from achieve.envs import find_world
-from achieve.run.errors import ConfigError, RunFolderError
+from achieve.errors import ConfigError, RunFolderError
 from achieve.run.files import atomic_file, reason
 from achieve.viz.report.experiments import method, printed, shorter_table
 from achieve.viz.report.figures import compact, curves

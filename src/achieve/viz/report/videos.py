@@ -6,7 +6,7 @@ import tempfile
 from importlib.resources import files
 from pathlib import Path
 
-from achieve.run.errors import AchieveError
+from achieve.errors import AchieveError
 from achieve.run.weights import file_sha256
 from achieve.viz.report.gather import Gathered, Remark, Run
 from achieve.viz.report.section import Section, Video

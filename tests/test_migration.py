@@ -1,0 +1,31 @@
+"""Configs of earlier versions are read as if written today."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from achieve.config import from_dict, to_dict
+from achieve.migration import migrate
+
+RESULTS = sorted(Path("results").glob("*-s*/config.json"))
+
+
+def test_the_table_of_ppo_had_another_name() -> None:
+    old = {"seed": 1, "algo": {"gamma": 0.9}}
+    assert migrate(old) == {"seed": 1, "ppo": {"gamma": 0.9}}
+    assert from_dict(old).ppo.gamma == 0.9
+
+
+def test_what_is_of_today_stays_as_it_is() -> None:
+    today = to_dict(from_dict({}))
+    assert migrate(today) == today
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.parent.name)
+def test_every_result_is_read(path: Path) -> None:
+    saved = json.loads(path.read_text())["config"]
+    config = from_dict(saved)
+    assert (config.preset, config.seed) == (saved["preset"], saved["seed"])
+    table = "qrdqn" if config.learner == "qrdqn" else "ppo"
+    assert to_dict(config)[table].items() >= saved.get("algo", saved.get("qrdqn")).items()
