@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from achieve.cli import TrainArguments
 from achieve.commands import parse
+from achieve.commands.train import TrainArguments
 from achieve.errors import ConfigError
 from achieve.presets import PRESETS
 from achieve.reproduce.experiments import (

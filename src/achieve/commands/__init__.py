@@ -1,4 +1,4 @@
-"""Subcommands in files of their own: ``achieve NAME`` calls ``achieve.commands.NAME.run(arguments)``."""
+"""The subcommands, a file each: ``achieve NAME`` is ``achieve.commands.NAME``."""
 
 from __future__ import annotations
 
@@ -10,6 +10,13 @@ from rich.console import Console
 console = Console(highlight=False)
 
 ABOUT: dict[str, str] = {
+    "train": "Train an agent, or continue a run that was stopped.",
+    "score": "Score, reward and success rates of runs, by the training protocol, with mean and deviation over them.",
+    "eval": "Play whole episodes with the final policy, on worlds it was not trained in.",
+    "video": "Write a video of an agent playing a world it was not trained in.",
+    "bench": "Measure environment, acting, learning and distillation on this machine, and what a whole run would take.",
+    "export": "Write an agent's acting weights alone, in half precision.",
+    "presets": "List the presets.",
     "reproduce": "Make the runs of a table or figure of the paper, as many at a time as is fastest, and report.",
     "probe": "How well agents' latents tell the next achievement (appendix A).",
     "matching": "Which achievements of two episodes agents take for the same, and how often rightly (appendix B).",
@@ -19,7 +26,7 @@ ABOUT: dict[str, str] = {
     "hierarchy": "The graph of achievements an agent has discovered, beside the true one.",
     "report": "Write one page about all runs there are, with the published figures beside ours.",
 }
-"""Every command that has a file here, and one line about it."""
+"""Every command, and one line about it."""
 
 
 def parse(kind: Any, name: str, arguments: list[str], default: Any = tyro.MISSING) -> Any:

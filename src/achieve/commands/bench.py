@@ -1,0 +1,42 @@
+"""`achieve bench`: how fast this machine trains."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from achieve.commands import parse, say
+
+
+@dataclass(frozen=True)
+class BenchArguments:
+    """Measure environment, acting, learning and distillation on this machine, and what a whole run would take."""
+
+    preset: str | None = None
+    """Preset to measure; by default `ad` on a GPU and `quick` on a CPU."""
+    device: str = "auto"
+    """`auto`, `cpu` or `cuda`."""
+    compile: bool = True
+    """`--no-compile` measures the plain code."""
+    precision: str = "auto"
+    """As in training."""
+    rollouts: int = 8
+    """Rollouts to measure; with QR-DQN, blocks of 50 steps of all environments."""
+    markdown: Path | None = None
+    """Also write the table there."""
+
+
+def bench_command(arguments: list[str]) -> None:
+    parsed: BenchArguments = parse(BenchArguments, "bench", arguments)
+    from achieve.bench import bench
+
+    report = bench(
+        parsed.preset,
+        device=parsed.device,
+        compile=parsed.compile,
+        precision=parsed.precision,
+        rollouts=parsed.rollouts,
+    )
+    say(report)
+    if parsed.markdown is not None:
+        parsed.markdown.write_text(report + "\n")

@@ -1,0 +1,28 @@
+"""`achieve export`: an agent's acting weights alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from achieve.commands import parse, say
+
+
+@dataclass(frozen=True)
+class ExportArguments:
+    """Write an agent's acting weights alone, in half precision."""
+
+    agent: tyro.conf.Positional[str]
+    """A run folder or a weight file."""
+    out: tyro.conf.Positional[Path]
+    """File to write, .safetensors."""
+
+
+def export_command(arguments: list[str]) -> None:
+    parsed: ExportArguments = parse(ExportArguments, "export", arguments)
+    from achieve.agent import export_agent
+
+    digest = export_agent(parsed.agent, parsed.out)
+    say(f"{parsed.out}: {parsed.out.stat().st_size / 1e6:.1f} MB, sha256 {digest}")

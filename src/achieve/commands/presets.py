@@ -1,0 +1,25 @@
+"""`achieve presets`: the presets, a line each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rich.table import Table
+
+from achieve import presets
+from achieve.commands import console, parse
+
+
+@dataclass(frozen=True)
+class PresetArguments:
+    """List the presets."""
+
+    _: None = field(default=None, init=False)
+
+
+def presets_command(arguments: list[str]) -> None:
+    parse(PresetArguments, "presets", arguments)
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, about in presets.DESCRIPTIONS.items():
+        table.add_row(f"[bold]{name}[/]", about)
+    console.print(table)

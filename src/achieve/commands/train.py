@@ -1,0 +1,99 @@
+"""`achieve train`: train an agent, or continue a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from achieve import config as configs
+from achieve import presets
+from achieve.commands import console, parse, say
+from achieve.commands.score import _saved_config, _show_scores
+from achieve.envs import find_world
+from achieve.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class TrainArguments:
+    """Train an agent, or continue a run that was stopped.
+
+    Presets: see `achieve presets`.
+    """
+
+    train: Annotated[configs.TrainConfig, tyro.conf.arg(name="")]
+    world: Annotated[str | None, tyro.conf.arg(name="env", metavar="WORLD")] = None
+    """World to learn in: crafter, minigrid, heist, `module:function` that makes a Gymnasium environment, or a
+    registered id. Sets env.name, and env.unlock-threshold unless that is given."""
+    config: Path | None = None
+    """Start from a saved config (a run folder or its config.json) in place of a preset."""
+    folder: Path | None = None
+    """Run folder; runs/<preset>-s<seed> by default (runs/<preset>-<world>-s<seed> in a world that is not the preset's).
+    A run with the same config in it is continued."""
+    report: bool = True
+    """When done, write curve, video and a page that holds them into the run folder."""
+    quiet: bool = False
+    """No progress display."""
+
+
+def train_command(arguments: list[str]) -> None:
+    source, preset = _value_of("--config", arguments), _value_of("--preset", arguments)
+    if source is not None and preset is not None:
+        raise ConfigError("give --config or --preset, not both: a saved config names its preset")
+    base = presets.get_preset(preset or "ad") if source is None else _saved_config(Path(source))
+    base = _in_world(base, _value_of("--env", arguments), _value_of("--env.name", arguments))
+    default = TrainArguments(train=base)
+    parsed: TrainArguments = parse(TrainArguments, "train", arguments, default)
+    from achieve.train import default_folder, resolve_device, train
+
+    device = resolve_device(parsed.train.device)
+    folder = parsed.folder or default_folder(parsed.train)
+    full = parsed.train.model.encoder == "residual"
+    if device.type == "cpu" and full:
+        console.print("[yellow]no GPU in use: the full network learns some 80 steps per second on two cores;[/] "
+                      "--preset quick is made for that")  # fmt: skip
+    if device.type == "cuda" and not full:
+        console.print("this machine has a GPU: [bold]achieve train --preset ad[/] trains the full agent in minutes")
+    summary = train(parsed.train, folder, quiet=parsed.quiet)
+    if parsed.report:
+        _report(folder, summary, find_world(parsed.train.env.name).measure)
+    else:
+        _show_scores([folder], None)
+    say(f"run folder: {folder}")
+
+
+def _value_of(flag: str, arguments: list[str]) -> str | None:
+    """What was given for a flag, read ahead of the real parsing, which needs it for its defaults."""
+    for index, argument in enumerate(arguments):
+        if argument == flag and index + 1 < len(arguments):
+            return arguments[index + 1]
+        if argument.startswith(flag + "="):
+            return argument.removeprefix(flag + "=")
+    return None
+
+
+def _in_world(base: configs.TrainConfig, world: str | None, name: str | None) -> configs.TrainConfig:
+    """The base config in the world given by `--env` or `--env.name`, whose threshold is then the default."""
+    if world is not None and name is not None and world != name:
+        raise ConfigError(f"--env says {world!r} and --env.name {name!r}; give one of them")
+    wanted = world if world is not None else name
+    return base if wanted is None else configs.with_world(base, wanted)
+
+
+def _report(folder: Path, summary: Mapping[str, Any], measure: str) -> None:
+    from achieve.viz.run_page import random_baseline, write_run_page
+
+    console.print("writing the report: a random agent to compare with, the curve, a video ...")
+    baseline = random_baseline(folder)
+    _show_scores([folder], None)
+    reached = "-" if summary["reward"] is None else f"{summary['reward']:.2f}"
+    known = f"{measure} {baseline.score:.2f} %, mean return {baseline.mean_return:.2f}"
+    console.print(
+        f"random agent: {known if math.isfinite(baseline.score) else 'not known, its episodes do not end'}; "
+        f"this agent at the end: mean return {reached}"
+    )
+    say(f"curve, video and page: {write_run_page(folder, baseline)}")

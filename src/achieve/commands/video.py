@@ -1,0 +1,60 @@
+"""`achieve video`: an agent at play."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from achieve.commands import console, parse, say
+from achieve.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class VideoArguments:
+    """Write a video of an agent playing a world it was not trained in."""
+
+    agent: tyro.conf.Positional[str] = "pretrained"
+    """A run folder, a weight file, or `pretrained`."""
+    out: Path = Path("video.mp4")
+    """File to write, .mp4 or .gif."""
+    seed: int = 0
+    """Another seed plays other worlds."""
+    best_of: int = 1
+    """Play so many worlds and show the one with the highest return."""
+    greedy: bool = False
+    """Take the most probable action in place of a sampled one."""
+    max_steps: int = 1000
+    """Stop the episode after so many steps."""
+    fps: int = 10
+    """Frames per second."""
+    every: int = 1
+    """Show one step in so many, for a smaller file."""
+    half: bool = False
+    """Draw at half the size, for a smaller file."""
+
+
+def video_command(arguments: list[str]) -> None:
+    parsed: VideoArguments = parse(VideoArguments, "video", arguments)
+    if parsed.max_steps < 1:
+        raise ConfigError(f"max-steps is {parsed.max_steps}; it must be 1 or more")
+    from achieve.agent import load_agent
+    from achieve.viz.episode import achievement_names, best_world, episode_moments
+    from achieve.viz.video import write_video
+
+    agent = load_agent(parsed.agent)
+    with console.status("playing ..."):
+        played = best_world(
+            agent, parsed.best_of, seed=parsed.seed, greedy=parsed.greedy, max_steps=parsed.max_steps
+        )
+    with console.status("drawing ..."):
+        frames = write_video(
+            parsed.out,
+            episode_moments(agent, played.seed, greedy=parsed.greedy, max_steps=parsed.max_steps),
+            parsed.fps,
+            achievement_names(agent),
+            every=parsed.every,
+            half=parsed.half,
+        )
+    say(f"{parsed.out}: {frames} frames, {played.unlocked} achievements, return {played.episode_return:.1f}")
