@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from achieve.config import from_dict, to_dict
-from achieve.migration import migrate
+from achieve.errors import ConfigError
+from achieve.migration import REMOVED, migrate
 
 RESULTS = sorted(Path("results").glob("*-s*/config.json"))
 
@@ -15,6 +16,17 @@ def test_the_table_of_ppo_had_another_name() -> None:
     old = {"seed": 1, "algo": {"gamma": 0.9}}
     assert migrate(old) == {"seed": 1, "ppo": {"gamma": 0.9}}
     assert from_dict(old).ppo.gamma == 0.9
+
+
+def test_settings_of_qrdqn_that_are_no_more() -> None:
+    defaults = REMOVED["qrdqn"]
+    old = {"learner": "qrdqn", "model": {"normalize_value": False}, "qrdqn": {"kappa": 0.2, **defaults}}
+    assert migrate(old)["qrdqn"] == {"kappa": 0.2}
+    assert from_dict(old).qrdqn.kappa == 0.2
+    for name in defaults:
+        other = {**old, "qrdqn": {name: 3}}
+        with pytest.raises(ConfigError, match=f"qrdqn.{name} is 3, and this version has no such setting any more"):
+            from_dict(other)
 
 
 def test_what_is_of_today_stays_as_it_is() -> None:
@@ -28,4 +40,4 @@ def test_every_result_is_read(path: Path) -> None:
     config = from_dict(saved)
     assert (config.preset, config.seed) == (saved["preset"], saved["seed"])
     table = "qrdqn" if config.learner == "qrdqn" else "ppo"
-    assert to_dict(config)[table].items() >= saved.get("algo", saved.get("qrdqn")).items()
+    assert to_dict(config)[table].items() >= migrate(saved)[table].items()

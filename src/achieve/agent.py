@@ -25,7 +25,7 @@ from achieve.algo.contrastive import next_memory
 from achieve.algo.quantile import action_values, epsilon_greedy_logits
 from achieve.config import TrainConfig, from_dict, to_dict
 from achieve.errors import RunFolderError
-from achieve.nn.model import AchievementNetwork, ActorCritic, QuantileNetwork, quantile_network
+from achieve.nn.model import AchievementNetwork, ActorCritic, QuantileNetwork
 from achieve.run.checkpoint import load_checkpoint
 from achieve.run.folder import read_config
 from achieve.run.weights import load_weights, save_weights
@@ -66,7 +66,6 @@ class Agent:
             self._generator.manual_seed(seed)
         self._memory: Tensor | None = None
         self._latent: Tensor | None = None
-        self._stack: Tensor | None = None
         self.logits = torch.zeros(0, self.network.num_actions)
         self.values = torch.zeros(0)
 
@@ -104,8 +103,7 @@ class Agent:
         if self._latent is not None and len(self._latent) != count:
             raise ValueError(f"this agent has been acting in {len(self._latent)} environments, got {count}; reset() it")
         ended = self._vector(done, count, "done")
-        seen = self._stacked(torch.from_numpy(np.ascontiguousarray(images)).to(self._device), ended)
-        phi = self.network.encode(seen)
+        phi = self.network.encode(torch.from_numpy(np.ascontiguousarray(images)).to(self._device))
         self._remember(phi, self._vector(reward, count, "reward"), ended)
         self.logits, self.values = (tensor.cpu() for tensor in self._judge(phi))
         if greedy:
@@ -123,18 +121,6 @@ class Agent:
         assert isinstance(self.network, ActorCritic)
         logits, values = self.network.heads(phi, self._memory)
         return logits, self.network.normalizer.denormalize(values)
-
-    def _stacked(self, images: Tensor, done: Tensor | None) -> Tensor:
-        """The newest frames of the episode as channels, where the agent was trained so."""
-        depth = self.config.qrdqn.frame_stack if self.config.learner == "qrdqn" else 1
-        if depth == 1:
-            return images
-        if self._stack is None:
-            self._stack = images.new_zeros(*images.shape[:3], depth * images.shape[3])
-        elif done is not None:
-            self._stack[done > 0] = 0
-        self._stack = torch.cat([self._stack[..., images.shape[3] :], images], dim=3)
-        return self._stack
 
     def _remember(self, phi: Tensor, reward: Tensor | None, done: Tensor | None) -> None:
         if self._memory is None or self._latent is None:
@@ -170,8 +156,12 @@ def load_agent(source: str | Path = PRETRAINED, *, device: str = "cpu", seed: in
     height, width, channels = about["image_shape"]
     network: AchievementNetwork
     if config.learner == "qrdqn":
-        network = quantile_network(
-            config.model, config.qrdqn, (height, width, channels), about["num_actions"], auxiliary=False
+        network = QuantileNetwork(
+            config.model,
+            (height, width, channels),
+            about["num_actions"],
+            auxiliary=False,
+            num_quantiles=config.qrdqn.num_quantiles,
         )
     else:
         network = ActorCritic(config.model, (height, width, channels), about["num_actions"], auxiliary=False)

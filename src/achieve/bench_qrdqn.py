@@ -34,7 +34,7 @@ def measure(config: TrainConfig, where: torch.device, blocks: int) -> list[Row]:
     act, row, update = (float(np.median(part)) / BLOCK for part in (acting, both, updates))
     steps, rows = config.env.num_envs, config.num_rollouts * config.rollout_length
     run = started + warmed + row * rows
-    flops = forward_flops(trainer.network, trainer.replay.shape.image)
+    flops = forward_flops(trainer.network, trainer.replay.shape.frame)
     peak = peak_flops(where, trainer.arithmetic)
     # Forward and backward through the network, forward through the target network; to choose actions by the network
     # itself, forward once more.

@@ -130,20 +130,8 @@ class QRDQNConfig:
     """Share of random actions in the end, and when a trained agent plays."""
     epsilon_steps: int = 250_000
     """Environment steps over which epsilon falls, linearly."""
-    n_step: int = 1
-    """Steps of reward before bootstrapping."""
     double: bool = True
     """Choose the next action by the network, not by the target network."""
-    dueling: bool = False
-    """Split the head into state values and advantages."""
-    frame_stack: int = 1
-    """Frames an image consists of, stacked as channels."""
-    prioritized: bool = False
-    """Draw steps in proportion to their last loss."""
-    priority_exponent: float = 0.5
-    """Exponent of that loss."""
-    priority_beta: float = 0.4
-    """Exponent of the importance weights at first; it rises to 1 over the run."""
     recent_steps: int | None = None
     """Distil the episodes that ended in so many newest steps; by default, since the last target update."""
     refresh_memory: bool = True
@@ -276,12 +264,8 @@ RUNTIME_FIELDS = (
     "snapshots", "env.threads",
 )  # fmt: skip
 
-
-def free_fields(config: TrainConfig) -> tuple[str, ...]:
-    """Settings with which a run may be resumed otherwise than it began: those above, and how long it goes on."""
-    by_length = config.learner == "qrdqn" and config.qrdqn.prioritized  # whose importance weights grow over the run
-    return RUNTIME_FIELDS if by_length else (*RUNTIME_FIELDS, "total_steps")
-
+# Settings with which a run may be resumed otherwise than it began: those above, and how long it goes on.
+FREE_FIELDS = (*RUNTIME_FIELDS, "total_steps")
 
 # Fields that say nothing about a run of the other learner.
 _OF_PPO = ("ppo",)
@@ -399,34 +383,32 @@ def _validate_qrdqn(config: TrainConfig) -> None:
         raise ConfigError("QR-DQN learns returns as they are; use --model.no-normalize-value")
     for name in (
         "batch_size", "replay_frequency", "target_update", "learning_rate", "adam_eps", "max_grad_norm",
-        "num_quantiles", "kappa", "replay_size", "epsilon_steps", "n_step", "frame_stack",
+        "num_quantiles", "kappa", "replay_size", "epsilon_steps",
     ):  # fmt: skip
         value = getattr(values, name)
         if not 0 < value < math.inf:
             raise ConfigError(f"qrdqn.{name} is {value}; it must be above 0")
-    for name in ("gamma", "epsilon_start", "epsilon_end", "priority_beta"):
+    for name in ("gamma", "epsilon_start", "epsilon_end"):
         value = getattr(values, name)
         if not 0 <= value <= 1:
             raise ConfigError(f"qrdqn.{name} is {value}; it must lie between 0 and 1")
-    for name in ("learning_starts", "priority_exponent", "quantile_reg_coef"):
+    for name in ("learning_starts", "quantile_reg_coef"):
         value = getattr(values, name)
         if not 0 <= value < math.inf:
             raise ConfigError(f"qrdqn.{name} is {value}; it must be 0 or more")
     if values.recent_steps is not None and values.recent_steps < 1:
         raise ConfigError(f"qrdqn.recent_steps is {values.recent_steps}; it must be above 0")
-    if not values.prioritized and (values.priority_exponent, values.priority_beta) != (0.5, 0.4):
-        raise ConfigError("qrdqn.priority_exponent and priority_beta say nothing without --qrdqn.prioritized")
     for name in ("rollouts_per_phase", "policy_reg_coef", "value_reg_coef", "policy_reg", "value_reg"):
         if getattr(config.distill, name) != getattr(DistillConfig(), name):
             raise ConfigError(
                 f"distill.{name} says nothing to QR-DQN, which distils before every target update and keeps its "
                 "quantiles (qrdqn.target_update, qrdqn.quantile_reg_coef)"
             )
-    # A row for each frame of an image, for each step of reward, and for the frame bootstrapped from.
-    if rows < values.n_step + values.frame_stack + 1:
+    # A row to draw, the frame bootstrapped from, and the row under way.
+    if rows < 3:
         raise ConfigError(
-            f"a replay of {values.replay_size} steps of {config.env.num_envs} environments has {rows} rows, too few "
-            f"for {values.n_step} steps of reward and {values.frame_stack} frames; give qrdqn.replay-size more"
+            f"a replay of {values.replay_size} steps has {rows} for each of {config.env.num_envs} environments, and "
+            "needs 3; give qrdqn.replay-size more"
         )
     if values.learning_starts > rows * config.env.num_envs:
         raise ConfigError(

@@ -8,10 +8,36 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from achieve.errors import ConfigError
+
 RENAMED = {"algo": "ppo"}
 """Tables and settings of the whole config, by the name they had before."""
 
+REMOVED: dict[str, dict[str, Any]] = {
+    "qrdqn": {
+        "n_step": 1, "dueling": False, "frame_stack": 1,
+        "prioritized": False, "priority_exponent": 0.5, "priority_beta": 0.4,
+    },
+}  # fmt: skip
+"""Settings that are no more, by table, with the value that means what is done today."""
+
 
 def migrate(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The same config under today's names; what is of today already is left as it is."""
-    return {RENAMED.get(name, name): value for name, value in config.items()}
+    """The same config under today's names; what is of today already is left as it is.
+
+    Raises:
+        ConfigError: for a setting that is no more and was not left at its default.
+    """
+    renamed = {RENAMED.get(name, name): value for name, value in config.items()}
+    for table, settings in REMOVED.items():
+        values = renamed.get(table)
+        if not isinstance(values, Mapping):
+            continue
+        for name, default in settings.items():
+            if values.get(name, default) != default:
+                raise ConfigError(
+                    f"{table}.{name} is {values[name]!r}, and this version has no such setting any more; run it with "
+                    f"the version that wrote it, or leave the setting out to have what was {default!r} before"
+                )
+        renamed[table] = {name: value for name, value in values.items() if name not in settings}
+    return renamed

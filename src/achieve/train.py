@@ -24,7 +24,7 @@ from achieve.agent import describe_agent, save_acting
 from achieve.algo.distill import PhaseReport
 from achieve.analysis.episodes import load_episodes
 from achieve.analysis.score import score_run
-from achieve.config import EnvConfig, TrainConfig, free_fields, to_dict, validate
+from achieve.config import FREE_FIELDS, EnvConfig, TrainConfig, to_dict, validate
 from achieve.errors import RunFolderError
 from achieve.nn.model import ActorCritic, count_parameters
 from achieve.presets import PRESETS
@@ -81,7 +81,7 @@ def train(
     path = Path(folder) if folder is not None else default_folder(config)
     began = time.perf_counter()
     with contextlib.ExitStack() as stack:
-        run = stack.enter_context(RunFolder.open(path, to_dict(config), free=free_fields(config)))
+        run = stack.enter_context(RunFolder.open(path, to_dict(config), free=FREE_FIELDS))
         summary = read_summary(path)
         if summary is not None and _as_long(path, summary, config):
             return summary

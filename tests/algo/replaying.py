@@ -11,7 +11,7 @@ import torch
 from achieve.algo.qrdqn import QRDQNLearner
 from achieve.config import ModelConfig, QRDQNConfig
 from achieve.data.replay import Replay, ReplayShape
-from achieve.nn.model import QuantileNetwork, quantile_network
+from achieve.nn.model import QuantileNetwork
 from tests.helpers.setup import ACTIONS, IMAGE, perturb
 
 MODEL = ModelConfig(channels=(4, 6, 6), dense_size=12, hidden_size=10, normalize_value=False)
@@ -24,7 +24,7 @@ def make_network(
 ) -> QuantileNetwork:
     """A network with every parameter moved off its initial value."""
     torch.manual_seed(seed)
-    network = quantile_network(model, config, IMAGE, ACTIONS, auxiliary=auxiliary)
+    network = QuantileNetwork(model, IMAGE, ACTIONS, auxiliary=auxiliary, num_quantiles=config.num_quantiles)
     perturb(network, 0.1)  # type: ignore[arg-type]
     return network
 
@@ -47,11 +47,8 @@ def filled_replay(
         IMAGE,
         model.hidden_size if model.memory else 0,
         gamma=config.gamma,
-        n_step=config.n_step,
-        frame_stack=config.frame_stack,
     )
-    exponent = config.priority_exponent if config.prioritized else None
-    replay = Replay(shape, device, storage or device, exponent=exponent)
+    replay = Replay(shape, device, storage or device)
     rng = np.random.default_rng(seed)
     ages, numbers = np.zeros(ENVS, dtype=np.int32), np.zeros(ENVS, dtype=np.int64)
     for row in range(steps + 1):

@@ -23,14 +23,14 @@ ROWS, ENVS = 40, 3
 class Acted:
     """Some steps in a scripted world, with the weights changing at every step as they do in training."""
 
-    def __init__(self, epsilon: float, *, stack: int = 1, memory: bool = True) -> None:
+    def __init__(self, epsilon: float, *, memory: bool = True) -> None:
         rng = np.random.default_rng(0)
         self.rewards = rng.choice([0.0, 0.1, 1.0], (ROWS, ENVS), p=[0.5, 0.2, 0.3])
         self.dones = rng.random((ROWS, ENVS)) < 0.1
         self.world = ScriptedWorld(self.rewards, self.dones)
         model = replace(MODEL, memory=memory)
-        self.network: QuantileNetwork = make_network(model, replace(CONFIG, frame_stack=stack))
-        shape = ReplayShape(ROWS, ENVS, IMAGE, model.hidden_size if memory else 0, frame_stack=stack)
+        self.network: QuantileNetwork = make_network(model, CONFIG)
+        shape = ReplayShape(ROWS, ENVS, IMAGE, model.hidden_size if memory else 0)
         self.replay = Replay(shape, torch.device("cpu"), torch.device("cpu"))
         self.explorer = Explorer(self.network, self.world, self.replay, 0.15, graphs=False)
         self.explorer.start()
@@ -87,9 +87,9 @@ def test_memories_are_of_the_last_unlock_with_the_weights_of_its_moment() -> Non
     assert torch.equal(acted.explorer.memory, acted.replay.memory((ROWS - 1) * ENVS + np.arange(ENVS)))
 
 
-@pytest.mark.parametrize(("stack", "memory"), [(1, True), (2, True), (1, False)])
-def test_without_chance_the_best_action_is_taken(stack: int, memory: bool) -> None:
-    acted = Acted(0.0, stack=stack, memory=memory)
+@pytest.mark.parametrize("memory", [True, False])
+def test_without_chance_the_best_action_is_taken(memory: bool) -> None:
+    acted = Acted(0.0, memory=memory)
     different = set()
     for row in range(ROWS):
         index = row * ENVS + np.arange(ENVS)

@@ -1,4 +1,4 @@
-"""QR-DQN's updates: the weights they end with, the target network, priorities."""
+"""QR-DQN's updates: the weights they end with, the target network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from achieve.algo.qrdqn import QRDQNLearner
 from achieve.config import ModelConfig, QRDQNConfig
 from achieve.data.replay import Replay, ReplayShape
 from achieve.errors import DivergedError
-from achieve.nn.model import ActorCritic, count_parameters, quantile_network
+from achieve.nn.model import ActorCritic, QuantileNetwork, count_parameters
 from achieve.presets import PRESETS
 from tests.algo.recording import snapshot
 from tests.algo.replaying import CONFIG, MODEL, filled_replay, make_learner, make_network
@@ -25,9 +25,8 @@ from tests.oracles.adam import Adam
 CASES: dict[str, tuple[ModelConfig, dict[str, Any]]] = {
     "as published": (MODEL, {}),
     "no memory": (replace(MODEL, memory=False), {}),
-    "no double, dueling, three steps": (MODEL, {"double": False, "dueling": True, "n_step": 3}),
-    "priorities, another kappa": (MODEL, {"prioritized": True, "kappa": 1.0, "priority_beta": 0.7}),
-    "stacked frames": (MODEL, {"frame_stack": 2}),
+    "no double": (MODEL, {"double": False}),
+    "another kappa": (MODEL, {"kappa": 1.0}),
 }
 
 
@@ -43,9 +42,7 @@ def test_the_weights_after_some_updates(case: str) -> None:
     optimizer = Adam(config.learning_rate, config.max_grad_norm, config.adam_eps)
     rng, same = np.random.default_rng(0), np.random.default_rng(0)
     for batches in (2, 1):
-        index = replay.draw(same, batches, config.batch_size)
-        weights = replay.importance(index, 0.7)
-        for batch, importance in zip(index, weights, strict=True):
+        for batch in replay.draw(same, batches, config.batch_size):
             steps = replay.transitions(batch)
 
             def look(params: literal.Params, where: np.ndarray) -> torch.Tensor:
@@ -58,12 +55,12 @@ def test_the_weights_after_some_updates(case: str) -> None:
             here = look(params, batch)
             terms = []
             for k, action in enumerate(steps.actions):
-                goal = quantile.bellman(float(steps.returns[k]), float(steps.discounts[k]), ahead[k], judge[k])
-                terms.append(float(importance[k]) * quantile.pairwise(here[k, action], goal, config.kappa))
+                goal = quantile.bellman(float(steps.rewards[k]), float(steps.discounts[k]), ahead[k], judge[k])
+                terms.append(quantile.pairwise(here[k, action], goal, config.kappa))
             loss = torch.stack(terms).mean()
             grads = torch.autograd.grad(loss, list(params.values()))
             optimizer.step(params, dict(zip(params, grads, strict=True)))
-        learner.learn(batches, rng, 0.7)
+        learner.learn(batches, rng)
         report = learner.finish()
         assert report["updates"] == batches and report["skipped_updates"] == 0
     for name, end in snapshot(network).items():
@@ -94,42 +91,9 @@ def test_the_target_network_needs_no_auxiliary_nets() -> None:
     assert still and all(p.grad is None for p in still.values())
 
 
-def test_losses_become_priorities_of_the_steps_they_are_of() -> None:
-    learner, _, replay = make_learner(prioritized=True)
-    assert replay.tree is not None
-    untouched = replay.tree.weights.copy()
-    index = replay.draw(np.random.default_rng(0), 2, CONFIG.batch_size).ravel()
-    learner.learn(2, np.random.default_rng(0))
-    assert (replay.tree.weights == untouched).all()
-    (pending,) = learner._pending
-    losses = dict(zip(index.tolist(), pending[1].tolist(), strict=True))
-    learner.draw(0, np.random.default_rng(0))
-    assert (replay.tree.weights == untouched).all(), "the newest may not have arrived"
-    learner.finish()
-    for step, loss in losses.items():
-        weight = replay.tree.get(replay.places(np.array([step])))[0]
-        assert weight == pytest.approx(loss**0.5, rel=1e-5)
-    others = np.setdiff1d(np.arange(len(untouched)), replay.places(index))
-    assert (replay.tree.weights[others] == untouched[others]).all()
-    assert len(set(losses.values())) > 10
-
-
-def test_priorities_count_from_the_launch_after_the_next() -> None:
-    learner, _, replay = make_learner(prioritized=True)
-    assert replay.tree is not None
-    rng = np.random.default_rng(0)
-    for launch in range(4):
-        before = replay.tree.weights.copy()
-        learner.learn(1, rng)
-        assert len(learner._pending) == min(launch + 1, 2)
-        assert (replay.tree.weights == before).all() == (launch < 2)
-    learner.finish()
-    assert not learner._pending
-
-
 def test_batches_are_drawn_before_the_first_update() -> None:
     """Drawing and launching apart is the same as at once, and launching twice learns once."""
-    (first, mine, _), (second, theirs, _) = make_learner(prioritized=True), make_learner(prioritized=True)
+    (first, mine, _), (second, theirs, _) = make_learner(), make_learner()
     rng, same = np.random.default_rng(0), np.random.default_rng(0)
     for _ in range(3):
         first.learn(2, rng)
@@ -159,20 +123,18 @@ def test_a_network_that_has_diverged_is_told() -> None:
 
 
 def test_quantiles_of_the_network() -> None:
-    """Plain and dueling heads; dueling subtracts the mean advantage for each quantile."""
-    for dueling in (False, True):
-        network = make_network(config=replace(CONFIG, dueling=dueling))
-        phi, memory = torch.randn(4, 10), torch.randn(4, 10)
-        with torch.no_grad():
-            found = network.quantiles(phi, memory)
-        assert found.shape == (4, ACTIONS, 6)
-        expected = quantile.heads(literal.parameters(network), phi.double(), memory, ACTIONS)
-        torch.testing.assert_close(found.double(), expected.detach(), atol=1e-5, rtol=1e-5)
+    network = make_network()
+    phi, memory = torch.randn(4, 10), torch.randn(4, 10)
+    with torch.no_grad():
+        found = network.quantiles(phi, memory)
+    assert found.shape == (4, ACTIONS, 6)
+    expected = quantile.heads(literal.parameters(network), phi.double(), memory, ACTIONS)
+    torch.testing.assert_close(found.double(), expected.detach(), atol=1e-5, rtol=1e-5)
 
 
 def test_the_encoder_is_that_of_ppo() -> None:
     config = PRESETS["qrdqn-ad"]
-    ours = quantile_network(config.model, config.qrdqn, (64, 64, 3), 17, auxiliary=True)
+    ours = QuantileNetwork(config.model, (64, 64, 3), 17, auxiliary=True, num_quantiles=config.qrdqn.num_quantiles)
     theirs = ActorCritic(PRESETS["ad"].model, (64, 64, 3), 17, auxiliary=True)
     for part in ("encoder", "film", "predictor"):
         shapes = [{n: p.shape for n, p in getattr(one, part).named_parameters()} for one in (ours, theirs)]

@@ -1,6 +1,5 @@
 """Recorded episodes against the same ones evaluated, which counts in its own way."""
 
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ import torch
 from achieve.algo.contrastive import achievement_representation
 from achieve.analysis.evaluate import evaluate
 from achieve.analysis.recordings import Recordings, check_same_world, encode, record, representations
-from achieve.config import EnvConfig, QRDQNConfig, TrainConfig
+from achieve.config import EnvConfig, TrainConfig
 from achieve.errors import ConfigError
 from tests.analysis.agents import CRAFTER, MODEL, recording, small_agent
 from tests.helpers.threads import one_thread  # noqa: F401
@@ -104,9 +103,6 @@ def test_bad_input() -> None:
     other = TrainConfig(model=MODEL, env=EnvConfig(name="minigrid"))
     with pytest.raises(ConfigError, match="mine plays minigrid"):
         check_same_world(agent, [("mine", small_agent(0, other))])
-    stacked = replace(TrainConfig(model=MODEL, learner="qrdqn"), qrdqn=QRDQNConfig(frame_stack=2))
-    with pytest.raises(ConfigError, match="mine sees 2 frames at a time; this analysis looks at single ones"):
-        check_same_world(agent, [("mine", small_agent(0, stacked))])
 
 
 def test_an_expert_that_unlocks_nothing_is_refused() -> None:

@@ -61,15 +61,12 @@ class Play:
             self.begin(rng)
 
 
-def make_play(*, rows: int = 20, n_step: int = 1, stack: int = 1, exponent: float | None = None) -> Play:
-    shape = ReplayShape(rows, 3, FRAME, MEMORY, gamma=0.9, n_step=n_step, frame_stack=stack)
-    return Play(Replay(shape, CPU, CPU, exponent=exponent), History(3))
+def make_play(*, rows: int = 20) -> Play:
+    shape = ReplayShape(rows, 3, FRAME, MEMORY, gamma=0.9)
+    return Play(Replay(shape, CPU, CPU), History(3))
 
 
-CASES = [(1, 1), (3, 1), (1, 4), (3, 2)]
-
-
-def check(play: Play, index: np.ndarray, n_step: int, stack: int) -> None:
+def check(play: Play, index: np.ndarray) -> None:
     """Everything that is learned from these steps."""
     replay, history = play.replay, play.history
     transitions = replay.transitions(index)
@@ -79,46 +76,36 @@ def check(play: Play, index: np.ndarray, n_step: int, stack: int) -> None:
         row, column = divmod(int(step), play.num_envs)
         stored = history.steps[row][column]
         assert transitions.actions[k] == stored.action
-        total, discount = history.n_step(row, column, n_step, 0.9)
-        assert transitions.returns[k] == pytest.approx(total, abs=1e-6)
-        assert transitions.discounts[k] == pytest.approx(discount, abs=1e-6)
-        np.testing.assert_array_equal(images[k].numpy(), history.image(row, column, stack))
+        assert transitions.rewards[k] == np.float32(stored.reward)
+        assert transitions.discounts[k] == np.float32(0.0 if stored.done else 0.9)
+        np.testing.assert_array_equal(images[k].numpy(), stored.frame)
         np.testing.assert_allclose(memory[k].numpy(), stored.memory, atol=1e-6)
-        if discount:
-            ahead = history.image(row + n_step, column, stack)
-            np.testing.assert_array_equal(following[k].numpy(), ahead)
+        np.testing.assert_array_equal(following[k].numpy(), history.steps[row + 1][column].frame)
 
 
-@pytest.mark.parametrize(("n_step", "stack"), CASES)
-@pytest.mark.parametrize("exponent", [None, 0.5])
-def test_every_drawn_step_is_what_happened(n_step: int, stack: int, exponent: float | None) -> None:
+def test_every_drawn_step_is_what_happened() -> None:
     rng = np.random.default_rng(0)
-    play = make_play(n_step=n_step, stack=stack, exponent=exponent)
+    play = make_play()
     play.begin(rng)
     drawn: set[int] = set()
     for _ in range(70):  # three times around and more
         play.run(1, rng)
-        if play.replay.drawable:
-            index = play.replay.draw(rng, 2, 16)
-            assert index.shape == (2, 16)
-            check(play, index.ravel(), n_step, stack)
-            drawn |= set(index.ravel().tolist())
+        index = play.replay.draw(rng, 2, 16)
+        assert index.shape == (2, 16)
+        check(play, index.ravel())
+        drawn |= set(index.ravel().tolist())
     assert {step % 3 for step in drawn} == {0, 1, 2}
 
 
-@pytest.mark.parametrize(("n_step", "stack"), CASES)
-@pytest.mark.parametrize("exponent", [None, 0.5])
 @pytest.mark.parametrize("rows", [9, 50])
-def test_all_steps_with_everything_there_can_be_drawn(
-    n_step: int, stack: int, exponent: float | None, rows: int
-) -> None:
-    """From the first whose frames are there to the last whose next state is; before and after the ring is full."""
+def test_all_steps_with_everything_there_can_be_drawn(rows: int) -> None:
+    """From the first whose frame is there to the last whose next state is; before and after the ring is full."""
     rng = np.random.default_rng(1)
-    play = make_play(n_step=n_step, stack=stack, exponent=exponent)
+    play = make_play()
     play.begin(rng)
+    assert play.replay.drawable == 0
     play.run(rows, rng)
-    oldest = max(0, rows - 20 + stack)
-    expected = {row * 3 + column for row in range(oldest, rows - n_step + 1) for column in range(3)}
+    expected = {row * 3 + column for row in range(max(0, rows - 19), rows) for column in range(3)}
     assert play.replay.drawable == len(expected)
     assert set(play.replay.draw(rng, 1, 4000).ravel().tolist()) == expected
     assert play.replay.stored == min(rows, 20) * 3
@@ -132,44 +119,11 @@ def test_uniform_draws_are_uniform() -> None:
     counts = np.bincount(play.replay.draw(rng, 10, 6000).ravel() - play.replay.lowest * 3)
     assert len(counts) == play.replay.drawable == 57
     assert np.abs(counts / counts.sum() - 1 / 57).max() < 0.002
-    assert (play.replay.importance(np.zeros((2, 3), dtype=np.int64), 0.5) == 1).all()
 
 
-def test_priorities() -> None:
-    """Draws and importance weights follow them; what has left the ring stays out; new steps have the highest."""
-    rng = np.random.default_rng(3)
-    play = make_play(exponent=0.5)
-    replay = play.replay
-    play.begin(rng)
-    play.run(30, rng)
-    low = replay.lowest * 3
-    index = np.arange(low, low + replay.drawable)
-    losses = rng.random(len(index)) * 4
-    replay.set_priorities(index, losses)
-    shares = losses**0.5 / (losses**0.5).sum()
-    drawn = replay.draw(rng, 100, 600)
-    found = np.bincount(drawn.ravel() - low, minlength=len(index)) / drawn.size
-    assert np.abs(found - shares).max() < 0.003
-    weights = replay.importance(drawn, 0.4)
-    expected = (len(index) * shares[drawn - low]) ** -0.4
-    np.testing.assert_allclose(weights, expected / expected.max(1, keepdims=True), rtol=1e-5)
-
-    highest = replay.top_priority
-    assert highest == pytest.approx(losses.max() ** 0.5)
-    play.run(1, rng)
-    assert replay.tree is not None
-    newest = replay.places(np.arange(3) + (replay.row - 1) * 3)
-    assert replay.tree.get(newest).tolist() == [highest] * 3
-    before = replay.tree.total
-    replay.set_priorities(index[:3], np.full(3, 100.0))  # they have just left
-    assert replay.tree.total == before
-    assert replay.draw(rng, 1, 5000).min() >= replay.lowest * 3
-
-
-@pytest.mark.parametrize("stack", [1, 3])
-def test_recent_episodes_are_the_whole_ones_that_ended_lately(stack: int) -> None:
+def test_recent_episodes_are_the_whole_ones_that_ended_lately() -> None:
     rng = np.random.default_rng(4)
-    play = make_play(rows=40, stack=stack)
+    play = make_play(rows=40)
     replay, history = play.replay, play.history
     recent = RecentEpisodes(replay, 4)
     play.begin(rng)
@@ -185,7 +139,7 @@ def test_recent_episodes_are_the_whole_ones_that_ended_lately(stack: int) -> Non
         grown += recent.steps > 4
         for at, (row, column) in enumerate(flat):
             step = history.steps[row][column]
-            np.testing.assert_array_equal(recent.flat("observations")[at], history.image(row, column, stack))
+            np.testing.assert_array_equal(recent.flat("observations")[at], step.frame)
             np.testing.assert_allclose(recent.flat("memory")[at].numpy(), step.memory, atol=1e-6)
             assert recent.flat("actions")[at] == step.action
         trajectories = recent.trajectories(0.15)
@@ -214,23 +168,20 @@ def test_an_episode_longer_than_the_ring_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("rows", [9, 47])
-@pytest.mark.parametrize("stack", [1, 2])
-def test_a_restored_replay_is_the_same(rows: int, stack: int) -> None:
+def test_a_restored_replay_is_the_same(rows: int) -> None:
     rng = np.random.default_rng(6)
-    play = make_play(stack=stack, exponent=0.5)
+    play = make_play()
     replay = play.replay
     play.begin(rng)
     play.run(rows, rng)
     play.end(rng)
-    other = make_play(stack=stack, exponent=0.5).replay
+    other = make_play().replay
     for name, array in other.arrays().items():
         array[:] = replay.arrays()[name]
-    other.row, other.memories.next, other.top_priority = replay.row, replay.memories.next, replay.top_priority
+    other.row, other.memories.next = replay.row, replay.memories.next
     other.put_memories(replay.live_memories())
     for first in range(max(0, replay.row - 20), replay.row):
         other.restore(first, replay.lend(first, first + 1, lambda: None).clone())
-    assert replay.tree is not None and other.tree is not None
-    other.tree.fill(replay.tree.weights)
     frames = torch.from_numpy(rng.integers(0, 256, (3, *FRAME), dtype=np.uint8))
     for one in (replay, other):
         one.begin(frames, np.ones(3, dtype=np.int32))
@@ -258,11 +209,11 @@ def test_lent_rows_are_not_overwritten_before_they_are_written() -> None:
 
 def test_the_tail_is_enough_to_act_on() -> None:
     rng = np.random.default_rng(9)
-    play = make_play(stack=3)
+    play = make_play()
     play.begin(rng)
     play.run(30, rng)
     play.end(rng)
-    other = make_play(stack=3).replay
+    other = make_play().replay
     other.row = other.first = play.replay.row
     for name, array in other.arrays().items():
         array[:] = play.replay.arrays()[name]
@@ -273,10 +224,9 @@ def test_the_tail_is_enough_to_act_on() -> None:
 
 
 @pytest.mark.parametrize("rows", [0, 1, 9, 47])
-@pytest.mark.parametrize("stack", [1, 3])
-def test_where_memories_were_unlocked(rows: int, stack: int) -> None:
+def test_where_memories_were_unlocked(rows: int) -> None:
     rng = np.random.default_rng(8)
-    play = make_play(stack=stack)
+    play = make_play()
     replay, history = play.replay, play.history
     for _ in range(rows):
         play.begin(rng)

@@ -39,11 +39,7 @@ def heads(params: net.Params, latents: Tensor, memory: Tensor | None, num_action
     """Quantiles [B, A, Q]."""
     x = latents if memory is None else torch.cat([latents, memory.double()], 1)
     flat = x @ params["advantage.weight"].T + params["advantage.bias"]
-    theta = flat.view(len(x), num_actions, -1)
-    if "state_value.weight" in params:
-        value = x @ params["state_value.weight"].T + params["state_value.bias"]
-        theta = value[:, None] + theta - theta.mean(1, keepdim=True)
-    return theta
+    return flat.view(len(x), num_actions, -1)
 
 
 def bellman(

@@ -32,26 +32,6 @@ class History:
             row -= 1
         return row
 
-    def n_step(self, row: int, column: int, count: int, gamma: float) -> tuple[float, float]:
-        """Discounted rewards of ``count`` steps or up to the end of the episode, and what the rest is discounted by."""
-        total, discount = 0.0, 1.0
-        for ahead in range(count):
-            step = self.steps[row + ahead][column]
-            total += discount * step.reward
-            if step.done:
-                return total, 0.0
-            discount *= gamma
-        return total, discount
-
-    def image(self, row: int, column: int, depth: int) -> NDArray[np.uint8]:
-        """The step's frame after those before it, black before the episode's first."""
-        start = self.episode_start(row, column)
-        frames = [
-            self.steps[at][column].frame if at >= start else np.zeros_like(self.steps[row][column].frame)
-            for at in range(row - depth + 1, row + 1)
-        ]
-        return np.concatenate(frames, axis=2)
-
     def episodes_ended(self, since: int, oldest: int) -> list[list[tuple[int, int]]]:
         """Whole episodes that ended in row ``since`` or later and began in ``oldest`` or later, as (row, column)."""
         found = []

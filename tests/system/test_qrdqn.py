@@ -24,6 +24,7 @@ from achieve.agent import export_agent
 from achieve.config import TrainConfig, from_dict, to_dict
 from achieve.data.replay import ReplayShape
 from achieve.errors import ConfigError
+from achieve.migration import migrate
 from achieve.presets import PRESETS, get_preset
 from achieve.run.checkpoint import Checkpoint, load_checkpoint
 from achieve.run.segments import Rows
@@ -50,7 +51,7 @@ SETTINGS: dict[str, Any] = {
     },
     "qrdqn": {
         "target_update": BETWEEN, "replay_size": ROOM, "learning_starts": 500, "num_quantiles": 5, "batch_size": 8,
-        "epsilon_steps": 1000, "prioritized": True, "n_step": 2, "frame_stack": 2,
+        "epsilon_steps": 1000,
     },
     "distill": {"num_epochs": 1, "batch_size": 128},
 }  # fmt: skip
@@ -227,7 +228,7 @@ def test_agents_of_weights_and_checkpoints_act_alike(finished: Path, stopped: Pa
 
 
 def test_an_agent_sees_and_remembers_what_the_trainer_did(finished: Path) -> None:
-    """Stacked frames, memories and values through unlocks and ends of episodes."""
+    """Memories and values through unlocks and ends of episodes."""
     trainer = QRDQNTrainer(values_config())
     agent = load_agent(finished)
     trainer.network.load_state_dict(agent.network.state_dict(), strict=False)
@@ -254,9 +255,7 @@ def test_an_agent_sees_and_remembers_what_the_trainer_did(finished: Path) -> Non
 
 def test_distillation_makes_the_memories_of_the_replay_anew() -> None:
     """Against a walk through every episode with the network as it is then."""
-    trainer, stale = (
-        QRDQNTrainer(values_config(qrdqn={"refresh_memory": refresh, "n_step": 1})) for refresh in (True, False)
-    )
+    trainer, stale = (QRDQNTrainer(values_config(qrdqn={"refresh_memory": refresh})) for refresh in (True, False))
     trainer.start()
     trainer.interact(300)
     assert len(trainer.replay.unlocks()[0])
@@ -312,7 +311,7 @@ def test_what_a_phase_changes_is_measured_with_the_memories_made_anew(memory: bo
 
 def test_where_a_world_cannot_be_saved_its_episodes_end() -> None:
     own = {"name": "tests.system.own_world:make_env", "unlock_threshold": 0.0}
-    config = values_config(env=own, qrdqn={"frame_stack": 1})
+    config = values_config(env=own)
     first = QRDQNTrainer(config)
     first.start()
     first.interact(70)
@@ -351,15 +350,10 @@ def test_other_worlds(
         (["--model.normalize-value"], "QR-DQN learns returns as they are; use --model.no-normalize-value"),
         (["--qrdqn.kappa", "0"], "qrdqn.kappa is 0.0; it must be above 0"),
         (["--qrdqn.epsilon-end", "1.5"], "qrdqn.epsilon_end is 1.5; it must lie between 0 and 1"),
-        (["--qrdqn.priority-exponent", "-1"], "qrdqn.priority_exponent is -1.0; it must be 0 or more"),
-        (
-            ["--qrdqn.no-prioritized", "--qrdqn.priority-exponent", "1"],
-            "qrdqn.priority_exponent and priority_beta say nothing without --qrdqn.prioritized",
-        ),
         (["--distill.value-reg", "frozen"], "distill.value_reg says nothing to QR-DQN"),
         (["--distill.rollouts-per-phase", "4"], "distill.rollouts_per_phase says nothing to QR-DQN"),
         (["--qrdqn.recent-steps", "0"], "qrdqn.recent_steps is 0; it must be above 0"),
-        (["--qrdqn.replay-size", "12"], "has 3 rows, too few for 2 steps of reward and 2 frames"),
+        (["--qrdqn.replay-size", "11"], "a replay of 11 steps has 2 for each of 4 environments, and needs 3"),
         (["--qrdqn.learning-starts", "9999"], "qrdqn.learning_starts is 9999, more than a replay of 1200 steps holds"),
         (["--replay-device", "gpu"], "replay_device is 'gpu', but this run is computed on the CPU"),
     ],
@@ -371,8 +365,8 @@ def test_refusals(achieve: Command, settings: Path, tmp_path: Path, flags: list[
 
 
 def test_settings_of_qrdqn_are_refused_by_ppo(achieve: Command, tmp_path: Path) -> None:
-    code, _, err = achieve("train", "--preset", "ad", "--folder", tmp_path / "run", "--qrdqn.n-step", "3")
-    assert code == 2 and "qrdqn.n_step says nothing to PPO; use --preset qrdqn" in err
+    code, _, err = achieve("train", "--preset", "ad", "--folder", tmp_path / "run", "--qrdqn.kappa", "1")
+    assert code == 2 and "qrdqn.kappa says nothing to PPO; use --preset qrdqn" in err
 
 
 def test_configs_of_ppo_are_as_they_were() -> None:
@@ -382,7 +376,7 @@ def test_configs_of_ppo_are_as_they_were() -> None:
     assert saved
     for path in saved:
         config = read(path)["config"]
-        assert to_dict(from_dict(config)) == config
+        assert to_dict(from_dict(config)) == migrate(config)
 
 
 def test_presets_differ_from_one_another_in_distillation_alone() -> None:

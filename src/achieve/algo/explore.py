@@ -9,8 +9,8 @@ from torch import Tensor
 from achieve.algo.collect import VectorWorld
 from achieve.algo.contrastive import next_memory
 from achieve.algo.quantile import action_values
+from achieve.data.memories import IntArray
 from achieve.data.replay import Replay
-from achieve.data.sumtree import IntArray
 from achieve.data.transfer import upload
 from achieve.nn.graphs import GraphRunner
 from achieve.nn.model import QuantileNetwork

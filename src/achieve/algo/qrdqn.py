@@ -11,7 +11,6 @@ from achieve.algo.quantile import action_values, bellman_targets, of_actions, qu
 from achieve.algo.totals import Totals
 from achieve.config import QRDQNConfig
 from achieve.data.replay import Replay
-from achieve.data.sumtree import IntArray
 from achieve.data.transfer import upload
 from achieve.nn.graphs import GraphRunner
 from achieve.nn.model import QuantileNetwork
@@ -37,17 +36,14 @@ class QRDQNLearner:
         self.optimizer = ClippedAdam(network, config.learning_rate, config.max_grad_norm, config.adam_eps)
         self._totals = Totals(STATISTICS, replay.device)
         on_gpu = replay.device.type == "cuda"
-        self._losses = torch.zeros(config.batch_size, device=replay.device)
         self._ahead: dict[int, Tensor] = {}
         self._run = GraphRunner(self._state, enabled=graphs and on_gpu)
-        # Batches drawn and not learned from yet: their steps, and an update's inputs for each.
-        self._drawn: tuple[IntArray, list[tuple[Tensor, ...]]] = (np.zeros(0, dtype=np.int64), [])
-        # Batches whose losses have not become priorities yet: their steps, and the losses on their way to the host.
-        self._pending: list[tuple[IntArray, Tensor]] = []
+        # Batches drawn and not learned from yet: an update's inputs for each.
+        self._drawn: list[tuple[Tensor, ...]] = []
         self.update_target()
 
     def _state(self) -> list[Tensor]:
-        return [*all_state(self._network, [self.optimizer]), self._totals.sums, self._losses]
+        return [*all_state(self._network, [self.optimizer]), self._totals.sums]
 
     @torch.no_grad()
     def update_target(self) -> None:
@@ -57,34 +53,30 @@ class QRDQNLearner:
             tensor.copy_(mine[name])
         self.target.keep_weights()
 
-    def learn(self, updates: int, rng: np.random.Generator, beta: float = 1.0) -> None:
+    def learn(self, updates: int, rng: np.random.Generator) -> None:
         """So many updates, of one batch each; on a GPU they are only launched."""
-        self.draw(updates, rng, beta)
+        self.draw(updates, rng)
         self.launch()
 
-    def draw(self, updates: int, rng: np.random.Generator, beta: float = 1.0) -> None:
+    def draw(self, updates: int, rng: np.random.Generator) -> None:
         """Draw the batches of the next :meth:`launch`, all before its first update, and bring them to the device.
 
-        There the target network already looks at the states they are bootstrapped from, as it does not change. With
-        priorities, those count that have arrived without waiting: from all launches but the last.
+        There the target network already looks at the states they are bootstrapped from, as it does not change.
         """
-        self._take_priorities(all_but=1)
-        self._drawn = (np.zeros(0, dtype=np.int64), [])
+        self._drawn = []
         if not updates:
             return
         replay, size = self._replay, self._config.batch_size
-        index = replay.draw(rng, updates, size)
-        weights = replay.importance(index, beta)
-        flat = index.ravel()
-        steps = replay.transitions(flat)
-        both = np.concatenate([flat, steps.following])
+        index = replay.draw(rng, updates, size).ravel()
+        steps = replay.transitions(index)
+        both = np.concatenate([index, steps.following])
         images, memory = replay.images(both).chunk(2), replay.memory(both).chunk(2)
-        numbers = upload(np.stack([steps.returns, steps.discounts, weights.ravel()]), replay.device)
-        ahead = self._room_ahead(len(flat))
-        self._run(("ahead", len(flat)), self._look_ahead, images[1], memory[1])
+        numbers = upload(np.stack([steps.rewards, steps.discounts]), replay.device)
+        ahead = self._room_ahead(len(index))
+        self._run(("ahead", len(index)), self._look_ahead, images[1], memory[1])
         inputs = [*images, *memory, ahead, upload(steps.actions, replay.device)]
-        parts = [slice(start, start + size) for start in range(0, len(flat), size)]
-        self._drawn = (flat, [(*(tensor[part] for tensor in inputs), numbers[:, part]) for part in parts])
+        parts = [slice(start, start + size) for start in range(0, len(index), size)]
+        self._drawn = [(*(tensor[part] for tensor in inputs), numbers[:, part]) for part in parts]
 
     def _room_ahead(self, count: int) -> Tensor:
         """A fixed place for the target network's quantiles of so many states: captured graphs write there."""
@@ -100,15 +92,9 @@ class QRDQNLearner:
 
     def launch(self) -> None:
         """An update for each batch drawn."""
-        index, batches = self._drawn
-        losses = []
-        for batch in batches:
+        for batch in self._drawn:
             self._run("update", self._update, *batch)
-            if self._replay.tree is not None:
-                losses.append(self._losses.clone())
-        if losses:
-            self._pending.append((index, _to_host(torch.cat(losses))))
-        self._drawn = (index, [])
+        self._drawn = []
 
     def _update(
         self,
@@ -121,35 +107,21 @@ class QRDQNLearner:
         numbers: Tensor,
     ) -> None:
         config, network = self._config, self._network
-        returns, discounts, weights = numbers.unbind()
+        rewards, discounts = numbers.unbind()
         with torch.no_grad():
             judge = network.quantiles(network.encode(following), next_memory) if config.double else ahead
-            targets = bellman_targets(returns, discounts, ahead, action_values(judge).argmax(1))
+            targets = bellman_targets(rewards, discounts, ahead, action_values(judge).argmax(1))
         quantiles = of_actions(network.quantiles(network.encode(images), memory), actions)
-        losses = quantile_huber_loss(quantiles, targets, config.kappa)
-        grad_norm = self.optimizer.step((weights * losses).mean())
+        loss = quantile_huber_loss(quantiles, targets, config.kappa).mean()
+        grad_norm = self.optimizer.step(loss)
         with torch.no_grad():
-            self._losses.copy_(losses)
-            self._totals.add(losses.mean(), grad_norm, quantiles.mean(), targets.mean(), returns.mean())
-
-    def _take_priorities(self, all_but: int = 0) -> None:
-        """Losses become the priorities of their steps, except for the newest; they must have arrived."""
-        while len(self._pending) > all_but:
-            index, losses = self._pending.pop(0)
-            self._replay.set_priorities(index, np.nan_to_num(losses.double().numpy()))
+            self._totals.add(loss, grad_norm, quantiles.mean(), targets.mean(), rewards.mean())
 
     def finish(self) -> dict[str, float]:
         """Wait for all updates. Returns the mean of each statistic since the last call."""
         if self._replay.device.type == "cuda":
             torch.cuda.synchronize()
-        self._take_priorities()
         updates, skipped = self._totals.count(), self.optimizer.take_skipped()
         check_finite(skipped, updates + skipped, "QR-DQN")
         return {**self._totals.means(), "updates": updates, "skipped_updates": skipped}
 
-
-def _to_host(tensor: Tensor) -> Tensor:
-    """A copy on the host; from a GPU it arrives when the device is next waited for."""
-    if not tensor.is_cuda:
-        return tensor
-    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)

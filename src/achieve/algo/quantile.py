@@ -80,19 +80,19 @@ def of_actions(quantiles: Tensor, actions: Tensor) -> Tensor:
     return quantiles.gather(1, index).squeeze(1)
 
 
-def bellman_targets(returns: Tensor, discounts: Tensor, following: Tensor, actions: Tensor) -> Tensor:
-    """``y_j = R + gamma' theta_j(s', a')``: samples of the return after ``n`` steps and the best action from there.
+def bellman_targets(rewards: Tensor, discounts: Tensor, following: Tensor, actions: Tensor) -> Tensor:
+    """``y_j = r + gamma' theta_j(s', a')``: samples of the return of a step and the best action from there.
 
     Args:
-        returns: ``R`` [B], the discounted rewards of the steps between.
-        discounts: ``gamma'`` [B]: ``gamma^n``, or 0 where the episode has ended on the way.
+        rewards: ``r`` [B].
+        discounts: ``gamma'`` [B]: ``gamma``, or 0 where the step ended its episode.
         following: [B, A, Q], the target network's quantiles of the state reached.
         actions: [B], the best action there.
 
     Returns:
         [B, Q].
     """
-    return returns[:, None] + discounts[:, None] * of_actions(following, actions)
+    return rewards[:, None] + discounts[:, None] * of_actions(following, actions)
 
 
 def epsilon_greedy_logits(values: Tensor, epsilon: float) -> Tensor:

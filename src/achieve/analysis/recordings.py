@@ -135,11 +135,6 @@ def check_same_world(expert: Agent, agents: Sequence[tuple[str, Agent]]) -> None
                 f"{name} plays {theirs[0]} {theirs[1]} and the expert {ours[0]} {ours[1]}; "
                 "both must see the same world: choose another --expert"
             )
-        if agent.config.learner == "qrdqn" and agent.config.qrdqn.frame_stack > 1:
-            raise ConfigError(
-                f"{name} sees {agent.config.qrdqn.frame_stack} frames at a time; this analysis looks at single ones, "
-                "so it takes agents trained with --qrdqn.frame-stack 1"
-            )
 
 
 class _Track:

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from achieve.data.replay import Replay
-from achieve.data.sumtree import IntArray
-from achieve.data.trajectories import Trajectory
+from achieve.data.trajectories import IntArray, Trajectory
 from achieve.data.transfer import upload
 
 COPIED_AT_ONCE = 1024
@@ -33,7 +32,7 @@ class RecentEpisodes:
         replay, shape = self._replay, self._replay.shape
         self.steps = room
         self._tensors = {
-            "observations": torch.zeros(room, *shape.image, dtype=torch.uint8, device=replay.device),
+            "observations": torch.zeros(room, *shape.frame, dtype=torch.uint8, device=replay.device),
             "memory": torch.zeros(room, shape.memory_size, device=replay.device),
             "actions": torch.zeros(room, dtype=torch.int64, device=replay.device),
         }
@@ -91,12 +90,12 @@ class RecentEpisodes:
 def ended_episodes(replay: Replay, since: int) -> list[IntArray]:
     """Indices of the steps of each whole episode that ended in row ``since`` or later, by environment and time."""
     num_envs = replay.shape.num_envs
-    rows = np.arange(max(since, replay.first, replay.oldest_frame), replay.row)
+    rows = np.arange(max(since, replay.lowest), replay.row)
     places = rows % replay.shape.rows
     episodes = []
     for column in range(num_envs):
         for row in rows[replay.dones[places, column]]:
             start = row - replay.ages[row % replay.shape.rows, column]
-            if start >= max(replay.first, replay.oldest_frame):
+            if start >= replay.lowest:
                 episodes.append(np.arange(start, row + 1, dtype=np.int64) * num_envs + column)
     return episodes

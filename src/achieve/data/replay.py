@@ -17,8 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from achieve.data.memories import MemoryBank
-from achieve.data.sumtree import FloatArray, IntArray, SumTree
+from achieve.data.memories import IntArray, MemoryBank
 from achieve.data.transfer import upload
 
 
@@ -29,16 +28,8 @@ class ReplayShape:
     rows: int
     num_envs: int
     frame: tuple[int, int, int]
-    """Of one frame; images have ``frame_stack`` times as many channels."""
     memory_size: int = 0
     gamma: float = 0.95
-    n_step: int = 1
-    frame_stack: int = 1
-
-    @property
-    def image(self) -> tuple[int, int, int]:
-        height, width, channels = self.frame
-        return height, width, channels * self.frame_stack
 
     @property
     def nbytes(self) -> int:
@@ -50,12 +41,11 @@ class Transitions(NamedTuple):
     """What is learned from, without the images: arrays [B]."""
 
     following: IntArray
-    """Where the step lies that the return is bootstrapped from."""
+    """The step after, which the return is bootstrapped from."""
     actions: IntArray
-    returns: NDArray[np.float32]
-    """Discounted rewards of ``n`` steps, or up to the end of the episode."""
+    rewards: NDArray[np.float32]
     discounts: NDArray[np.float32]
-    """``gamma^n``, or 0 where the episode ended on the way, by a time limit too."""
+    """``gamma``, or 0 where the step ended its episode, by a time limit too."""
 
 
 class Replay:
@@ -64,19 +54,14 @@ class Replay:
     Args:
         device: where images and memories are wanted.
         storage: where frames are kept.
-        exponent: of the priorities by which steps are drawn; None draws them uniformly.
     """
 
-    def __init__(
-        self, shape: ReplayShape, device: torch.device, storage: torch.device, *, exponent: float | None = None
-    ) -> None:
+    def __init__(self, shape: ReplayShape, device: torch.device, storage: torch.device) -> None:
         self.shape = shape
         self.device = device
         self.storage = storage
         rows, num_envs = shape.rows, shape.num_envs
-        # The last frame stays empty: it stands for those before an episode's first.
-        self._frames = torch.empty(rows * num_envs + 1, *shape.frame, dtype=torch.uint8, device=storage)
-        self._frames[-1].zero_()
+        self._frames = torch.empty(rows * num_envs, *shape.frame, dtype=torch.uint8, device=storage)
         self.actions = np.zeros((rows, num_envs), dtype=np.int32)
         self.rewards = np.zeros((rows, num_envs), dtype=np.float32)
         self.dones = np.zeros((rows, num_envs), dtype=bool)
@@ -89,9 +74,6 @@ class Replay:
         """The row under way: its frame is there once it has begun, its outcome when it has ended."""
         self.first = 0
         """The first row that may be drawn: not 0 in a run continued without its replay."""
-        self.tree = SumTree(rows * num_envs) if exponent is not None else None
-        self._exponent = exponent or 0.0
-        self.top_priority = 1.0
         self._lent_from: int | None = None
         self._settle: Callable[[], None] = lambda: None
 
@@ -107,8 +89,6 @@ class Replay:
         self._frames[start : start + self.shape.num_envs].copy_(frames, non_blocking=True)
         self.ages[place] = ages
         self.marks[place] = self.memories.next
-        if self.tree is not None:
-            self._enter_and_leave(self.tree)
 
     def note(self, numbers: IntArray) -> None:
         """The numbers of the memories the actions of this row are chosen with [N]."""
@@ -120,7 +100,7 @@ class Replay:
 
     def _oldest_number(self) -> int:
         """The smallest number of a memory that a stored step may still ask for: numbers only rise with time."""
-        oldest = max(self.first, self.oldest_frame) % self.shape.rows
+        oldest = self.lowest % self.shape.rows
         in_use = self.numbers[oldest]
         return min([int(self.marks[oldest]), *in_use[in_use > 0].tolist()])
 
@@ -132,26 +112,12 @@ class Replay:
         self.actions[place], self.rewards[place], self.dones[place] = actions, rewards, dones
         self.row += 1
 
-    def _enter_and_leave(self, tree: SumTree) -> None:
-        columns = np.arange(self.shape.num_envs)
-        leaving = self.lowest - 1
-        if leaving >= 0:
-            tree.set(self.places(leaving * self.shape.num_envs + columns), 0.0)
-        entering = self.row - self.shape.n_step
-        if entering >= self.lowest:
-            tree.set(self.places(entering * self.shape.num_envs + columns), self.top_priority)
-
     # What is there
 
     @property
-    def oldest_frame(self) -> int:
-        """The oldest row whose frame is still there."""
-        return max(0, self.row - self.shape.rows + 1)
-
-    @property
     def lowest(self) -> int:
-        """The oldest row that may be drawn: with all the frames of its image."""
-        return max(self.first, self.row - self.shape.rows + self.shape.frame_stack)
+        """The oldest row that may be drawn: its frame is still there."""
+        return max(self.first, self.row - self.shape.rows + 1)
 
     @property
     def stored(self) -> int:
@@ -161,80 +127,37 @@ class Replay:
     @property
     def drawable(self) -> int:
         """Steps that may be drawn, once the row under way has begun."""
-        return max(0, self.row - self.shape.n_step + 1 - self.lowest) * self.shape.num_envs
+        return (self.row - self.lowest) * self.shape.num_envs
 
     # Drawing
 
     def draw(self, rng: np.random.Generator, batches: int, size: int) -> IntArray:
-        """Indices of steps [batches, size]: uniform, or by priority, one from each of ``size`` equal shares of it."""
-        low, num_envs = self.lowest * self.shape.num_envs, self.shape.num_envs
-        if self.tree is None:
-            return rng.integers(low, low + self.drawable, (batches, size))
-        points = (np.arange(size) + rng.random((batches, size))) * (self.tree.total / size)
-        places = self.tree.find(points.ravel()).reshape(batches, size)
-        rows = places // num_envs
-        # The row of a place: the last one, up to the row under way, that lies there.
-        rows = self.row - (self.row - rows) % self.shape.rows
-        return rows * num_envs + places % num_envs
-
-    def importance(self, index: IntArray, beta: float) -> NDArray[np.float32]:
-        """``(n P(i))^-beta`` of drawn steps [batches, size], over the largest of their batch; ones if uniform."""
-        if self.tree is None:
-            return np.ones(index.shape, dtype=np.float32)
-        shares = self.tree.get(self.places(index)) / self.tree.total
-        weights = (self.drawable * shares) ** -beta
-        return (weights / weights.max(1, keepdims=True)).astype(np.float32)
-
-    def set_priorities(self, index: IntArray, priorities: FloatArray) -> None:
-        """New priorities of drawn steps [B]; those that can no longer be drawn stay out."""
-        assert self.tree is not None
-        weights = np.maximum(priorities, 1e-6) ** self._exponent
-        current = index >= self.lowest * self.shape.num_envs
-        if current.any():
-            self.tree.set(self.places(index[current]), weights[current])
-            self.top_priority = max(self.top_priority, float(weights[current].max()))
+        """Indices of steps [batches, size], each as likely as the others."""
+        low = self.lowest * self.shape.num_envs
+        return rng.integers(low, low + self.drawable, (batches, size))
 
     def transitions(self, index: IntArray) -> Transitions:
         """What is learned from these steps [B]."""
-        shape = self.shape
-        returns = np.zeros(len(index), dtype=np.float32)
-        discounts = np.ones(len(index), dtype=np.float32)
-        rewards, dones = self.rewards.reshape(-1), self.dones.reshape(-1)
-        for ahead in range(shape.n_step):
-            places = self.places(index + ahead * shape.num_envs)
-            returns += discounts * rewards[places]
-            discounts *= np.float32(shape.gamma) * ~dones[places]
-        actions = self.actions.reshape(-1)[self.places(index)].astype(np.int64)
-        return Transitions(index + shape.n_step * shape.num_envs, actions, returns, discounts)
+        places = self.places(index)
+        return Transitions(
+            following=index + self.shape.num_envs,
+            actions=self.actions.reshape(-1)[places].astype(np.int64),
+            rewards=self.rewards.reshape(-1)[places],
+            discounts=np.float32(self.shape.gamma) * ~self.dones.reshape(-1)[places],
+        )
 
     def places(self, index: IntArray) -> IntArray:
         """Where steps lie in the ring."""
         return index % (self.shape.rows * self.shape.num_envs)
 
-    def frame_places(self, index: IntArray) -> IntArray:
-        """Where the frames of these steps' images lie [B * frame_stack], the oldest of each image first."""
-        depth = self.shape.frame_stack
-        if depth == 1:
-            return self.places(index)
-        back = np.arange(depth - 1, -1, -1)
-        places = self.places(index[:, None] - back * self.shape.num_envs)
-        before = back > self.ages.reshape(-1)[self.places(index)][:, None]
-        return np.where(before, len(self._frames) - 1, places).ravel()
-
     def images(self, index: IntArray) -> Tensor:
-        """The images of these steps [B]: bytes [B, H, W, C * frame_stack] on the device."""
-        places = self.frame_places(index)
+        """The images of these steps [B]: bytes [B, H, W, C] on the device."""
+        places = self.places(index)
         if self.storage == self.device:
-            frames = self._frames.index_select(0, upload(places, self.device))
-        else:
-            chosen = torch.empty(len(places), *self.shape.frame, dtype=torch.uint8, pin_memory=True)
-            torch.index_select(self._frames, 0, torch.from_numpy(places), out=chosen)
-            frames = chosen.to(self.device, non_blocking=True)
-        depth = self.shape.frame_stack
-        if depth == 1:
-            return frames
-        height, width, channels = self.shape.frame
-        return torch.cat(frames.view(-1, depth, height, width, channels).unbind(1), dim=3)
+            return self._frames.index_select(0, upload(places, self.device))
+        chosen = torch.empty(len(places), *self.shape.frame, dtype=torch.uint8, pin_memory=True)
+        torch.index_select(self._frames, 0, torch.from_numpy(places), out=chosen)
+        return chosen.to(self.device, non_blocking=True)
 
     def memory(self, index: IntArray) -> Tensor:
         """The memories these steps were taken with [B, D], on the device."""
@@ -279,27 +202,28 @@ class Replay:
         The rows must not lie on both sides of the ring's end. What lies in host memory is not copied: before one of
         these rows is overwritten, ``settle`` is called, which waits for the writing.
         """
-        begin = first % self.shape.rows * self.shape.num_envs
-        count = (last - first) * self.shape.num_envs
-        part = self._frames[begin : begin + count]
-        if part.device.type == "cpu":
+        if self.storage.type == "cpu":
             self._lent_from = first if self._lent_from is None else min(self._lent_from, first)
             self._settle = settle
-        return part.cpu().view(last - first, self.shape.num_envs, *self.shape.frame)
+        return self._rows(first, last).cpu()
 
     def restore(self, first: int, frames: Tensor) -> None:
         """Put rows back where :meth:`lend` took them."""
-        begin = first % self.shape.rows * self.shape.num_envs
-        self._frames[begin : begin + len(frames) * self.shape.num_envs].copy_(frames.flatten(0, 1))
+        self._rows(first, first + len(frames)).copy_(frames)
 
     def tail(self) -> Tensor:
-        """The newest frames [frame_stack + 1, N, H, W, C] on the host, or as many as there are: enough to act on."""
-        rows = np.arange(max(0, self.row - self.shape.frame_stack - 1), self.row)
-        index = (rows[:, None] * self.shape.num_envs + np.arange(self.shape.num_envs)).ravel()
-        places = torch.from_numpy(self.places(index)).to(self.storage)
-        return self._frames.index_select(0, places).cpu().view(len(rows), self.shape.num_envs, *self.shape.frame)
+        """The newest frames [1, N, H, W, C] on the host, none before the first step: enough to act on."""
+        if not self.row:
+            return torch.empty(0, self.shape.num_envs, *self.shape.frame, dtype=torch.uint8)
+        return self._rows(self.row - 1, self.row).cpu().clone()
 
     def put_tail(self, frames: Tensor) -> None:
         """What :meth:`tail` gave, back in its place."""
         for back, row in enumerate(reversed(frames.unbind()), 1):
             self.restore((self.row - back) % self.shape.rows, row[None])
+
+    def _rows(self, first: int, last: int) -> Tensor:
+        """A view of rows that do not lie on both sides of the ring's end [R, N, H, W, C]."""
+        begin, num_envs = first % self.shape.rows * self.shape.num_envs, self.shape.num_envs
+        part = self._frames[begin : begin + (last - first) * num_envs]
+        return part.view(last - first, num_envs, *self.shape.frame)

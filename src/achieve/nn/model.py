@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from achieve.config import ModelConfig, QRDQNConfig
+from achieve.config import ModelConfig
 from achieve.errors import ConfigError
 from achieve.nn.encoder import ResidualEncoder, StridedEncoder
 from achieve.nn.init import orthogonal, scale_rows
@@ -173,10 +173,7 @@ class ActorCritic(AchievementNetwork):
 
 
 class QuantileNetwork(AchievementNetwork):
-    """QR-DQN's network: quantiles of the return of each action.
-
-    With ``dueling``, ``theta(a) = V + A(a) - mean A`` for each quantile.
-    """
+    """QR-DQN's network: quantiles of the return of each action."""
 
     def __init__(
         self,
@@ -186,46 +183,18 @@ class QuantileNetwork(AchievementNetwork):
         *,
         auxiliary: bool,
         num_quantiles: int,
-        dueling: bool = False,
     ) -> None:
         self.num_quantiles = num_quantiles
-        self.dueling = dueling
         super().__init__(config, image_shape, num_actions, auxiliary=auxiliary)
 
     def add_heads(self, width: int) -> None:
         self.advantage = nn.Linear(width, self.num_actions * self.num_quantiles)
         scale_rows(self.advantage, 0.1)
-        self.state_value = nn.Linear(width, self.num_quantiles) if self.dueling else None
-        if self.state_value is not None:
-            scale_rows(self.state_value, 0.1)
 
     def quantiles(self, phi: Tensor, memory: Tensor | None) -> Tensor:
         """``theta``: [B, A, Q], in units of return; the i-th is that of level ``(i + 1/2) / Q``."""
         x = self._join(phi, memory)
-        theta = cast(Tensor, self.advantage(x)).view(-1, self.num_actions, self.num_quantiles)
-        if self.state_value is None:
-            return theta
-        return self.state_value(x)[:, None] + theta - theta.mean(1, keepdim=True)
-
-
-def quantile_network(
-    model: ModelConfig,
-    values: QRDQNConfig,
-    frame_shape: tuple[int, int, int],
-    num_actions: int,
-    *,
-    auxiliary: bool,
-) -> QuantileNetwork:
-    """QR-DQN's network for frames of that shape."""
-    height, width, channels = frame_shape
-    return QuantileNetwork(
-        model,
-        (height, width, channels * values.frame_stack),
-        num_actions,
-        auxiliary=auxiliary,
-        num_quantiles=values.num_quantiles,
-        dueling=values.dueling,
-    )
+        return cast(Tensor, self.advantage(x)).view(-1, self.num_actions, self.num_quantiles)
 
 
 def count_parameters(module: nn.Module) -> int:

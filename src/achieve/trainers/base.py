@@ -16,7 +16,7 @@ import torch
 from achieve.algo.distill import Distiller
 from achieve.algo.transport import partial_transport
 from achieve.analysis.tally import Tally
-from achieve.config import TrainConfig, free_fields, to_dict, validate
+from achieve.config import FREE_FIELDS, TrainConfig, to_dict, validate
 from achieve.envs import find_world, make_vec
 from achieve.errors import CheckpointError, ConfigError
 from achieve.migration import migrate
@@ -159,7 +159,7 @@ class BaseTrainer:
 
     def load(self, saved: Checkpoint) -> None:
         """Continue where :meth:`save` was called, or say why that checkpoint is no use here."""
-        theirs = without(migrate(saved.state.get("config", {})), free_fields(self.config))
+        theirs = without(migrate(saved.state.get("config", {})), FREE_FIELDS)
         found = differences(theirs, self._decisive_config())
         if found:
             raise CheckpointError(f"the checkpoint is another run's: {found[0]}; {WAY_OUT}")
@@ -198,7 +198,7 @@ class BaseTrainer:
 
     def _decisive_config(self) -> dict[str, Any]:
         """The settings that decide what is computed, without those that say how and where."""
-        return without(to_dict(self.config), free_fields(self.config))
+        return without(to_dict(self.config), FREE_FIELDS)
 
     def close(self) -> None:
         self.envs.close()

@@ -17,12 +17,12 @@ from achieve.algo.keep import QuantileKeeper
 from achieve.algo.qrdqn import QRDQNLearner
 from achieve.algo.quantile import action_values, linear_schedule
 from achieve.config import TrainConfig
+from achieve.data.memories import IntArray
 from achieve.data.recent import RecentEpisodes
 from achieve.data.replay import Replay, ReplayShape
-from achieve.data.sumtree import IntArray
 from achieve.data.transfer import upload
 from achieve.errors import CheckpointError, ConfigError
-from achieve.nn.model import QuantileNetwork, quantile_network
+from achieve.nn.model import QuantileNetwork
 from achieve.nn.optim import ClippedAdam
 from achieve.run.checkpoint import Checkpoint, CheckpointWriter
 from achieve.run.seeding import stream
@@ -47,12 +47,10 @@ class QRDQNTrainer(BaseTrainer):
             frame=self.image_shape,
             memory_size=config.model.hidden_size if config.model.memory else 0,
             gamma=values.gamma,
-            n_step=values.n_step,
-            frame_stack=values.frame_stack,
         )
         self.prepare_device()
         with self.drawing_weights():
-            networks = [self._network(shape, auxiliary=auxiliary) for auxiliary in (config.distill.enabled, False)]
+            networks = [self._network(auxiliary=auxiliary) for auxiliary in (config.distill.enabled, False)]
         self.network: QuantileNetwork
         self.network, target = networks
         self.replay = make_replay(config, shape, self.device)
@@ -75,10 +73,15 @@ class QRDQNTrainer(BaseTrainer):
                 solver=self.transport_solver(),
             )
 
-    def _network(self, shape: ReplayShape, *, auxiliary: bool) -> QuantileNetwork:
+    def _network(self, *, auxiliary: bool) -> QuantileNetwork:
         config = self.config
-        made = quantile_network(config.model, config.qrdqn, shape.frame, self.num_actions, auxiliary=auxiliary)
-        network = made.to(self.device)
+        network = QuantileNetwork(
+            config.model,
+            self.image_shape,
+            self.num_actions,
+            auxiliary=auxiliary,
+            num_quantiles=config.qrdqn.num_quantiles,
+        ).to(self.device)
         self.arithmetic = network.use_precision(config.precision, fused=config.compile)
         return network
 
@@ -124,9 +127,8 @@ class QRDQNTrainer(BaseTrainer):
             taken = self._steps_taken()
             self.explorer.look()
             due = (taken + num_envs) // values.replay_frequency - taken // values.replay_frequency
-            beta = linear_schedule(taken, values.priority_beta, 1.0, self.config.total_steps)
             ready = self.learning and self.replay.drawable > 0
-            self.learner.draw(due if ready else 0, self.generators.shuffles, beta)
+            self.learner.draw(due if ready else 0, self.generators.shuffles)
             self.explorer.choose(self.epsilon, self.exploration)
             self.learner.launch()
             self.explorer.step()
@@ -206,7 +208,6 @@ class QRDQNTrainer(BaseTrainer):
                 "row": replay.row,
                 "first": replay.first,
                 "next_number": replay.memories.next,
-                "top_priority": replay.top_priority,
                 "files": None,
             },
         }
@@ -231,8 +232,6 @@ class QRDQNTrainer(BaseTrainer):
             (rows, replay.lend(rows.first, rows.last, writer.wait)) for rows in files.plan(replay.row, replay.first)
         ]
         state["replay"]["files"], write, clean = files.save(new, replay.row)
-        if replay.tree is not None:
-            tensors["only/priorities"] = torch.from_numpy(replay.tree.weights)
         tensors["only/memories"] = replay.live_memories()
         writer.save(tensors, state, blobs, before=write, after=clean)
 
@@ -245,7 +244,6 @@ class QRDQNTrainer(BaseTrainer):
         self.learner.target.keep_weights()
         replay.row, replay.first = kept["row"], kept["first"]
         replay.memories.next = kept["next_number"]
-        replay.top_priority = kept["top_priority"]
         if kept["files"] is None:
             self._go_on_without_replay(saved.tensors["only/tail"])
             return
@@ -253,8 +251,6 @@ class QRDQNTrainer(BaseTrainer):
             raise CheckpointError("the replay's frames lie beside the checkpoint; say where with keep_files_in")
         self.files.load(kept["files"], replay.restore)
         replay.put_memories(saved.tensors["only/memories"])
-        if replay.tree is not None:
-            replay.tree.fill(saved.tensors["only/priorities"].numpy())
 
     def _go_on_without_replay(self, tail: torch.Tensor) -> None:
         """Nothing before this step may be drawn; learning begins when there is enough again."""
@@ -272,7 +268,7 @@ def make_replay(config: TrainConfig, shape: ReplayShape, device: torch.device) -
     values = config.qrdqn
     storage = replay_storage(config.replay_device, shape, device)
     try:
-        return Replay(shape, device, storage, exponent=values.priority_exponent if values.prioritized else None)
+        return Replay(shape, device, storage)
     except (RuntimeError, MemoryError):
         raise ConfigError(
             f"a replay of {values.replay_size} steps needs {shape.nbytes / 1e9:.1f} GB of memory ({storage.type}), "
