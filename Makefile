@@ -3,6 +3,7 @@
 # make heist       installs Procgen, for the world `heist`; the tests do so too
 # make train       trains the quick preset and shows what it learned
 # make bench       the environment's and the learner's speed on this machine
+# make docs        serves the documentation at http://127.0.0.1:8000
 # make clean       removes the virtual environment, caches and build outputs (never runs/)
 
 PYTHON ?= python3
@@ -18,7 +19,7 @@ PYTEST_ARGS ?= -n 2 --dist loadfile
 TRAIN_ARGS ?=
 BENCH_ARGS ?=
 
-.PHONY: setup heist test test-long lint types train bench clean
+.PHONY: setup heist test test-long lint types train bench docs clean
 
 setup: $(STAMP)
 
@@ -54,6 +55,9 @@ train: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python benchmarks/crafter.py $(BENCH_ARGS)
 	$(BIN)/achieve bench
+
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
