@@ -8,6 +8,15 @@ from types import ModuleType
 from typing import NoReturn
 
 import pytest
+from jaxtyping import install_import_hook
+
+# Shapes and types that annotations promise are checked at every call, in the modules of maths and networks.
+CHECKED = (
+    *(f"achieve.algo.{name}" for name in ("contrastive", "gae", "ppo", "quantile", "transport")),
+    *(f"achieve.nn.{name}" for name in ("encoder", "init", "layers", "model", "normalizer")),
+    "achieve.data.trajectories",
+)
+install_import_hook(CHECKED, "beartype.beartype")
 
 # A console made while this is set keeps that width; without, it looks each time, as tests of widths want.
 os.environ.pop("COLUMNS", None)

@@ -9,7 +9,6 @@ from achieve.data.trajectories import (
     anchor_steps,
     cut_trajectories,
     next_achievement,
-    previous_achievement,
 )
 from tests.oracles import episodes as literal
 
@@ -101,14 +100,11 @@ def test_labels(name: str) -> None:
     unlocks, length = EPISODES[name]
     given = np.array(unlocks, dtype=np.int64)
     following = next_achievement(given, length)
-    previous = previous_achievement(given, length)
     before, after = anchor_steps(given, length)
-    assert len(following) == len(previous) == len(before) == len(after) == length
+    assert len(following) == len(before) == len(after) == length
     for t in range(length):
         expected = literal.next_unlock(unlocks, t)
         assert following[t] == (len(unlocks) if expected is None else unlocks.index(expected))
-        last = literal.previous_unlock(unlocks, t)
-        assert previous[t] == (-1 if last is None else unlocks.index(last))
         if expected is None:
             assert (before[t], after[t]) == (length - 1, -1)
         else:
@@ -116,10 +112,9 @@ def test_labels(name: str) -> None:
 
 
 def test_labels_by_hand() -> None:
-    """An unlock at t is the next achievement of step t itself, and the previous one only from t + 1 on."""
+    """An unlock at t is the next achievement of step t itself."""
     unlocks = np.array([1, 3])
     assert next_achievement(unlocks, 6).tolist() == [0, 0, 1, 1, 2, 2]
-    assert previous_achievement(unlocks, 6).tolist() == [-1, -1, 0, 0, 1, 1]
     before, after = anchor_steps(unlocks, 6)
     assert before.tolist() == [1, 1, 3, 3, 5, 5]
     assert after.tolist() == [2, 2, 4, 4, -1, -1]

@@ -3,56 +3,66 @@
 from __future__ import annotations
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
 
-def achievement_representation(before: Tensor, after: Tensor) -> Tensor:
-    """``nu``: the unit vector of ``phi(s_{t+1}) - phi(s_t)``. Latents [..., D] -> [..., D]."""
+def achievement_representation(before: Float[Tensor, "*B D"], after: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
+    """Return ``nu``: the unit vector of ``phi(s_{t+1}) - phi(s_t)``."""
     return F.normalize(after - before, dim=-1)
 
 
-def contrastive_loss(positive: Tensor, negative: Tensor, temperature: float) -> Tensor:
-    """Two-way cross-entropy of similarities, elementwise.
+def contrastive_loss(
+    positive: Float[Tensor, "*B"], negative: Float[Tensor, "*B"], temperature: float
+) -> Float[Tensor, "*B"]:
+    """Return the two-way cross-entropy of similarities, elementwise.
 
-    ``-log(exp(p / tau) / (exp(p / tau) + exp(n / tau)))`` with ``p = anchor . positive`` and
-    ``n = anchor . negative``; both of any one shape, which the result has too.
+    ``-log(exp(p / tau) / (exp(p / tau) + exp(n / tau)))`` with ``p = anchor . positive`` and ``n = anchor . negative``.
     """
     return F.softplus((negative - positive) / temperature)
 
 
-def policy_divergence(new_logits: Tensor, old_logits: Tensor, direction: str) -> Tensor:
-    """``R_pi`` per state: KL(new || old) for ``new-old``, KL(old || new) for ``old-new``. [B, A] twice -> [B]."""
+def policy_divergence(
+    new_logits: Float[Tensor, "B A"], old_logits: Float[Tensor, "B A"], direction: str
+) -> Float[Tensor, " B"]:
+    """Return ``R_pi`` per state: KL(new || old) for ``new-old``, KL(old || new) for ``old-new``."""
     new, old = new_logits.log_softmax(1), old_logits.log_softmax(1)
     if direction == "old-new":
         new, old = old, new
     return (new.exp() * (new - old)).sum(1)
 
 
-def value_deviation(values: Tensor, targets: Tensor, kind: str) -> Tensor:
-    """``R_V`` per state [B]: squared error to normalised ``returns``, or half of it to the ``frozen`` copy's value."""
+def value_deviation(values: Float[Tensor, " B"], targets: Float[Tensor, " B"], kind: str) -> Float[Tensor, " B"]:
+    """Return ``R_V`` per state: squared error to normalised ``returns``, or half of it to ``frozen`` values."""
     error = (values - targets).square()
     return 0.5 * error if kind == "frozen" else error
 
 
-def weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
-    """``sum(w x) / sum(w)``, zero where all weights are."""
+def weighted_mean(values: Float[Tensor, "*B"], weights: Float[Tensor, "*B"]) -> Float[Tensor, ""]:
+    """Return ``sum(w x) / sum(w)``, zero where all weights are."""
     return (values * weights).sum() / weights.sum().clamp(min=1)
 
 
 def next_memory(
-    memory: Tensor, latent: Tensor, phi: Tensor, reward: Tensor, done: Tensor, threshold: float
-) -> Tensor:
-    """The memory that goes with an observation, from what the step before it brought.
+    memory: Float[Tensor, "N D"],
+    latent: Float[Tensor, "N D"],
+    phi: Float[Tensor, "N D"],
+    reward: Float[Tensor, " N"],
+    done: Bool[Tensor, " N"],
+    threshold: float,
+) -> Float[Tensor, "N D"]:
+    """Return the memory that goes with an observation, from what the step before it brought.
 
     An unlock stores ``nu`` of the two latents either side of it; the end of an episode clears the memory.
 
     Args:
-        memory: [N, D], the memory the step was taken with.
-        latent: [N, D], ``phi`` of the observation the step was taken at.
-        phi: [N, D], of the observation it led to.
-        reward: [N], float32.
-        done: [N], bool.
+        memory: the memory the step was taken with.
+        latent: ``phi`` of the observation the step was taken at.
+        phi: of the observation it led to.
+        reward: what the step brought.
+        done: whether it ended its episode.
+        threshold: a reward above it is an unlock.
     """
     unlocked = reward > threshold
     memory = torch.where(unlocked[:, None], achievement_representation(latent, phi), memory)

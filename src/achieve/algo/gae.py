@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 
 def gae(
-    rewards: Tensor, values: Tensor, dones: Tensor, gamma: float, gae_lambda: float
-) -> tuple[Tensor, Tensor]:
-    """Advantages and value targets of a rollout.
+    rewards: Float[Tensor, "T N"],
+    values: Float[Tensor, "T+1 N"],
+    dones: Bool[Tensor, "T N"],
+    gamma: float,
+    gae_lambda: float,
+) -> tuple[Float[Tensor, "T N"], Float[Tensor, "T N"]]:
+    """Return the advantages and value targets of a rollout.
 
     ``delta_t = r_t + gamma (1 - d_t) V_{t+1} - V_t`` and ``A_t = delta_t + gamma lambda (1 - d_t) A_{t+1}``; the
     targets are ``A_t + V_t``. ``d_t`` says that step t ended its episode, by a time limit too.
 
-    Args:
-        rewards: [T, N].
-        values: [T + 1, N], the last row being the value of the observation after the rollout.
-        dones: [T, N], bool.
-
-    Returns:
-        Advantages [T, N] and targets [T, N].
+    The last row of ``values`` is the value of the observation after the rollout.
     """
     alive = 1 - dones.to(rewards.dtype)
     deltas = rewards + gamma * alive * values[1:] - values[:-1]
@@ -33,6 +32,6 @@ def gae(
     return advantages, advantages + values[:-1]
 
 
-def normalize_advantages(advantages: Tensor) -> Tensor:
-    """``(A - mean) / (std + 1e-8)`` over the whole rollout, with the unbiased deviation."""
+def normalize_advantages(advantages: Float[Tensor, "T N"]) -> Float[Tensor, "T N"]:
+    """Return ``(A - mean) / (std + 1e-8)`` over the whole rollout, with the unbiased deviation."""
     return (advantages - advantages.mean()) / (advantages.std() + 1e-8)

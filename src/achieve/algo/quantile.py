@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 
-def levels(count: int, like: Tensor) -> Tensor:
-    """``tau_i = (i + 1/2) / Q``, the middles of equal parts of [0, 1]: [Q], of the type and device of ``like``."""
+def levels(count: int, like: Float[Tensor, ...]) -> Float[Tensor, " {count}"]:
+    """Return ``tau_i = (i + 1/2) / Q``, the middles of equal parts of [0, 1], of the type and device of ``like``."""
     return (torch.arange(count, dtype=like.dtype, device=like.device) + 0.5) / count
 
 
-def quantile_huber_loss(quantiles: Tensor, targets: Tensor, kappa: float) -> Tensor:
-    """``sum_i mean_j |tau_i - 1[u_ij < 0]| L_kappa(u_ij) / kappa`` with ``u_ij = y_j - theta_i``.
+def quantile_huber_loss(
+    quantiles: Float[Tensor, "B Q"], targets: Float[Tensor, "B M"], kappa: float
+) -> Float[Tensor, " B"]:
+    """Return ``sum_i mean_j |tau_i - 1[u_ij < 0]| L_kappa(u_ij) / kappa`` with ``u_ij = y_j - theta_i``.
 
     ``L_kappa(u)`` is ``u^2 / 2`` up to ``|u| = kappa`` and ``kappa (|u| - kappa / 2)`` past it. Divided by ``kappa``,
     which changes nothing at 1, it turns into plain quantile regression as ``kappa`` goes to zero.
 
     Args:
-        quantiles: ``theta`` [B, Q], at the levels of :func:`levels`.
-        targets: ``y`` [B, M], samples of the distribution to be learned, in any order.
-
-    Returns:
-        [B].
+        quantiles: ``theta``, at the levels of :func:`levels`.
+        targets: ``y``, samples of the distribution to be learned, in any order.
+        kappa: where the loss turns from quadratic to linear.
     """
     errors = targets[:, None, :] - quantiles[:, :, None]
     size = errors.abs()
@@ -32,19 +33,19 @@ def quantile_huber_loss(quantiles: Tensor, targets: Tensor, kappa: float) -> Ten
     return (weights * huber).mean(2).sum(1)
 
 
-def sorted_quantile_huber_loss(quantiles: Tensor, targets: Tensor, kappa: float) -> Tensor:
-    """:func:`quantile_huber_loss` for targets in ascending order, without a table of all pairs.
+def sorted_quantile_huber_loss(
+    quantiles: Float[Tensor, "*B Q"], targets: Float[Tensor, "*B M"], kappa: float
+) -> Float[Tensor, "*B"]:
+    """Return :func:`quantile_huber_loss` for targets in ascending order, without a table of all pairs.
 
     Below ``theta - kappa`` and above ``theta + kappa`` the loss is linear in the target, in between it is quadratic:
     prefix sums of the targets and of their squares give each part at once. With 200 quantiles of 17 actions the pairs
     of a thousand states would be gigabytes; this needs a few megabytes.
 
     Args:
-        quantiles: ``theta`` [..., Q].
-        targets: ``y`` [..., M], ascending, without gradients.
-
-    Returns:
-        [...].
+        quantiles: ``theta``.
+        targets: ``y``, ascending, without gradients.
+        kappa: where the loss turns from quadratic to linear.
     """
     count = targets.shape[-1]
     centre = targets.mean(-1, keepdim=True)  # keeps the prefix sums, whose differences are wanted, small
@@ -69,34 +70,36 @@ def sorted_quantile_huber_loss(quantiles: Tensor, targets: Tensor, kappa: float)
     return ((1 - tau) * below + tau * above).sum(-1) / count
 
 
-def action_values(quantiles: Tensor) -> Tensor:
-    """``Q(s, a)``, the mean of its quantiles: [B, A, Q] -> [B, A]."""
+def action_values(quantiles: Float[Tensor, "B A Q"]) -> Float[Tensor, "B A"]:
+    """Return ``Q(s, a)``, the mean of its quantiles."""
     return quantiles.mean(2)
 
 
-def of_actions(quantiles: Tensor, actions: Tensor) -> Tensor:
-    """The quantiles of one action in each state: [B, A, Q], actions [B] -> [B, Q]."""
+def of_actions(quantiles: Float[Tensor, "B A Q"], actions: Int[Tensor, " B"]) -> Float[Tensor, "B Q"]:
+    """Return the quantiles of one action in each state."""
     index = actions[:, None, None].expand(-1, 1, quantiles.shape[2])
     return quantiles.gather(1, index).squeeze(1)
 
 
-def bellman_targets(rewards: Tensor, discounts: Tensor, following: Tensor, actions: Tensor) -> Tensor:
-    """``y_j = r + gamma' theta_j(s', a')``: samples of the return of a step and the best action from there.
+def bellman_targets(
+    rewards: Float[Tensor, " B"],
+    discounts: Float[Tensor, " B"],
+    following: Float[Tensor, "B A Q"],
+    actions: Int[Tensor, " B"],
+) -> Float[Tensor, "B Q"]:
+    """Return ``y_j = r + gamma' theta_j(s', a')``: samples of the return of a step and the best action from there.
 
     Args:
-        rewards: ``r`` [B].
-        discounts: ``gamma'`` [B]: ``gamma``, or 0 where the step ended its episode.
-        following: [B, A, Q], the target network's quantiles of the state reached.
-        actions: [B], the best action there.
-
-    Returns:
-        [B, Q].
+        rewards: ``r``.
+        discounts: ``gamma'``: ``gamma``, or 0 where the step ended its episode.
+        following: the target network's quantiles of the state reached.
+        actions: the best action there.
     """
     return rewards[:, None] + discounts[:, None] * of_actions(following, actions)
 
 
-def epsilon_greedy_logits(values: Tensor, epsilon: float) -> Tensor:
-    """Log-probabilities of taking a random action with probability ``epsilon``, else the best: [B, A] -> [B, A]."""
+def epsilon_greedy_logits(values: Float[Tensor, "B A"], epsilon: float) -> Float[Tensor, "B A"]:
+    """Return the log-probabilities of taking a random action with probability ``epsilon``, else the best."""
     count = values.shape[1]
     probabilities = torch.full_like(values, epsilon / count)
     probabilities.scatter_(1, values.argmax(1, keepdim=True), 1 - epsilon + epsilon / count)

@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 
-def cosine_cost(source: Tensor, targets: Tensor) -> Tensor:
-    """``M_ij = 1 - nu_i . nu'_j``: unit vectors [m, D] and [B, n, D] -> costs [B, m, n]."""
+def cosine_cost(source: Float[Tensor, "m D"], targets: Float[Tensor, "B n D"]) -> Float[Tensor, "B m n"]:
+    """Return ``M_ij = 1 - nu_i . nu'_j`` of unit vectors."""
     return 1 - torch.einsum("id,bjd->bij", source, targets)
 
 
 def partial_transport(
-    cost: Tensor, rows: Tensor, columns: Tensor, *, reg: float, iterations: int
-) -> Tensor:
-    """Soft matchings of a batch of padded problems.
+    cost: Float[Tensor, "B m n"],
+    rows: Int[Tensor, " B"],
+    columns: Int[Tensor, " B"],
+    *,
+    reg: float,
+    iterations: int,
+) -> Float[Tensor, "B m n"]:
+    """Return the soft matchings of a batch of padded problems.
 
     Minimises ``<T, M> + reg sum T log T`` subject to row and column sums of at most one and a total mass of
     ``min(m, n)``, by Dykstra's projections onto the three constraints in turn, exactly ``iterations`` times: neither
     converged nor stopped early, as the published runs were.
 
     Args:
-        cost: [B, m, n]; entries outside a problem's size are ignored.
-        rows: [B], rows of each problem, at most m.
-        columns: [B], columns of each problem, at most n.
+        cost: entries outside a problem's size are ignored.
+        rows: rows of each problem, at most m.
+        columns: columns of each problem, at most n.
+        reg: entropic coefficient.
+        iterations: how many times to project.
 
     Returns:
-        Plans [B, m, n], zero outside each problem's size.
+        Plans, zero outside each problem's size.
     """
     _, m, n = cost.shape
     inside = (torch.arange(m, device=cost.device)[:, None] < rows[:, None, None]) & (

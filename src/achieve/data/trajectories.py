@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
 IntArray = NDArray[np.int64]
@@ -30,14 +31,17 @@ class Trajectory:
 
 
 def cut_trajectories(
-    rewards: NDArray[np.float32], dones: NDArray[np.bool_], fresh: NDArray[np.bool_], threshold: float
+    rewards: Float[np.ndarray, "S N"],
+    dones: Bool[np.ndarray, "S N"],
+    fresh: Bool[np.ndarray, " N"],
+    threshold: float,
 ) -> list[Trajectory]:
-    """Episodes that lie in the buffer as a whole, ordered by environment and time.
+    """Return the episodes that lie in the buffer as a whole, ordered by environment and time.
 
     Args:
-        rewards: [S, N].
-        dones: [S, N]: step s ended an episode, and row s + 1 starts another.
-        fresh: [N]: row 0 is the first of an episode. Where it is not, that episode is dropped; so is one that goes on
+        rewards: of each step.
+        dones: step s ended an episode, and row s + 1 starts another.
+        fresh: row 0 is the first of an episode. Where it is not, that episode is dropped; so is one that goes on
             past the last row.
         threshold: a reward above it is an unlock. Compared in float32, where Crafter's 0.1 stays below 0.15.
     """
@@ -57,21 +61,18 @@ def cut_trajectories(
     return trajectories
 
 
-def next_achievement(unlocks: IntArray, length: int) -> IntArray:
-    """``g_t^+``: for each step, the index of the first unlock at or after it; ``m`` after the last. [m] -> [L]."""
+def next_achievement(unlocks: Int[np.ndarray, " m"], length: int) -> Int[np.ndarray, " {length}"]:
+    """Return ``g_t^+``: for each step, the index of the first unlock at or after it; ``m`` after the last."""
     return np.searchsorted(unlocks, np.arange(length), side="left").astype(np.int64)
 
 
-def previous_achievement(unlocks: IntArray, length: int) -> IntArray:
-    """``g_t^-``: for each step, the index of the last unlock before it; -1 before the first. [m] -> [L]."""
-    return (np.searchsorted(unlocks, np.arange(length), side="left") - 1).astype(np.int64)
-
-
-def anchor_steps(unlocks: IntArray, length: int) -> tuple[IntArray, IntArray]:
-    """The two observations whose latents make up each step's anchor.
+def anchor_steps(
+    unlocks: Int[np.ndarray, " m"], length: int
+) -> tuple[Int[np.ndarray, " {length}"], Int[np.ndarray, " {length}"]]:
+    """Return the two observations whose latents make up each step's anchor.
 
     Returns:
-        ``before`` [L] and ``after`` [L], as steps of the trajectory. Past the last unlock the anchor is
+        ``before`` and ``after``, as steps of the trajectory. Past the last unlock the anchor is
         ``normalise(0 - phi(o_{L-1}))``: ``before`` is L - 1 and ``after`` is -1, which stands for the zero vector.
     """
     following = next_achievement(unlocks, length)

@@ -6,6 +6,7 @@ import math
 from typing import cast
 
 import torch
+from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from achieve.nn.init import scale_rows
@@ -24,7 +25,7 @@ class ResidualBlock(nn.Module):
         self.first = NormConv(channels, channels, norm=norm, gain=BLOCK_GAIN)
         self.second = NormConv(channels, channels, norm=norm, gain=BLOCK_GAIN)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
         return x + cast(Tensor, self.second(self.first(x)))
 
 
@@ -38,7 +39,7 @@ class Stack(nn.Module):
         self.norm = nn.GroupNorm(1, channels) if norm else None
         self.blocks = nn.ModuleList([ResidualBlock(channels, norm=norm) for _ in range(2)])
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C2 H2 W2"]:
         x = self.pool(self.entry(x))
         if self.norm is not None:
             x = self.norm(x)
@@ -55,15 +56,15 @@ class ImageEncoder(nn.Module):
         self.dense = NormDense(flat, dense_size, norm=norm, gain=1.4)
         self.latent = NormDense(dense_size, hidden_size, norm=norm, gain=1.0)
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: UInt8[Tensor, "B H W C"]) -> Float[Tensor, "B D"]:
         return self.head(self.features(images))
 
-    def features(self, images: Tensor) -> Tensor:
-        """The convolutional part: bytes [B, H, W, C] -> [B, channels, H/8, W/8]."""
+    def features(self, images: UInt8[Tensor, "B H W C"]) -> Float[Tensor, "B C2 H2 W2"]:
+        """Return the convolutional part's output."""
         raise TypeError("an encoder says itself what its convolutions are")
 
-    def head(self, features: Tensor) -> Tensor:
-        """The dense part, in float32 whatever the convolutions ran in."""
+    def head(self, features: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D"]:
+        """Return the dense part's output, in float32 whatever the convolutions ran in."""
         return cast(Tensor, self.latent(self.dense(features.float().flatten(1))))
 
 
@@ -88,7 +89,7 @@ class ResidualEncoder(ImageEncoder):
             height, width = (height + 1) // 2, (width + 1) // 2
         self.add_head(height * width * inputs, dense_size, hidden_size, norm=norm)
 
-    def features(self, images: Tensor) -> Tensor:
+    def features(self, images: UInt8[Tensor, "B H W C"]) -> Float[Tensor, "B C2 H2 W2"]:
         x = images.permute(0, 3, 1, 2).float() / 255
         for stack in self.stacks:
             x = stack(x)
@@ -123,7 +124,7 @@ class StridedEncoder(ImageEncoder):
         self.convs = nn.ModuleList(layers)
         self.add_head(probe.numel(), dense_size, hidden_size, norm=norm)
 
-    def features(self, images: Tensor) -> Tensor:
+    def features(self, images: UInt8[Tensor, "B H W C"]) -> Float[Tensor, "B C2 H2 W2"]:
         x = images.permute(0, 3, 1, 2).float() / 255
         for conv in self.convs:
             x = torch.relu(conv(x))

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import cast
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from achieve.nn.init import scale_rows
@@ -21,7 +22,7 @@ class NormConv(nn.Module):
         self.conv = nn.Conv2d(inputs, outputs, 3, padding=1, bias=not norm)
         scale_rows(self.conv, gain)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C2 H W"]:
         if self.norm is not None:
             x = self.norm(x)
         return torch.relu(self.conv(x))
@@ -36,7 +37,7 @@ class NormDense(nn.Module):
         self.linear = nn.Linear(inputs, outputs, bias=not norm)
         scale_rows(self.linear, gain)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "B D"]) -> Float[Tensor, "B D2"]:
         if self.norm is not None:
             x = self.norm(x)
         return torch.relu(self.linear(x))
@@ -54,5 +55,5 @@ class MLP(nn.Module):
         self.output = nn.Linear(sizes[-1], outputs)
         scale_rows(self.output, 1.0)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "B D"]) -> Float[Tensor, "B D2"]:
         return cast(Tensor, self.output(self.hidden(x)))

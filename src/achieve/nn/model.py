@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from typing import Protocol, cast
 
 import torch
+from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -41,8 +42,8 @@ class FiLM(nn.Module):
         outputs = [size, size] if double else [2 * size]
         self.nets = nn.ModuleList([MLP(num_actions, [size], out) for out in outputs])
 
-    def forward(self, phi: Tensor, actions: Tensor) -> Tensor:
-        """Latents [B, D], actions [B] -> [B, D]."""
+    def forward(self, phi: Float[Tensor, "B D"], actions: Int[Tensor, " B"]) -> Float[Tensor, "B D"]:
+        """Return the latents as the actions change them."""
         table = torch.cat([net(self.one_hot) for net in self.nets], dim=1)
         eta, delta = table.index_select(0, actions).chunk(2, dim=1)
         return (1 + eta) * phi + delta
@@ -122,8 +123,8 @@ class AchievementNetwork(nn.Module):
         if self._fast is not None:
             self._fast.keep_weights()
 
-    def encode(self, images: Tensor, *, kept: bool = False) -> Tensor:
-        """``phi``: bytes [B, H, W, C] -> [B, D], float32.
+    def encode(self, images: UInt8[Tensor, "B H W C"], *, kept: bool = False) -> Float[Tensor, "B D"]:
+        """Return ``phi``, in float32.
 
         ``kept`` may use weights converted at the last :meth:`keep_weights`.
         """
@@ -141,8 +142,10 @@ class AchievementNetwork(nn.Module):
         if self._fast is not None:
             self._fast.finish_backward()
 
-    def predict(self, phi: Tensor, actions: Tensor, memory: Tensor | None) -> Tensor:
-        """``psi``: unit vectors [B, D] for state-action pairs."""
+    def predict(
+        self, phi: Float[Tensor, "B D"], actions: Int[Tensor, " B"], memory: Float[Tensor, "B M"] | None
+    ) -> Float[Tensor, "B D"]:
+        """Return ``psi``, the unit vectors of state-action pairs."""
         if self.film is None or self.predictor is None:
             raise RuntimeError("this network was built without the auxiliary nets")
         x = self._join(self.film(phi, actions), memory)
@@ -166,8 +169,10 @@ class ActorCritic(AchievementNetwork):
         orthogonal(self.value, 0.1)
         self.normalizer = ValueNormalizer(enabled=self.config.normalize_value)
 
-    def heads(self, phi: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Policy logits [B, A] and values in normalised units [B]."""
+    def heads(
+        self, phi: Float[Tensor, "B D"], memory: Float[Tensor, "B M"] | None
+    ) -> tuple[Float[Tensor, "B A"], Float[Tensor, " B"]]:
+        """Return the policy's logits, and values in normalised units."""
         x = self._join(phi, memory)
         return self.policy(x), self.value(x).squeeze(1)
 
@@ -191,8 +196,10 @@ class QuantileNetwork(AchievementNetwork):
         self.advantage = nn.Linear(width, self.num_actions * self.num_quantiles)
         scale_rows(self.advantage, 0.1)
 
-    def quantiles(self, phi: Tensor, memory: Tensor | None) -> Tensor:
-        """``theta``: [B, A, Q], in units of return; the i-th is that of level ``(i + 1/2) / Q``."""
+    def quantiles(
+        self, phi: Float[Tensor, "B D"], memory: Float[Tensor, "B M"] | None
+    ) -> Float[Tensor, "B A Q"]:
+        """Return ``theta``, in units of return; the i-th is that of level ``(i + 1/2) / Q``."""
         x = self._join(phi, memory)
         return cast(Tensor, self.advantage(x)).view(-1, self.num_actions, self.num_quantiles)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 
@@ -28,16 +29,16 @@ class ValueNormalizer(nn.Module):
             self.register_buffer("square_ewma", torch.zeros(()))
             self.register_buffer("weight", torch.zeros(()))
 
-    def statistics(self) -> tuple[Tensor, Tensor]:
-        """Mean and deviation now in force, both scalars."""
+    def statistics(self) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+        """Return the mean and the deviation now in force."""
         weight = self.weight.clamp(min=self.floor)
         mean = self.mean_ewma / weight
         variance = (self.square_ewma / weight - mean.square()).clamp(min=self.floor)
         return mean, variance.sqrt()
 
     @torch.no_grad()
-    def update(self, targets: Tensor, weights: Tensor | None = None) -> None:
-        """Take in a batch of targets [B]; ``weights`` [B] counts each target so often (0 leaves it out).
+    def update(self, targets: Float[Tensor, " B"], weights: Float[Tensor, " B"] | None = None) -> None:
+        """Take in a batch of targets; ``weights`` counts each target so often (0 leaves it out).
 
         With weights that sum to zero nothing changes.
         """
@@ -53,15 +54,15 @@ class ValueNormalizer(nn.Module):
         self.square_ewma.copy_(self.square_ewma * decay + square * share)
         self.weight.copy_(self.weight * decay + share)
 
-    def normalize(self, targets: Tensor) -> Tensor:
-        """Targets in the value head's units."""
+    def normalize(self, targets: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
+        """Return targets in the value head's units."""
         if not self.enabled:
             return targets
         mean, std = self.statistics()
         return (targets - mean) / std
 
-    def denormalize(self, values: Tensor) -> Tensor:
-        """The value head's outputs in units of return."""
+    def denormalize(self, values: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
+        """Return the value head's outputs in units of return."""
         if not self.enabled:
             return values
         mean, std = self.statistics()
