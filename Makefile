@@ -1,4 +1,4 @@
-# make test        lint, types and tests; creates .venv on first use
+# make test        lint, types and tests; creates .venv on first use, and installs what else they need where it can
 # make test-long   the tests marked `long` as well
 # make heist       installs Procgen, for the world `heist`; the tests do so too
 # make train       trains the quick preset and shows what it learned
@@ -11,31 +11,39 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Procgen's metadata asks for numpy<2 and imageio-ffmpeg<0.4, though it runs with ours: no extra can name it, so it and
-# what it imports are installed as they are.
+# what it imports are installed as they are. There is nothing to build it from: a wheel or nothing.
 HEIST_STAMP := $(VENV)/.heist-installed
 HEIST := procgen-mirror==0.10.7 gym3==0.3.3 gym==0.26.2 cffi==2.1.1 pycparser==3.12
+INSTALL_HEIST = test $(HEIST_STAMP) -nt Makefile || { \
+  $(BIN)/python -m pip install --quiet --no-deps --only-binary procgen-mirror $(HEIST) 2>$(VENV)/heist.log && \
+  touch $(HEIST_STAMP); }
+NO_HEIST = Procgen could not be installed (it has wheels for Python 3.11 and 3.12 on Linux; see $(VENV)/heist.log)
 # Two workers, a file to each at a time; PYTEST_ARGS= runs the tests one by one.
 PYTEST_ARGS ?= -n 2 --dist loadfile
 TRAIN_ARGS ?=
 BENCH_ARGS ?=
 
-.PHONY: setup heist test test-long lint types train bench docs clean
+.PHONY: setup heist optional test test-long lint types train bench docs clean
 
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "achieve needs Python 3.11 or newer; run: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@PYTHON=$(PYTHON) tools/system-packages venv
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	@echo "installing PyTorch and what else is needed into $(VENV), some minutes the first time ..."
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	@touch $@
 
-heist: $(HEIST_STAMP)
+heist: $(STAMP)
+	@tools/system-packages heist
+	@$(INSTALL_HEIST) || { echo "$(NO_HEIST)" >&2; exit 1; }
 
-$(HEIST_STAMP): $(STAMP) Makefile
-	$(BIN)/python -m pip install --quiet --no-deps $(HEIST) || \
-	  { echo "Procgen could not be installed; it has wheels for Python 3.11 and 3.12 on Linux" >&2; exit 1; }
-	@touch $@
+# What tests can do without. They are skipped where it is missing, which pytest's last lines repeat; with CI=true they fail.
+optional: $(STAMP)
+	@tools/system-packages heist browser
+	@$(INSTALL_HEIST) || echo "$(NO_HEIST)"
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -43,10 +51,10 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
-test: lint types heist
+test: lint types optional
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest $(PYTEST_ARGS)
 
-test-long: lint types heist
+test-long: lint types optional
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -m 'not gpu' $(PYTEST_ARGS)
 
 train: $(STAMP)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
+from collections import Counter
+from functools import cache
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 from jaxtyping import install_import_hook
@@ -22,17 +25,30 @@ install_import_hook(CHECKED, "beartype.beartype")
 os.environ.pop("COLUMNS", None)
 
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
+MISSING = "missing: "
 
 
-def _missing(what: str) -> NoReturn:
-    """Skips the test for want of an optional part; with CI=true that is a failure."""
-    if IN_CI:
-        pytest.fail(f"{what} is missing, and with CI=true nothing may be")
-    pytest.skip(f"{what} is missing")
+def _missing(what: str, *, can_be: bool = True) -> NoReturn:
+    """Skips the test for want of an optional part; with CI=true that is a failure, where the part ``can_be`` there."""
+    if IN_CI and can_be:
+        pytest.fail(f"{MISSING}{what} (with CI=true nothing may be)")
+    pytest.skip(MISSING + what)
+
+
+@cache
+def _world_error(name: str) -> str | None:
+    """What a world says that cannot be made for want of a package."""
+    from achieve.envs import make_vec
+
+    try:
+        make_vec(name, num_envs=1, seed=0).close()
+    except ImportError as error:
+        return str(error)
+    return None
 
 
 class Optional:
-    """Asks for optional parts: `optional.module("wandb")`, `optional.check(found, "ffmpeg")`."""
+    """Asks for optional parts: `optional.module("ray")`, `optional.world("heist")`, `optional.check(found, "git")`."""
 
     def module(self, name: str) -> ModuleType:
         """The imported module, or a skip (with CI=true: a failure)."""
@@ -40,6 +56,12 @@ class Optional:
             return importlib.import_module(name)
         except ImportError:
             _missing(f"the package {name}")
+
+    def world(self, name: str) -> None:
+        """Skips (with CI=true: fails) unless the world can be made. Procgen has no wheel for Python 3.13."""
+        error = _world_error(name)
+        if error is not None:
+            _missing(error, can_be=name != "heist" or sys.version_info < (3, 13))
 
     def check(self, present: object, what: str) -> None:
         """Skips (with CI=true: fails) unless `present` is true."""
@@ -64,3 +86,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """The last lines: how many tests were skipped for want of what, and how to get it."""
+    reports = terminalreporter.stats.get("skipped", [])
+    reasons = (report.longrepr[2] for report in reports if isinstance(report.longrepr, tuple))
+    missing = Counter(reason.partition(MISSING)[2] for reason in reasons if MISSING in reason)
+    for reason, count in missing.items():
+        tests = "1 test was" if count == 1 else f"{count} tests were"
+        terminalreporter.write_line(f"{tests} skipped, {MISSING}{reason}", yellow=True)

@@ -328,11 +328,11 @@ def test_where_a_world_cannot_be_saved_its_episodes_end() -> None:
     second.close()
 
 
-@pytest.mark.parametrize(("world", "package"), [("minigrid", "minigrid"), ("heist", "procgen")])
+@pytest.mark.parametrize("world", ["minigrid", "heist"])
 def test_other_worlds(
-    world: str, package: str, optional: Optional, achieve: Command, settings: Path, tmp_path: Path
+    world: str, optional: Optional, achieve: Command, settings: Path, tmp_path: Path
 ) -> None:
-    optional.module(package)
+    optional.world(world)
     folder = tmp_path / "run"
     command = ("train", "--config", settings, "--env", world, "--folder", folder, "--no-report", "--quiet")
     code, _, err = achieve(*command, "--total-steps", 512, "--qrdqn.learning-starts", 256)

@@ -63,7 +63,7 @@ def trained(
     request: pytest.FixtureRequest, start: Start, optional: Optional, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, Path]:
     """A world and the folder of a run in it, trained without interruption. Not to be written to."""
-    optional.module({"minigrid": "minigrid", "heist": "procgen"}[request.param])
+    optional.world(request.param)
     folder = tmp_path_factory.mktemp(request.param) / "run"
     start(request.param, folder, "--quiet").run()
     return request.param, folder

@@ -10,13 +10,11 @@ from achieve.envs import WORLDS, make_vec
 from achieve.viz.players import coloured, make_player
 from tests.conftest import Optional
 
-NEEDED = {"crafter": "crafter", "minigrid": "minigrid", "heist": "procgen"}
 
-
-@pytest.mark.parametrize("world", NEEDED)
+@pytest.mark.parametrize("world", WORLDS)
 def test_player_sees_what_the_vector_environment_shows(world: str, optional: Optional) -> None:
     """The same seed and actions: the same observations, rewards and achievements up to the episode's end."""
-    optional.module(NEEDED[world])
+    optional.world(world)
     seed = 12345
     player = make_player(EnvConfig(name=world, unlock_threshold=WORLDS[world].unlock_threshold), seed)
     envs = make_vec(world, num_envs=1, seed=[seed], threads=1)
@@ -50,7 +48,7 @@ def test_player_sees_what_the_vector_environment_shows(world: str, optional: Opt
 
 def test_last_moment_of_heist_is_of_the_episode_that_ended(optional: Optional) -> None:
     """A world that has begun the next episode must not show it as the last picture of this one."""
-    optional.module("procgen")
+    optional.world("heist")
     player = make_player(EnvConfig(name="heist", unlock_threshold=1.0), 11)
     player.reset()
     done, before = False, player.frame(576)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from tests.conftest import Optional
+
 
 @pytest.fixture(autouse=True)
-def procgen(optional):
+def procgen(optional: Optional):
     """The package, from `make heist`; skipped without it, except with CI=true."""
+    optional.world("heist")
     from achieve.envs.heist.games import import_procgen
 
-    try:
-        return import_procgen()[0]
-    except ImportError as error:
-        optional.check(False, f"Procgen ({error})")
+    return import_procgen()[0]
