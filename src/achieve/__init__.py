@@ -6,7 +6,8 @@
 `load_agent` gives a trained agent that acts. `import achieve` also registers
 `achieve/Crafter-v1` and `achieve/CrafterNoReward-v1` with Gymnasium.
 
-The names above are imported on first use, so that `import achieve` needs neither torch nor Numba.
+The names above are imported on first use, so that `import achieve` needs neither torch nor Numba. It sets
+`OMP_WAIT_POLICY=passive` unless that is set, see :mod:`achieve.openmp`.
 """
 
 import sys
@@ -15,6 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from achieve.envs import register
+from achieve.openmp import ask_to_sleep
 
 if TYPE_CHECKING:
     from achieve.agent import load_agent
@@ -54,4 +56,5 @@ class _Package(ModuleType):
 sys.modules[__name__].__class__ = _Package
 
 
+ask_to_sleep()
 register()

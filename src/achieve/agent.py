@@ -26,6 +26,8 @@ from achieve.algo.quantile import action_values, epsilon_greedy_logits
 from achieve.config import TrainConfig, from_dict, to_dict
 from achieve.errors import RunFolderError
 from achieve.nn.model import AchievementNetwork, ActorCritic, QuantileNetwork
+from achieve.nn.model import AchievementNetwork, ActorCritic, QuantileNetwork, quantile_network
+from achieve.openmp import make_sleep
 from achieve.run.checkpoint import load_checkpoint
 from achieve.run.folder import read_config
 from achieve.run.weights import load_weights, save_weights
@@ -53,6 +55,7 @@ class Agent:
         *,
         seed: int = 0,
     ) -> None:
+        make_sleep()
         self.network = network.eval()
         self.config = config
         self.image_shape = image_shape

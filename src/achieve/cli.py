@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -17,9 +16,6 @@ from achieve.errors import AchieveError
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit code."""
-    # PyTorch's CPU threads wait by spinning, which on a busy machine makes everything several times slower. Read when
-    # PyTorch is loaded, which the commands do.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments and arguments[0] in ("--version", "-V"):
         print(f"achieve {achieve.__version__}")

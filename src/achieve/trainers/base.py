@@ -22,6 +22,7 @@ from achieve.errors import CheckpointError, ConfigError
 from achieve.migration import migrate
 from achieve.nn.model import AchievementNetwork
 from achieve.nn.optim import ClippedAdam
+from achieve.openmp import make_sleep
 from achieve.run.checkpoint import Checkpoint, CheckpointWriter
 from achieve.run.folder import differences, without
 from achieve.run.seeding import Generators, stream_seed, world_seeds
@@ -46,6 +47,7 @@ class BaseTrainer:
         self.config = config
         self.check = check
         self.device = resolve_device(config.device)
+        make_sleep()
         if config.torch_threads is not None:
             torch.set_num_threads(config.torch_threads)
         self.envs = make_envs(config)
