@@ -23,6 +23,8 @@ from achieve.trainers.base import BaseTrainer, resolve_device
 from achieve.trainers.ppo import PPOTrainer
 
 Row = tuple[str, str, str]
+Tell = Callable[[str, float], None]
+"""Takes what is being measured, and the share that is done."""
 
 
 def forward_flops(network: AchievementNetwork, image_shape: tuple[int, int, int]) -> float:
@@ -70,6 +72,7 @@ def bench(
     compile: bool = True,
     precision: str = "auto",
     rollouts: int = 8,
+    tell: Tell = lambda what, share: None,
 ) -> str:
     """Measure and describe; returns Markdown.
 
@@ -84,16 +87,18 @@ def bench(
     if config.learner == "qrdqn":
         from achieve.bench_qrdqn import measure
 
-        return _table(config, measure(config, where, rollouts), where)
-    return _table(config, _measure_ppo(config, where, rollouts), where)
+        return _table(config, measure(config, where, rollouts, tell), where)
+    return _table(config, _measure_ppo(config, where, rollouts, tell), where)
 
 
-def _measure_ppo(config: TrainConfig, where: torch.device, rollouts: int) -> list[Row]:
+def _measure_ppo(config: TrainConfig, where: torch.device, rollouts: int, tell: Tell) -> list[Row]:
+    tell("starting", 0.0)
     began = time.perf_counter()
     trainer = PPOTrainer(config)
     played_by = _load_pretrained(trainer)
     trainer.collector.start()
     started = time.perf_counter() - began
+    tell("warming up", 0.0)
     first = time.perf_counter()
     _rollout(trainer)
     _update(trainer)
@@ -105,12 +110,14 @@ def _measure_ppo(config: TrainConfig, where: torch.device, rollouts: int) -> lis
     updates = 0
     capture = 0.0
     wanted = max(rollouts, config.rollouts_per_phase)
-    for _ in range(wanted):
+    for done in range(wanted):
+        tell("measuring rollouts and updates", done / wanted)
         acting.append(clock(lambda: _rollout(trainer), where))
         learning.append(clock(lambda: _update(trainer), where))
         if not trainer.buffer.full:
             continue
         if trainer.distiller is not None:
+            tell("measuring distillation", done / wanted)
             trainer.distiller.set_epochs(1)
             capture = clock(lambda: _distill(trainer), where)
             start = time.perf_counter()

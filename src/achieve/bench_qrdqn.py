@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import torch
 
-from achieve.bench import Row, clock, environment_rate, forward_flops, peak_flops
+from achieve.bench import Row, Tell, clock, environment_rate, forward_flops, peak_flops
 from achieve.config import TrainConfig
 from achieve.trainers.qrdqn import QRDQNTrainer
 
@@ -16,21 +17,32 @@ BLOCK = 50
 """Rows measured at once."""
 
 
-def measure(config: TrainConfig, where: torch.device, blocks: int) -> list[Row]:
+def measure(
+    config: TrainConfig, where: torch.device, blocks: int, tell: Tell = lambda what, share: None
+) -> list[Row]:
     """Rows of the table: each part, and what a whole run would take by them.
 
     Learning starts as soon as there is anything to draw. Episodes are those of an untrained agent; what distillation
     costs is counted by the step, since that is what a run has a known number of.
     """
+    tell("starting", 0.0)
     began = time.perf_counter()
     trainer = QRDQNTrainer(replace(config, qrdqn=replace(config.qrdqn, learning_starts=0)))
     trainer.start()
     started = time.perf_counter() - began
     environment = environment_rate(trainer, trainer.explorer.observation.numpy())
     warmed = clock(lambda: trainer.interact(BLOCK), where)
-    acting = [clock(lambda: _act(trainer), where) for _ in range(blocks)]
-    both = [clock(lambda: trainer.interact(BLOCK), where) for _ in range(blocks)]
-    updates = [clock(lambda: _learn(trainer), where) for _ in range(blocks)]
+
+    def several(what: str, work: Callable[[], object]) -> list[float]:
+        seconds = []
+        for done in range(blocks):
+            tell(f"measuring {what}", done / blocks)
+            seconds.append(clock(work, where))
+        return seconds
+
+    acting = several("acting", lambda: _act(trainer))
+    both = several("acting and learning", lambda: trainer.interact(BLOCK))
+    updates = several("updates", lambda: _learn(trainer))
     act, row, update = (float(np.median(part)) / BLOCK for part in (acting, both, updates))
     steps, rows = config.env.num_envs, config.num_rollouts * config.rollout_length
     run = started + warmed + row * rows
@@ -56,6 +68,7 @@ def measure(config: TrainConfig, where: torch.device, blocks: int) -> list[Row]:
     ]
     capture = 0.0
     if trainer.distiller is not None:
+        tell("measuring distillation", 0.0)
         phase, capture, note = _distil(trainer, where)
         table.append(("distillation phase", f"{phase:.2f} s", note))
         run += capture + phase * (config.num_rollouts - config.qrdqn.learning_starts // config.rollout_steps)

@@ -240,6 +240,8 @@ class Journal:
             )
         )
         trainer.tally.add(finished)
+        for tracker in self._trackers:
+            tracker.log(trainer.step, trainer.tally.success_rates())
 
     def snapshot(self) -> None:
         """Keep the acting weights, where the config wants them kept."""

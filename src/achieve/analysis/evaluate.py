@@ -52,7 +52,12 @@ def evaluate(
 
 
 def evaluate_random(
-    config: TrainConfig, episodes: int = 100, *, seed: int = 0, patience: int = PATIENCE
+    config: TrainConfig,
+    episodes: int = 100,
+    *,
+    seed: int = 0,
+    progress: Callable[[int], None] = lambda done: None,
+    patience: int = PATIENCE,
 ) -> Episodes:
     """The same for an agent that acts at random."""
     _check_seed(seed)
@@ -61,7 +66,7 @@ def evaluate_random(
         envs: Any = make_vec(config.env.name, num_envs=1, seed=0, **config.env.arguments)
     count = envs.single_action_space.n
     envs.close()
-    return play(lambda obs, *_: rng.integers(0, count, len(obs)), config, episodes, seed, patience=patience)
+    return play(lambda obs, *_: rng.integers(0, count, len(obs)), config, episodes, seed, progress, patience)
 
 
 def play(

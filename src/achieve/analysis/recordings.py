@@ -99,13 +99,16 @@ def record(
         return _play(expert, envs, episodes, states, images, progress)
 
 
-def representations(agent: Agent, recordings: Sequence[Recording]) -> list[Tensor]:
-    """``nu`` of each episode's achievements, [k, D] each, on the CPU."""
+def representations(
+    agent: Agent, recordings: Sequence[Recording], progress: Callable[[float], None] = lambda share: None
+) -> list[Tensor]:
+    """``nu`` of each episode's achievements, [k, D] each, on the CPU. ``progress`` is told the share that is done."""
     found: list[Tensor] = []
     for episode in recordings:
         flat = episode.pairs.reshape(-1, *episode.pairs.shape[2:])
         latents = encode(agent, flat).view(len(episode.pairs), 2, agent.network.latent_size)
         found.append(achievement_representation(latents[:, 0], latents[:, 1]).cpu())
+        progress(len(found) / len(recordings))
     return found
 
 

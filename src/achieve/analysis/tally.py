@@ -70,6 +70,14 @@ class Tally:
             "episodes": self.episodes,
         }
 
+    def success_rates(self) -> dict[str, float]:
+        """Each achievement's success rate so far in percent, of which the score is made; none before an episode."""
+        return {
+            f"success_rate/{name}": 100 * int(count) / self.counted
+            for name, count in zip(self.names, self.successes, strict=True)
+            if self.counted
+        }
+
     def save(self) -> dict[str, Any]:
         """JSON state."""
         reached = {} if self.goal is None else {"reached": list(self.reached)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import tyro
@@ -29,10 +30,38 @@ ABOUT: dict[str, str] = {
 """Every command, and one line about it."""
 
 
+registry = tyro.constructors.ConstructorRegistry()
+
+
+@registry.primitive_rule
+def _whole_numbers(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[int] | None:
+    """Settings that are whole numbers may be written as people write them: 1000000, 1_000_000, 1e6."""
+    if info.type is not int:
+        return None
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="INT",
+        instance_from_str=lambda words: whole_number(words[0]),
+        is_instance=lambda value: isinstance(value, int) and not isinstance(value, bool),
+        str_from_instance=lambda value: [str(value)],
+    )
+
+
+def whole_number(text: str) -> int:
+    """`1e6` -> 1000000; a ValueError for `1.5`."""
+    with suppress(ValueError):
+        return int(text)
+    with suppress(ValueError):
+        value = float(text)
+        if value.is_integer():  # inf and nan are not
+            return int(value)
+    raise ValueError(f"{text} is not a whole number")
+
+
 def parse(kind: Any, name: str, arguments: list[str], default: Any = tyro.MISSING) -> Any:
     """Arguments as an instance of the dataclass ``kind``; help and errors name the command."""
     settings = {} if default is tyro.MISSING else {"default": default}
-    return tyro.cli(kind, prog=f"achieve {name}", args=arguments, **settings)
+    return tyro.cli(kind, prog=f"achieve {name}", args=arguments, registry=registry, **settings)
 
 
 def say(text: str) -> None:

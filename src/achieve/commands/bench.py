@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from achieve.commands import parse, say
+from achieve.commands.progress import showing
 
 
 @dataclass(frozen=True)
@@ -29,14 +30,19 @@ class BenchArguments:
 def bench_command(arguments: list[str]) -> None:
     parsed: BenchArguments = parse(BenchArguments, "bench", arguments)
     from achieve.bench import bench
+    from achieve.run.files import prepare_file
 
-    report = bench(
-        parsed.preset,
-        device=parsed.device,
-        compile=parsed.compile,
-        precision=parsed.precision,
-        rollouts=parsed.rollouts,
-    )
+    if parsed.markdown is not None:
+        prepare_file(parsed.markdown)
+    with showing() as show:
+        report = bench(
+            parsed.preset,
+            device=parsed.device,
+            compile=parsed.compile,
+            precision=parsed.precision,
+            rollouts=parsed.rollouts,
+            tell=show,
+        )
     say(report)
     if parsed.markdown is not None:
         parsed.markdown.write_text(report + "\n")

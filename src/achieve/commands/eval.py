@@ -9,6 +9,7 @@ from typing import Any
 import tyro
 
 from achieve.commands import console, parse
+from achieve.commands.progress import showing
 from achieve.envs import find_world
 from achieve.errors import ConfigError
 
@@ -35,8 +36,6 @@ def eval_command(arguments: list[str]) -> None:
     parsed: EvalArguments = parse(EvalArguments, "eval", arguments)
     if parsed.out is not None and not parsed.out.parent.is_dir():
         raise ConfigError(f"there is no folder {parsed.out.parent} to write {parsed.out.name} into")
-    from rich.progress import Progress
-
     from achieve.agent import load_agent
     from achieve.analysis.evaluate import evaluate, save_episodes
     from achieve.analysis.report import score_tables
@@ -44,14 +43,13 @@ def eval_command(arguments: list[str]) -> None:
     from achieve.train import resolve_device
 
     agent = load_agent(parsed.agent, device=str(resolve_device(parsed.device)))
-    with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("playing", total=parsed.episodes)
+    with showing() as show:
         episodes = evaluate(
             agent,
             parsed.episodes,
             seed=parsed.seed,
             greedy=parsed.greedy,
-            progress=lambda done: progress.update(task, completed=done),
+            progress=lambda done: show("playing", done / parsed.episodes),
         )
     rates = success_rates(episodes.achievements)
     world = find_world(agent.config.env.name)

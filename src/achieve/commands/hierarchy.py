@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import tyro
 from rich.table import Table
 
 from achieve.commands import console, parse, say
+from achieve.commands.progress import showing
 
 if TYPE_CHECKING:
     from achieve.analysis.hierarchy import EdgeScore, Hierarchy
@@ -43,7 +45,7 @@ def run(arguments: list[str]) -> None:
     from achieve.analysis.graphs import true_requirements
     from achieve.analysis.hierarchy import discover
     from achieve.analysis.recordings import check_same_world, record, representations
-    from achieve.commands.subjects import load_subjects, output_folder, progress_bar, write_bytes
+    from achieve.commands.subjects import load_subjects, output_folder, write_bytes
     from achieve.run.files import write_json
     from achieve.train import resolve_device
     from achieve.viz.curves import png
@@ -54,19 +56,27 @@ def run(arguments: list[str]) -> None:
     subjects = load_subjects(parsed.agents, device)
     check_same_world(expert, [(subject.name, subject.agent) for subject in subjects])
     out = output_folder(parsed.out)
-    with progress_bar("expert playing", parsed.episodes) as progress:
-        played = record(expert, episodes=parsed.episodes, images=False, seed=parsed.seed, progress=progress)
     requirements = true_requirements(expert.config.env)
-    labels = [episode.pair_labels for episode in played.episodes]
     found: list[Hierarchy] = []
     pictures: list[str] = []
-    for number, subject in enumerate(subjects):
-        nu = representations(subject.agent, played.episodes)
-        found.append(discover(nu, labels, played.names, requirements, threshold=parsed.threshold))
-        pictures.append("graph.png" if len(subjects) == 1 else f"graph-{number}.png")
-        title = f"{subject.name}: {found[-1].episodes} episodes by {parsed.expert}"
-        figure = draw_hierarchy(found[-1], requirements, played.names, title)
-        write_bytes(out / pictures[-1], png(figure))
+    with showing() as show:
+        played = record(
+            expert,
+            episodes=parsed.episodes,
+            images=False,
+            seed=parsed.seed,
+            progress=lambda done: show("expert playing", done / parsed.episodes),
+        )
+        labels = [episode.pair_labels for episode in played.episodes]
+        for number, subject in enumerate(subjects):
+            nu = representations(subject.agent, played.episodes, partial(show, f"looking with {subject.name}"))
+            show(f"clustering for {subject.name}")
+            found.append(discover(nu, labels, played.names, requirements, threshold=parsed.threshold))
+            show(f"drawing the graph of {subject.name}")
+            pictures.append("graph.png" if len(subjects) == 1 else f"graph-{number}.png")
+            title = f"{subject.name}: {found[-1].episodes} episodes by {parsed.expert}"
+            figure = draw_hierarchy(found[-1], requirements, played.names, title)
+            write_bytes(out / pictures[-1], png(figure))
     write_json(
         out / "hierarchy.json",
         {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import tyro
 from rich.table import Table
 
 from achieve.commands import console, parse, say
+from achieve.commands.progress import Show, showing
 from achieve.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -57,6 +59,8 @@ def run(arguments: list[str]) -> None:
     from achieve.run.files import write_json
     from achieve.train import resolve_device
 
+    if parsed.episodes < 1:
+        raise ConfigError(f"episodes is {parsed.episodes}; it must be 1 or more")
     device = str(resolve_device(parsed.device))
     sources = _stages(parsed.agents) if parsed.through_training else list(parsed.agents)
     subjects = load_subjects(sources, device)
@@ -64,22 +68,25 @@ def run(arguments: list[str]) -> None:
     if parsed.expert != SELF:
         expert = load_agent(parsed.expert, device=device)
         check_same_world(expert, [(subject.name, subject.agent) for subject in subjects])
-        played = _play(expert, parsed, "expert")
     out = output_folder(parsed.out)
     reports: list[Report] = []
     pictures: list[str] = []
     shown: dict[str, tuple[Matching, list[list[str]]]] = {}
-    for subject in subjects:
-        recordings = played or _play(subject.agent, parsed, subject.name)
-        nu = representations(subject.agent, recordings.episodes)
-        labels = [episode.pair_labels for episode in recordings.episodes]
-        pairs = choose_pairs([len(episode) for episode in nu], parsed.pairs, parsed.seed)
-        reports.append(judge(match_pairs(nu, labels, pairs, subject.agent.config.distill)))
-        first, second = example_pair(labels)
-        names = [[recordings.names[i] for i in labels[one]] for one in (first, second)]
-        shown[subject.name] = (match_pairs(nu, labels, [(first, second)], subject.agent.config.distill)[0], names)
-        if played is None:
-            pictures.append(_heat_maps(out / f"matching-{len(pictures)}.png", {subject.name: shown[subject.name]}))
+    with showing() as show:
+        if parsed.expert != SELF:
+            played = _play(expert, parsed, "expert", show)
+        for subject in subjects:
+            recordings = played or _play(subject.agent, parsed, subject.name, show)
+            nu = representations(subject.agent, recordings.episodes, partial(show, f"looking with {subject.name}"))
+            show(f"matching for {subject.name}")
+            labels = [episode.pair_labels for episode in recordings.episodes]
+            pairs = choose_pairs([len(episode) for episode in nu], parsed.pairs, parsed.seed)
+            reports.append(judge(match_pairs(nu, labels, pairs, subject.agent.config.distill)))
+            first, second = example_pair(labels)
+            names = [[recordings.names[i] for i in labels[one]] for one in (first, second)]
+            shown[subject.name] = (match_pairs(nu, labels, [(first, second)], subject.agent.config.distill)[0], names)
+            if played is None:
+                pictures.append(_heat_maps(out / f"matching-{len(pictures)}.png", {subject.name: shown[subject.name]}))
     if played is not None:
         pictures.append(_heat_maps(out / "matching.png", shown))
     steps = _steps(subjects) if parsed.through_training else None
@@ -109,12 +116,16 @@ def run(arguments: list[str]) -> None:
     say(f"written: {out / 'matching.json'}, " + ", ".join(str(out / picture) for picture in pictures))
 
 
-def _play(agent: Agent, parsed: Arguments, name: str) -> Recordings:
+def _play(agent: Agent, parsed: Arguments, name: str, show: Show) -> Recordings:
     from achieve.analysis.recordings import record
-    from achieve.commands.subjects import progress_bar
 
-    with progress_bar(f"{name} playing", parsed.episodes) as progress:
-        return record(agent, episodes=parsed.episodes, images=False, seed=parsed.seed, progress=progress)
+    return record(
+        agent,
+        episodes=parsed.episodes,
+        images=False,
+        seed=parsed.seed,
+        progress=lambda done: show(f"{name} playing", done / parsed.episodes),
+    )
 
 
 def _stages(sources: Sequence[str]) -> list[str]:

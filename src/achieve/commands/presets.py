@@ -19,7 +19,12 @@ class PresetArguments:
 
 def presets_command(arguments: list[str]) -> None:
     parse(PresetArguments, "presets", arguments)
+    console.print(preset_table())
+
+
+def preset_table() -> Table:
+    """Every preset, and a line about it."""
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, about in presets.DESCRIPTIONS.items():
         table.add_row(f"[bold]{name}[/]", about)
-    console.print(table)
+    return table

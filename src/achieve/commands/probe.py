@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import tyro
 from rich.table import Table
 
 from achieve.commands import console, parse, say
+from achieve.commands.progress import Show, showing
 from achieve.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -59,7 +61,7 @@ def run(arguments: list[str]) -> None:
     from achieve.analysis.probe import BINS, ProbeSettings, probe
     from achieve.analysis.published import PROBE
     from achieve.analysis.recordings import check_same_world
-    from achieve.commands.subjects import load_subjects, output_folder, progress_bar, write_bytes
+    from achieve.commands.subjects import load_subjects, output_folder, write_bytes
     from achieve.run.files import write_json
     from achieve.train import resolve_device
     from achieve.viz.curves import png
@@ -78,11 +80,12 @@ def run(arguments: list[str]) -> None:
     check_same_world(expert, [(subject.name, subject.agent) for subject in subjects])
     out = output_folder(parsed.out)
     pool = parsed.pool if parsed.pool is not None else settings.pool
-    recordings, states, splits = _play(expert, pool, settings)
     results: list[list[ProbeResult]] = []
-    for subject in subjects:
-        with progress_bar(f"probing {subject.name}", 100) as progress:
-            results.append(probe(subject.agent, states, splits, settings, progress.share))
+    with showing() as show:
+        recordings, states, splits = _play(expert, pool, settings, show)
+        for subject in subjects:
+            progress = partial(show, f"probing {subject.name}")
+            results.append(probe(subject.agent, states, splits, settings, progress))
     panels = {
         f"split by {split.name}": {
             subject.name: (found[index].histogram.tolist(), found[index].median)
@@ -120,19 +123,22 @@ def run(arguments: list[str]) -> None:
     say(f"written: {out / 'probe.json'}, {out / 'confidence.png'}")
 
 
-def _play(expert: Agent, pool: int, settings: ProbeSettings) -> tuple[Recordings, States, list[Split]]:
+def _play(expert: Agent, pool: int, settings: ProbeSettings, show: Show) -> tuple[Recordings, States, list[Split]]:
     """Episodes of `pool` states or more, and what is drawn from them.
 
     Not every state has a next achievement. Where too few have, the expert plays on; what was played is not lost.
     """
     from achieve.analysis.probe import labelled_states, make_splits
     from achieve.analysis.recordings import Recordings, record
-    from achieve.commands.subjects import progress_bar
 
     played, wanted = Recordings((), ()), pool
     for again in range(ROUNDS):
-        with progress_bar(f"expert playing{' on' if again else ''}", wanted) as progress:
-            more = record(expert, states=wanted, seed=settings.seed + again, progress=progress)
+        what, most = f"expert playing{' on' if again else ''}", wanted
+
+        def progress(done: int, what: str = what, most: int = most) -> None:
+            show(what, min(1.0, done / most))
+
+        more = record(expert, states=wanted, seed=settings.seed + again, progress=progress)
         played = Recordings((*played.episodes, *more.episodes), more.names)
         states = labelled_states(played)
         try:

@@ -1,16 +1,12 @@
-"""What the analysis commands share: agents by name, progress, and where results go."""
+"""What the analysis commands share: agents by name, and where results go."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
 from achieve.agent import PRETRAINED, Agent, load_agent
-from achieve.commands import console
 from achieve.errors import ConfigError, RunFolderError
 from achieve.run.files import atomic_file, reason
 
@@ -47,30 +43,6 @@ def _short(source: str) -> str:
     if source == PRETRAINED or not path.is_file():
         return path.name
     return path.parent.name if path.stem == "weights" else path.stem
-
-
-class Bar:
-    """A bar on the terminal."""
-
-    def __init__(self, total: int, update: Callable[[float], None]) -> None:
-        self._total, self._update = total, update
-
-    def __call__(self, done: float) -> None:
-        """So much is done."""
-        self._update(min(done, self._total))
-
-    def share(self, part: float) -> None:
-        """So much is done, of one."""
-        self(part * self._total)
-
-
-@contextmanager
-def progress_bar(what: str, total: int) -> Iterator[Bar]:
-    """A bar on the terminal, gone when the work is done."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(what, total=total)
-        yield Bar(total, lambda done: progress.update(task, completed=done))
 
 
 def output_folder(path: Path) -> Path:

@@ -13,6 +13,8 @@ import tyro
 from achieve import config as configs
 from achieve import presets
 from achieve.commands import console, parse, say
+from achieve.commands.presets import preset_table
+from achieve.commands.progress import showing
 from achieve.commands.score import _saved_config, _show_scores
 from achieve.envs import find_world
 from achieve.errors import ConfigError
@@ -20,10 +22,7 @@ from achieve.errors import ConfigError
 
 @dataclass(frozen=True)
 class TrainArguments:
-    """Train an agent, or continue a run that was stopped.
-
-    Presets: see `achieve presets`.
-    """
+    """Train an agent, or continue a run that was stopped: all settings, with the defaults of the preset."""
 
     train: Annotated[configs.TrainConfig, tyro.conf.arg(name="")]
     world: Annotated[str | None, tyro.conf.arg(name="env", metavar="WORLD")] = None
@@ -40,7 +39,34 @@ class TrainArguments:
     """No progress display."""
 
 
+HELP = """\
+usage: achieve train [--preset NAME] [OPTIONS]
+
+Train an agent, or continue a run that was stopped: the same command continues it.
+
+  --preset NAME      preset to start from, see below (ad)
+  --env WORLD        crafter, minigrid, heist, module:function, or a Gymnasium id
+  --seed N           seed of everything random (0)
+  --total-steps N    environment steps, such as 1e6 (the preset's)
+  --device NAME      auto, cpu, cuda or cuda:1 (auto)
+  --folder PATH      run folder (runs/PRESET-sSEED)
+  --config PATH      start from a saved config (a run folder or its config.json), not a preset
+  --tensorboard      also log to TensorBoard; --wandb: to Weights & Biases
+  --no-report        no curve, video and page when done
+  --quiet            no progress display
+
+Every setting of method, network and world is a flag, such as --ppo.learning-rate 1e-4:
+`achieve train --help-all` lists them, after --preset NAME with that preset's defaults.
+
+Presets:"""
+
+
 def train_command(arguments: list[str]) -> None:
+    if {"--help", "-h"} & set(arguments):
+        print(HELP)
+        console.print(preset_table())
+        return
+    arguments = ["--help" if argument == "--help-all" else argument for argument in arguments]
     source, preset = _value_of("--config", arguments), _value_of("--preset", arguments)
     if source is not None and preset is not None:
         raise ConfigError("give --config or --preset, not both: a saved config names its preset")
@@ -48,7 +74,7 @@ def train_command(arguments: list[str]) -> None:
     base = _in_world(base, _value_of("--env", arguments), _value_of("--env.name", arguments))
     default = TrainArguments(train=base)
     parsed: TrainArguments = parse(TrainArguments, "train", arguments, default)
-    from achieve.train import default_folder, resolve_device, train
+    from achieve.train import Interrupted, default_folder, resolve_device, train
 
     device = resolve_device(parsed.train.device)
     folder = parsed.folder or default_folder(parsed.train)
@@ -60,7 +86,12 @@ def train_command(arguments: list[str]) -> None:
         console.print("this machine has a GPU: [bold]achieve train --preset ad[/] trains the full agent in minutes")
     summary = train(parsed.train, folder, quiet=parsed.quiet)
     if parsed.report:
-        _report(folder, summary, find_world(parsed.train.env.name).measure)
+        try:
+            _report(folder, summary, find_world(parsed.train.env.name).measure)
+        except KeyboardInterrupt:
+            raise Interrupted(
+                f"stopped; the run in {folder} is complete, and the same command writes its report"
+            ) from None
     else:
         _show_scores([folder], None)
     say(f"run folder: {folder}")
@@ -87,8 +118,9 @@ def _in_world(base: configs.TrainConfig, world: str | None, name: str | None) ->
 def _report(folder: Path, summary: Mapping[str, Any], measure: str) -> None:
     from achieve.viz.run_page import random_baseline, write_run_page
 
-    console.print("writing the report: a random agent to compare with, the curve, a video ...")
-    baseline = random_baseline(folder)
+    with showing() as show:
+        baseline = random_baseline(folder, show)
+        page = write_run_page(folder, baseline, tell=show)
     _show_scores([folder], None)
     reached = "-" if summary["reward"] is None else f"{summary['reward']:.2f}"
     known = f"{measure} {baseline.score:.2f} %, mean return {baseline.mean_return:.2f}"
@@ -96,4 +128,4 @@ def _report(folder: Path, summary: Mapping[str, Any], measure: str) -> None:
         f"random agent: {known if math.isfinite(baseline.score) else 'not known, its episodes do not end'}; "
         f"this agent at the end: mean return {reached}"
     )
-    say(f"curve, video and page: {write_run_page(folder, baseline)}")
+    say(f"curve, video and page: {page}")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import tyro
 
-from achieve.commands import console, parse, say
+from achieve.commands import parse, say
+from achieve.commands.progress import showing
 from achieve.errors import ConfigError
 
 
@@ -40,18 +42,24 @@ def video_command(arguments: list[str]) -> None:
     if parsed.max_steps < 1:
         raise ConfigError(f"max-steps is {parsed.max_steps}; it must be 1 or more")
     from achieve.agent import load_agent
-    from achieve.viz.episode import achievement_names, best_world, episode_moments
-    from achieve.viz.video import write_video
+    from achieve.viz.episode import achievement_names, best_world, counted, episode_moments
+    from achieve.viz.video import check_video, write_video
 
     agent = load_agent(parsed.agent)
-    with console.status("playing ..."):
+    check_video(parsed.out, parsed.fps, parsed.every)
+    with showing() as show:
         played = best_world(
-            agent, parsed.best_of, seed=parsed.seed, greedy=parsed.greedy, max_steps=parsed.max_steps
+            agent,
+            parsed.best_of,
+            seed=parsed.seed,
+            greedy=parsed.greedy,
+            max_steps=parsed.max_steps,
+            progress=partial(show, "playing"),
         )
-    with console.status("drawing ..."):
+        moments = episode_moments(agent, played.seed, greedy=parsed.greedy, max_steps=parsed.max_steps)
         frames = write_video(
             parsed.out,
-            episode_moments(agent, played.seed, greedy=parsed.greedy, max_steps=parsed.max_steps),
+            counted(moments, played.steps, partial(show, "drawing")),
             parsed.fps,
             achievement_names(agent),
             every=parsed.every,

@@ -64,6 +64,19 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+def prepare_file(path: Path) -> None:
+    """Makes the folder of a file to be written, and refuses where it cannot be, before any work is spent on it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        is_folder = path.is_dir()
+    except OSError as error:
+        raise RunFolderError(f"{path} cannot be written: {reason(error)}") from error
+    if is_folder:
+        raise RunFolderError(f"{path} is a folder; name a file to write")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise RunFolderError(f"{path} cannot be written: the folder {path.parent} is read-only")
+
+
 def reason(error: OSError) -> str:
     """`No space left on device`, without the number and the path that precede and follow it."""
     return error.strerror or str(error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
@@ -15,11 +15,12 @@ from achieve.viz.video import GAME, Moment
 
 
 class Played(NamedTuple):
-    """How an episode went: its world's seed, its return, its achievements."""
+    """How an episode went: its world's seed, its return, its achievements, its length."""
 
     seed: int
     episode_return: float
     unlocked: int
+    steps: int
 
 
 def episode_moments(
@@ -48,19 +49,36 @@ def episode_moments(
 
 
 def best_world(
-    agent: Agent, tries: int, *, seed: int = 0, greedy: bool = False, max_steps: int | None = None
+    agent: Agent,
+    tries: int,
+    *,
+    max_steps: int,
+    seed: int = 0,
+    greedy: bool = False,
+    progress: Callable[[float], None] = lambda share: None,
 ) -> Played:
-    """Of so many unseen worlds, the one where the agent gets the highest return."""
+    """Of so many unseen worlds, the one where the agent gets the highest return in ``max_steps`` steps.
+
+    ``progress`` is told which share has been played.
+    """
     if tries < 1:
         raise ConfigError(f"best-of is {tries}; it must be 1 or more")
     best: Played | None = None
-    for candidate in unseen_seeds(agent.config, seed, tries, 1):
-        *_, moment = episode_moments(agent, candidate, greedy=greedy, max_steps=max_steps, draw=False)
-        played = Played(candidate, moment.episode_return, len(moment.unlocked))
+    for number, candidate in enumerate(unseen_seeds(agent.config, seed, tries, 1)):
+        for moment in episode_moments(agent, candidate, greedy=greedy, max_steps=max_steps, draw=False):
+            progress((number + moment.step / max_steps) / tries)
+        played = Played(candidate, moment.episode_return, len(moment.unlocked), moment.step)
         if best is None or played.episode_return > best.episode_return:
             best = played
     assert best is not None
     return best
+
+
+def counted(moments: Iterable[Moment], steps: int, progress: Callable[[float], None]) -> Iterator[Moment]:
+    """The same moments of an episode of so many steps; ``progress`` is told which share has been asked for."""
+    for moment in moments:
+        progress(min(1.0, moment.step / max(1, steps)))
+        yield moment
 
 
 def achievement_names(agent: Agent) -> Sequence[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +19,26 @@ from achieve.run.folder import read_config, read_summary
 from achieve.run.hardware import one_line
 from achieve.run.progress import duration
 from achieve.viz.curves import Baseline, draw_curves, png
-from achieve.viz.episode import best_world, episode_moments
+from achieve.viz.episode import best_world, counted, episode_moments
 from achieve.viz.page import Page, write_page
 from achieve.viz.video import write_video
 
 RANDOM_EPISODES = 200
-RANDOM_STEPS = 10_000
-"""Steps of each environment in which a random agent's episode must have ended, at least."""
+RANDOM_STEPS = 50_000
+"""About as many steps are spent on the random agent: fewer episodes where they are long, lest a world that steps slowly
+keeps one waiting."""
+FEWEST_EPISODES = 32
+EARLY = 100
+"""Episodes at the beginning of a run, when an agent acts almost at random: as long as the random agent's."""
+PATIENCE = 1_000
+"""Steps of each environment in which a random agent's episode must have ended, or twice the run's longest if more."""
 VIDEO_STEPS = 500
 
+Tell = Callable[[str, float | None], None]
+"""Takes what is being done, and the share of it that is done where that is known."""
 
-def random_baseline(run: Path) -> Baseline:
+
+def random_baseline(run: Path, tell: Tell = lambda what, share: None) -> Baseline:
     """The world's measure and the mean return of an agent that acts at random in the same world.
 
     Not known (nan) where episodes do not end.
@@ -37,8 +48,14 @@ def random_baseline(run: Path) -> Baseline:
     lengths = load_episodes(run).length
     if not len(lengths):
         return unknown
+    count = min(RANDOM_EPISODES, max(FEWEST_EPISODES, int(RANDOM_STEPS / lengths[:EARLY].mean())))
     try:
-        episodes = evaluate_random(config, RANDOM_EPISODES, patience=max(RANDOM_STEPS, 4 * int(lengths.max())))
+        episodes = evaluate_random(
+            config,
+            count,
+            progress=lambda done: tell("a random agent playing, to compare with", done / count),
+            patience=max(PATIENCE, 2 * int(lengths.max())),
+        )
     except ConfigError:  # at random, episodes need not end
         return unknown
     rates = success_rates(episodes.achievements)
@@ -46,24 +63,25 @@ def random_baseline(run: Path) -> Baseline:
     return Baseline("random agent", measured, float(episodes.reward.mean()))
 
 
-def write_run_page(run: Path, baseline: Baseline | None = None, *, best_of: int = 8) -> Path:
+def write_run_page(
+    run: Path, baseline: Baseline | None = None, *, best_of: int = 8, tell: Tell = lambda what, share: None
+) -> Path:
     """Write `curve.png`, `video.mp4` and `index.html` into a finished run's folder; returns the page's path."""
     saved, summary = read_config(run), read_summary(run) or {}
     config = from_dict(saved["config"])
     world = find_world(config.env.name)
-    baseline = baseline or random_baseline(run)
+    baseline = baseline or random_baseline(run, tell)
+    tell("drawing the curve", None)
     episodes = load_episodes(run)
     title = f"{config.preset}, seed {config.seed}"
     curve = png(draw_curves({title: [episodes]}, baseline, goal=world.goal))
     (run / "curve.png").write_bytes(curve)
     agent = load_agent(run)
-    played = best_world(agent, best_of, max_steps=VIDEO_STEPS)
+    played = best_world(agent, best_of, max_steps=VIDEO_STEPS, progress=partial(tell, "playing for the video"))
     video = run / "video.mp4"
-    write_video(
-        video,
-        episode_moments(agent, played.seed, max_steps=VIDEO_STEPS),
-        achievements=episodes.names,
-    )
+    moments = episode_moments(agent, played.seed, max_steps=VIDEO_STEPS)
+    moments = counted(moments, played.steps, partial(tell, "drawing the video"))
+    write_video(video, moments, achievements=episodes.names)
     page = Page(
         title=f"{world.title}: {title}",
         command=saved["starts"][0]["command"],

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from achieve.errors import AchieveError, RunFolderError
-from achieve.run.files import reason
+from achieve.run.files import prepare_file, reason
 
 GAME = 576
 PANEL = 304
@@ -71,6 +71,17 @@ def compose(moment: Moment, achievements: Sequence[str] = ()) -> Picture:
     return np.asarray(canvas)
 
 
+def check_video(path: Path, fps: int = 10, every: int = 1) -> None:
+    """Refuses a video that could not be written, before anything is played for it."""
+    if path.suffix not in (".mp4", ".gif"):
+        raise VideoError(f"the video's name is {path.name!r}; it must end in .mp4 or .gif")
+    if fps < 1:
+        raise VideoError(f"fps is {fps}; it must be 1 or more")
+    if every < 1:
+        raise VideoError(f"every is {every}; it must be 1 or more")
+    prepare_file(path)
+
+
 def write_video(
     path: Path,
     moments: Iterable[Moment],
@@ -85,12 +96,7 @@ def write_video(
     `every` keeps one moment in so many and `half` draws at half the size: for small files. A file that was there
     before is replaced when the new one is complete.
     """
-    if path.suffix not in (".mp4", ".gif"):
-        raise VideoError(f"the video's name is {path.name!r}; it must end in .mp4 or .gif")
-    if fps < 1:
-        raise VideoError(f"fps is {fps}; it must be 1 or more")
-    if every < 1:
-        raise VideoError(f"every is {every}; it must be 1 or more")
+    check_video(path, fps, every)
     pictures = (compose(moment, achievements) for moment in islice(moments, 0, None, every))
     if half:
         pictures = (_halved(picture) for picture in pictures)
@@ -99,12 +105,13 @@ def write_video(
         raise VideoError("there is no frame to make a video of")
     temporary = path.with_name(f".{path.stem}.tmp{path.suffix}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         write = _write_mp4 if path.suffix == ".mp4" else _write_gif
         count = write(temporary, chain([first], pictures), fps)
         temporary.replace(path)
     except OSError as error:
-        raise RunFolderError(f"the video {path} cannot be written: {reason(error)}") from error
+        # What ffmpeg says at length has no error number.
+        why = reason(error) if error.errno is not None else "ffmpeg failed"
+        raise RunFolderError(f"the video {path} cannot be written: {why}") from error
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
