@@ -40,7 +40,7 @@ heist: $(STAMP)
 	@tools/system-packages heist
 	@$(INSTALL_HEIST) || { echo "$(NO_HEIST)" >&2; exit 1; }
 
-# What tests can do without. They are skipped where it is missing, which pytest's last lines repeat; with CI=true they fail.
+# What tests can do without. They are skipped where it is missing, which pytest's summary says; with CI=true they fail.
 optional: $(STAMP)
 	@tools/system-packages heist browser
 	@$(INSTALL_HEIST) || echo "$(NO_HEIST)"

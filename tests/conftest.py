@@ -5,10 +5,9 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections import Counter
 from functools import cache
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 from jaxtyping import install_import_hook
@@ -86,13 +85,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
-
-
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """The last lines: how many tests were skipped for want of what, and how to get it."""
-    reports = terminalreporter.stats.get("skipped", [])
-    reasons = (report.longrepr[2] for report in reports if isinstance(report.longrepr, tuple))
-    missing = Counter(reason.partition(MISSING)[2] for reason in reasons if MISSING in reason)
-    for reason, count in missing.items():
-        tests = "1 test was" if count == 1 else f"{count} tests were"
-        terminalreporter.write_line(f"{tests} skipped, {MISSING}{reason}", yellow=True)

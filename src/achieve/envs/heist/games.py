@@ -52,8 +52,9 @@ class Games:
                 render_mode="rgb_array" if frames else None,
             )
         except OSError as error:  # the wheel relies on the system for OpenGL and GLib
+            why = str(error).partition(".  Additionally")[0]  # where else it was looked for
             raise ImportError(
-                f"Procgen's library cannot be loaded ({error}); "
+                f"Procgen's library cannot be loaded ({why}); "
                 "on Debian and Ubuntu, `apt-get install libgl1 libglib2.0-0` brings what it needs"
             ) from error
         self._buffer_size = module.MAX_STATE_SIZE
