@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections import Counter
+from collections.abc import Generator
 from functools import cache
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 from jaxtyping import install_import_hook
@@ -74,6 +76,12 @@ def optional() -> Optional:
     return Optional()
 
 
+@pytest.fixture(autouse=True)
+def no_lines_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long a command takes here, it does not say so on stderr, which many tests want to be empty."""
+    monkeypatch.setattr("achieve.commands.progress.INTERVAL", 3600.0)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests marked `gpu` say why they do not run where there is none."""
@@ -85,3 +93,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: Any) -> Generator[None, None, None]:
+    """After all else: how many tests were skipped for want of what, and how to get it."""
+    yield
+    reports = terminalreporter.stats.get("skipped", [])
+    reasons = [report.longrepr[2] for report in reports if isinstance(report.longrepr, tuple)]
+    missing = Counter(reason.partition(MISSING)[2] for reason in reasons if MISSING in reason)
+    for reason, count in missing.items():
+        tests = "1 test" if count == 1 else f"{count} tests"
+        terminalreporter.write_line(f"{tests} skipped, {MISSING}{reason}", yellow=True)

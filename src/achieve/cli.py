@@ -17,7 +17,16 @@ from achieve.errors import AchieveError
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit code."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _run(list(sys.argv[1:] if argv is None else argv))
+        sys.stdout.flush()
+    except BrokenPipeError:  # `achieve ... | head`: whoever reads has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return code
+
+
+def _run(arguments: list[str]) -> int:
     if arguments and arguments[0] in ("--version", "-V"):
         print(f"achieve {achieve.__version__}")
         return 0
@@ -25,17 +34,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _usage(arguments)
     name, rest = arguments[0], arguments[1:]
     try:
-        module = import_module(f"achieve.commands.{name}")
-        (getattr(module, "run", None) or getattr(module, f"{name}_command"))(rest)
+        import_module(f"achieve.commands.{name}").run(rest)
     except AchieveError as error:
         print(f"achieve {name}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:
         print(f"achieve {name}: {str(stop) or 'interrupted'}", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # `achieve ... | head`: whoever read has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
     return 0
 
 

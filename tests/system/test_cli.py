@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import shutil
+import subprocess
 import sys
 import typing
 from pathlib import Path
@@ -17,7 +19,9 @@ import pytest
 import achieve as package
 from achieve.analysis.episodes import load_episodes
 from achieve.config import TrainConfig, from_dict, to_dict
+from achieve.errors import ConfigError
 from achieve.presets import DESCRIPTIONS, PRESETS
+from achieve.reproduce.child import with_package
 from achieve.run.weights import file_sha256
 from tests.system.conftest import Command, Train
 from tests.system.runs import FILES, read
@@ -62,7 +66,7 @@ def test_help_of_each_command(achieve: Command, command: str) -> None:
 def flags_of(achieve: Command, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> dict[str, str]:
     """What the help says about each flag of `achieve train`, by the flag's name."""
     monkeypatch.setenv("COLUMNS", "80")  # too narrow for two columns of boxes
-    _, out, _ = achieve("train", *arguments, "--help")
+    _, out, _ = achieve("train", *arguments, "--help-all")
     lines = [line.strip("│ ") for line in out.splitlines()]  # boxes are drawn on some terminals only
     found: dict[str, list[str]] = {}
     for line in lines:
@@ -86,6 +90,35 @@ def test_every_hyperparameter_is_a_flag_with_help_and_default(
         about = re.fullmatch(r"(.+[.)]) \(default: (.*)\).*", flags[flag])
         assert about is not None, f"--{flag} ({kind}): {flags[flag]!r}"
         assert len(about.group(1).split()) >= 2, f"--{flag} is not explained: {about.group(1)!r}"
+
+
+def test_short_help_of_train_names_presets_and_flags_there_are(
+    achieve: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, out, err = achieve("train", "--preset", "quick", "--help")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert len(lines) < 50
+    assert {line.split()[0] for line in lines[lines.index("Presets:") + 1 :]} == set(PRESETS)
+    known = {*flags_of(achieve, monkeypatch), "help-all", "no-report", "wandb"}
+    named = set(re.findall(r"--([a-z][\w.-]*)", out))
+    assert named > {"preset", "env", "seed", "total-steps", "folder", "ppo.learning-rate"} and named <= known
+
+
+@pytest.mark.parametrize("text", ["2048", "2_048", "2.048e3", "2048.0"])
+def test_whole_numbers_as_people_write_them(text: str) -> None:
+    from achieve.commands import parse
+
+    flags = ["--total-steps", text, "--env.threads", "2e0", "--model.channels", "1e1", "2"]
+    config = parse(TrainConfig, "train", flags)
+    assert (config.total_steps, config.env.threads, config.model.channels) == (2048, 2, (10, 2))
+    assert all(type(value) is int for value in (config.total_steps, config.env.threads, *config.model.channels))
+
+
+@pytest.mark.parametrize("text", ["1.5", "inf", "nan", "1e400", "many"])
+def test_what_is_no_whole_number_is_refused(achieve: Command, text: str) -> None:
+    code, _, err = achieve("train", "--preset", "quick", "--total-steps", text)
+    assert code == 2 and f"{text} is not a whole number" in err
 
 
 def test_defaults_are_those_of_the_preset(
@@ -175,6 +208,27 @@ def test_report(
     assert "data:image/png;base64," in page and "data:video/mp4;base64," in page
     assert "achieve train" in page and "Collect sapling" in page
     assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("length", "games"), [(50, 200), (1000, 50), (10_000, 16)])
+def test_random_agent_plays_fewer_games_where_they_are_long(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int, games: int
+) -> None:
+    from achieve.viz import run_page
+
+    asked: list[tuple[int, int]] = []
+
+    def play(config: TrainConfig, episodes: int, *, patience: int, **_: Any) -> None:
+        asked.append((episodes, patience))
+        raise ConfigError("no episode ended")
+
+    folder = shutil.copytree(finished, tmp_path / "run")
+    lines = [json.loads(line) for line in (folder / "episodes.jsonl").read_text().splitlines()]
+    rows = [{**lines[0], "length": length, "step": length * number} for number in range(1, 1001)]
+    (folder / "episodes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    monkeypatch.setattr(run_page, "evaluate_random", play)
+    assert np.isnan(run_page.random_baseline(folder).score)
+    assert asked == [(games, max(1000, 2 * length))]
 
 
 def test_report_of_a_run_without_episodes(
@@ -270,6 +324,60 @@ def test_video(achieve: Command, finished: Path, tmp_path: Path, name: str, magi
     assert path.read_bytes() == first, "the same seed is the same video"
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("file/play.mp4", "cannot be written: "),
+        ("folder.gif", "is a folder; name a file to write"),
+        ("read-only/play.gif", "is read-only"),
+    ],
+)
+def test_video_that_cannot_be_written_is_refused_before_anything_is_played(
+    achieve: Command, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, message: str
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder.gif").mkdir()
+    (tmp_path / "read-only").mkdir()
+    # Root may write anywhere; a file system that is mounted read-only refuses root too.
+    allowed = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "read-only" and allowed(path, mode))
+    monkeypatch.setattr("achieve.viz.episode.best_world", lambda *a, **k: pytest.fail("played"))
+    code, out, err = achieve("video", finished, "--out", tmp_path / name)
+    assert (code, out) == (2, "") and message in err and len(err.splitlines()) == 1
+
+
+def test_table_that_cannot_be_written_is_refused_before_anything_is_measured(
+    achieve: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("achieve.bench.bench", lambda *a, **k: pytest.fail("measured"))
+    (tmp_path / "file").touch()
+    code, _, err = achieve("bench", "--markdown", tmp_path / "file" / "bench.md")
+    assert code == 2 and "cannot be written: " in err
+
+
+def test_stopped_report_says_that_the_run_is_complete(
+    achieve: Command, finished: Path, settings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("achieve.viz.run_page.random_baseline", stop)
+    folder = shutil.copytree(finished, tmp_path / "run")
+    code, _, err = achieve("train", "--config", settings, "--folder", folder, "--quiet")
+    complete = f"stopped; the run in {folder} is complete, and the same command writes its report"
+    assert (code, err) == (130, f"achieve train: {complete}\n")
+
+
+def test_reader_that_has_read_enough() -> None:
+    """`achieve ... | head` ends without a traceback."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "achieve", "presets"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, env=with_package(dict(os.environ)))
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
 def test_export(achieve: Command, finished: Path, tmp_path: Path) -> None:
     path = tmp_path / "small.safetensors"
     code, out, err = achieve("export", finished, path)
@@ -283,12 +391,16 @@ def test_tensorboard(train: Train, tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     folder = tmp_path / "run"
-    train(folder, "--total-steps", 512, "--tensorboard").run()
+    train(folder, "--total-steps", 512, "--tensorboard", "--env.options", "length=20").run()
     events = EventAccumulator(str(folder / "tensorboard"))
     events.Reload()
     drawn = set(events.Tags()["scalars"])
     assert drawn >= {"ppo/policy_loss", "ppo/entropy", "ppo/rollout_steps_per_second", "ppo/host_gib"}
     assert [e.step for e in events.Scalars("ppo/entropy")] == [256, 512]
+    expected = read(folder / "summary.json")["success_rates"]
+    rates = {name: events.Scalars(f"success_rate/{name}")[-1] for name in expected}
+    assert len(rates) == 22 and {rate.step for rate in rates.values()} == {512}
+    assert {name: rate.value for name, rate in rates.items()} == pytest.approx(expected, abs=1e-3)
 
 
 def test_scores_of_two_layouts_are_not_averaged(achieve: Command, finished: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The subcommands, a file each: ``achieve NAME`` is ``achieve.commands.NAME``."""
+"""The subcommands, a file each: ``achieve NAME`` calls ``achieve.commands.NAME.run(arguments)``."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class BenchArguments:
     """Also write the table there."""
 
 
-def bench_command(arguments: list[str]) -> None:
+def run(arguments: list[str]) -> None:
     parsed: BenchArguments = parse(BenchArguments, "bench", arguments)
     from achieve.bench import bench
     from achieve.run.files import prepare_file

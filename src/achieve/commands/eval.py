@@ -32,7 +32,7 @@ class EvalArguments:
     """Also write the episodes there, as JSON lines."""
 
 
-def eval_command(arguments: list[str]) -> None:
+def run(arguments: list[str]) -> None:
     parsed: EvalArguments = parse(EvalArguments, "eval", arguments)
     if parsed.out is not None and not parsed.out.parent.is_dir():
         raise ConfigError(f"there is no folder {parsed.out.parent} to write {parsed.out.name} into")

@@ -20,7 +20,7 @@ class ExportArguments:
     """File to write, .safetensors."""
 
 
-def export_command(arguments: list[str]) -> None:
+def run(arguments: list[str]) -> None:
     parsed: ExportArguments = parse(ExportArguments, "export", arguments)
     from achieve.agent import export_agent
 

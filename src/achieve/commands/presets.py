@@ -17,7 +17,7 @@ class PresetArguments:
     _: None = field(default=None, init=False)
 
 
-def presets_command(arguments: list[str]) -> None:
+def run(arguments: list[str]) -> None:
     parse(PresetArguments, "presets", arguments)
     console.print(preset_table())
 

@@ -49,7 +49,7 @@ class _Bar(Show):
 
 
 @contextmanager
-def showing(console: Console | None = None, interval: float = INTERVAL) -> Iterator[Show]:
+def showing(console: Console | None = None, interval: float | None = None) -> Iterator[Show]:
     """Within the block, show what the work says of itself. On stderr, so that results can be piped."""
     console = console or Console(stderr=True, highlight=False)
     if console.is_terminal:
@@ -60,7 +60,7 @@ def showing(console: Console | None = None, interval: float = INTERVAL) -> Itera
     show, over = Show(), threading.Event()
 
     def tell() -> None:
-        while not over.wait(interval):
+        while not over.wait(INTERVAL if interval is None else interval):
             console.print(show.line(), markup=False, soft_wrap=True)
 
     teller = threading.Thread(target=tell, daemon=True)

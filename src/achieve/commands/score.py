@@ -25,7 +25,7 @@ class ScoreArguments:
     """Read the figures at this many environment steps; by default at the run's `score_steps`."""
 
 
-def score_command(arguments: list[str]) -> None:
+def run(arguments: list[str]) -> None:
     parsed: ScoreArguments = parse(ScoreArguments, "score", arguments)
     if not parsed.runs:
         raise ConfigError("name at least one run folder")

@@ -61,7 +61,7 @@ Every setting of method, network and world is a flag, such as --ppo.learning-rat
 Presets:"""
 
 
-def train_command(arguments: list[str]) -> None:
+def run(arguments: list[str]) -> None:
     if {"--help", "-h"} & set(arguments):
         print(HELP)
         console.print(preset_table())

@@ -37,7 +37,7 @@ class VideoArguments:
     """Draw at half the size, for a smaller file."""
 
 
-def video_command(arguments: list[str]) -> None:
+def run(arguments: list[str]) -> None:
     parsed: VideoArguments = parse(VideoArguments, "video", arguments)
     if parsed.max_steps < 1:
         raise ConfigError(f"max-steps is {parsed.max_steps}; it must be 1 or more")

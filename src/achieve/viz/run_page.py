@@ -25,9 +25,9 @@ from achieve.viz.video import write_video
 
 RANDOM_EPISODES = 200
 RANDOM_STEPS = 50_000
-"""About as many steps are spent on the random agent: fewer episodes where they are long, lest a world that steps slowly
-keeps one waiting."""
-FEWEST_EPISODES = 32
+"""About as many steps are spent on the random agent, and at most a quarter of the run's own: fewer episodes where they
+are long, lest a world that steps slowly keeps one waiting for longer than the training took."""
+FEWEST_EPISODES = 16
 EARLY = 100
 """Episodes at the beginning of a run, when an agent acts almost at random: as long as the random agent's."""
 PATIENCE = 1_000
@@ -48,7 +48,8 @@ def random_baseline(run: Path, tell: Tell = lambda what, share: None) -> Baselin
     lengths = load_episodes(run).length
     if not len(lengths):
         return unknown
-    count = min(RANDOM_EPISODES, max(FEWEST_EPISODES, int(RANDOM_STEPS / lengths[:EARLY].mean())))
+    steps = min(RANDOM_STEPS, int(lengths.sum()) // 4)
+    count = min(RANDOM_EPISODES, max(FEWEST_EPISODES, int(steps / lengths[:EARLY].mean())))
     try:
         episodes = evaluate_random(
             config,
