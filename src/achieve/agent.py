@@ -26,7 +26,6 @@ from achieve.algo.quantile import action_values, epsilon_greedy_logits
 from achieve.config import TrainConfig, from_dict, to_dict
 from achieve.errors import RunFolderError
 from achieve.nn.model import AchievementNetwork, ActorCritic, QuantileNetwork
-from achieve.nn.model import AchievementNetwork, ActorCritic, QuantileNetwork, quantile_network
 from achieve.openmp import make_sleep
 from achieve.run.checkpoint import load_checkpoint
 from achieve.run.folder import read_config
