@@ -14,7 +14,7 @@ import numpy as np
 
 from .data import ITEMS
 from .daylight import daylight_table
-from .program import Program, original
+from .program import Program, find_rules
 from .render import EASEL
 from .runner import RENDER, RESET, STEP
 from .simplex import MAX_CORNERS
@@ -178,7 +178,7 @@ class Batch:
         config: Config,
         num_envs: int,
         *,
-        rules: Program | None,
+        rules: Program | str | None,
         autoreset: bool,
         semantic: bool = False,
         final_obs: bool = False,
@@ -187,7 +187,7 @@ class Batch:
         self.num_envs = num_envs
         # Two threads in one world could leave it in a state that compiled code cannot survive.
         self.lock = threading.RLock()
-        self.program = original() if rules is None else rules
+        self.program = find_rules(rules)
         self._advance = self.program.advance
         self.worlds: Worlds = allocate(num_envs, config.area)
         self.terrain = make_terrain(self.program, config.area)
