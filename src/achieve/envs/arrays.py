@@ -37,6 +37,11 @@ class FinishedEpisodes(NamedTuple):
     achievements: np.ndarray  # int64[k, achievements]: how often each was done
 
 
+def short(value: Any) -> str:
+    """A value as an error names it: on one line, and not longer than a sentence bears."""
+    return " ".join(reprlib.repr(value).split())
+
+
 def sub_seeds(seed: Any, num_envs: int, *, negative: bool = False) -> list[int]:
     """A seed for each environment: given (also below zero if ``negative``), or spread from one number."""
     several = (isinstance(seed, np.ndarray) and seed.ndim > 0) or isinstance(seed, Sequence)
@@ -53,9 +58,9 @@ def check_seed(seed: Any, *, negative: bool = False) -> int:
     try:
         number = operator.index(seed)
     except TypeError:
-        raise TypeError(f"a seed must be a whole number, got {reprlib.repr(seed)}") from None
+        raise TypeError(f"a seed must be a whole number, got {short(seed)}") from None
     if number < 0 and not negative:
-        raise ValueError(f"a seed must not be negative, got {reprlib.repr(number)}")
+        raise ValueError(f"a seed must not be negative, got {short(number)}")
     if number.bit_length() > 1024:
         raise ValueError("a seed must have at most 1024 bits")
     return number
@@ -90,7 +95,7 @@ def check_actions(actions: Any, num_envs: int, num_actions: int) -> np.ndarray:
     if array.shape != (num_envs,) or array.dtype.kind not in "iu":
         raise ValueError(
             f"actions must be {num_envs} whole numbers, shape ({num_envs},), "
-            f"got {array.dtype} of shape {array.shape}: {reprlib.repr(actions)}"
+            f"got {array.dtype} of shape {array.shape}: {short(actions)}"
         )
     wrong = (array < 0) | (array >= num_actions)
     if wrong.any():

@@ -32,7 +32,8 @@ def import_named(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name + ".").startswith(error.name + "."):
             raise UnfitError(f"Python does not find its module: {error}") from None
-        raise failed(f"importing {module_name} failed", error) from error  # it is there, but not something that it imports
+        # The module is there, but not something that it imports.
+        raise failed(f"importing {module_name} failed", error) from error
     except (Exception, SystemExit) as error:
         raise failed(f"importing {module_name} failed", error) from error
     for part in rest.split("."):

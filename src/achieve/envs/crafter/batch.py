@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays import short
 from .data import ITEMS
 from .daylight import daylight_table
 from .program import Program, find_rules
@@ -35,7 +36,7 @@ def pair(name: str, value: Any) -> tuple[int, int]:
         values = tuple(value) if hasattr(value, "__len__") else (value, value)
         first, second = (operator.index(v) for v in values)
     except (TypeError, ValueError):
-        raise ValueError(f"{name} must be one or two whole numbers, got {value!r}") from None
+        raise ValueError(f"{name} must be one or two whole numbers, got {short(value)}") from None
     return first, second
 
 
@@ -71,6 +72,8 @@ class Config:
             raise ValueError(
                 f"length must be a number of steps or None for no limit, got {length!r}"
             ) from None
+        if isinstance(reward, str):
+            raise ValueError(f"reward must be true or false, got {reward!r}")
         return cls(area, view, size, bool(reward), max(-1, min(limit, 2**62)))
 
     @property

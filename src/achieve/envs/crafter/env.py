@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import reprlib
 from typing import Any
 
 import gymnasium
@@ -24,9 +23,9 @@ def check_action(action: Any) -> int:
     try:
         number = operator.index(action)
     except TypeError:
-        raise TypeError(f"an action is {_ACTION}, got {reprlib.repr(action)}") from None
+        raise TypeError(f"an action is {_ACTION}, got {arrays.short(action)}") from None
     if not 0 <= number < len(ACTIONS):
-        raise ValueError(f"an action is {_ACTION}, got {reprlib.repr(action)}")
+        raise ValueError(f"an action is {_ACTION}, got {arrays.short(action)}")
     return number
 
 

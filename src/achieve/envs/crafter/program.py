@@ -18,6 +18,7 @@ from typing import Any
 import numba
 import numpy as np
 
+from ..arrays import short
 from ..names import UnfitError, import_named
 from . import cache
 
@@ -267,5 +268,5 @@ def find_rules(rules: Program | str | None) -> Program:
             module, _, name = rules.partition(":")
             raise ValueError(f"rules={rules} cannot be used: the module {module} has no {name!r}")
     if not isinstance(found, Program):
-        raise TypeError(f"rules={rules!r} is a {type(found).__name__}; achieve.envs.crafter.mod makes what is needed")
+        raise ValueError(f"rules={short(rules)} is a {type(found).__name__}; achieve.envs.crafter.mod makes what is needed")
     return found

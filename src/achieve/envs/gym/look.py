@@ -47,20 +47,20 @@ class Look:
             raise ValueError(f"image_key must be a key of the observation, got {self.image_key!r}")
         sides = self.resize if isinstance(self.resize, list | tuple) else (self.resize, self.resize)
         if self.resize is not None:
-            if len(sides) != 2 or not all(_whole(side, MIN_SIDE, MAX_SIDE) for side in sides):
+            if len(sides) != 2 or not all(is_whole(side, MIN_SIDE, MAX_SIDE) for side in sides):
                 raise ValueError(
                     f"resize must be a whole number from {MIN_SIDE} to {MAX_SIDE}, or height and width as two of them, "
                     f"got {self.resize!r}"
                 )
             object.__setattr__(self, "resize", tuple(sides))
-        if not _whole(self.frame_stack, 1, 64):
+        if not is_whole(self.frame_stack, 1, 64):
             raise ValueError(f"frame_stack must be a whole number from 1 to 64, got {self.frame_stack!r}")
 
     def wrap(self, env: Any) -> Any:
         """The environment with images for observations, where the options and its space allow it."""
         if not isinstance(env, gymnasium.Env):
             if self != Look():
-                raise UnfitError(f"it is a {type(env).__name__}; only a gymnasium.Env can be shown otherwise than it is")
+                raise UnfitError(f"it is a {type(env).__name__}; these options need a gymnasium.Env")
             return env
         if self.pixels:
             if env.render_mode != "rgb_array":
@@ -137,7 +137,7 @@ def image_shape(space: Any) -> tuple[int, int, int]:
     return height, width, channels
 
 
-def _whole(value: Any, least: int, most: int) -> bool:
+def is_whole(value: Any, least: int, most: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 

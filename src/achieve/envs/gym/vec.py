@@ -13,7 +13,7 @@ from ..base import Step, WorldVecEnv
 from ..names import UnfitError, WorkerError
 from .crew import Crew, InProcess, Workers
 from .group import Job, Report
-from .look import Look
+from .look import Look, is_whole
 from .world import examine
 
 
@@ -72,8 +72,8 @@ class GymVecEnv(WorldVecEnv):
             not isinstance(unlock_threshold, int | float) or not math.isfinite(unlock_threshold)
         ):
             raise ValueError(f"unlock_threshold must be a number, got {unlock_threshold!r}")
-        if isinstance(max_achievements, bool) or not isinstance(max_achievements, int) or max_achievements < 1:
-            raise ValueError(f"max_achievements must be a whole number from 1, got {max_achievements!r}")
+        if not is_whole(max_achievements, 1, 1000):
+            raise ValueError(f"max_achievements must be a whole number from 1 to 1000, got {max_achievements!r}")
         look = Look(pixels, image_key, rescale, grayscale, resize, frame_stack)  # type: ignore[arg-type]
         self.threads = arrays.choose_threads(threads, self.num_envs, envs_each=4)
         self._id = id
