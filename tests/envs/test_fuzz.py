@@ -23,9 +23,9 @@ WORLDS: dict[str, tuple[dict[str, Any], int]] = {
 }
 DTYPES = ("i1", "u1", "i4", "i8", "u8", "f2", "f8", "?", "c8", "O", "U3", "S2", "M8[s]", "m8[s]", ">i4", [("a", "i4")])
 ODD = (
-    None, True, 0, 1, -1, 16, 17, 255, 2**31, 2**63 - 1, -(2**63), 2**70, 10**5000, 1.5, float("nan"), 1j, "a", b"b", (),
-    [], {}, {1}, object(), np.float64(2), np.int8(3), np.bool_(True), np.array(2), np.array([3]), np.ma.masked, range(3),
-    slice(1), ..., type, memoryview(b"abc"), bytearray(3),
+    None, True, 0, 1, -1, 16, 17, 255, 2**31, 2**63 - 1, -(2**63), 2**70, 10**5000, 1.5, float("nan"), 1j, "a", b"b",
+    (), [], {}, {1}, object(), np.float64(2), np.int8(3), np.bool_(True), np.array(2), np.array([3]), np.ma.masked,
+    range(3), slice(1), ..., type, memoryview(b"abc"), bytearray(3),
 )  # fmt: skip
 
 

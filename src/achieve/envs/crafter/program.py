@@ -268,5 +268,6 @@ def find_rules(rules: Program | str | None) -> Program:
             module, _, name = rules.partition(":")
             raise ValueError(f"rules={rules} cannot be used: the module {module} has no {name!r}")
     if not isinstance(found, Program):
-        raise ValueError(f"rules={short(rules)} is a {type(found).__name__}; achieve.envs.crafter.mod makes what is needed")
+        kind = type(found).__name__
+        raise ValueError(f"rules={short(rules)} is a {kind}; achieve.envs.crafter.mod makes what is needed")
     return found
