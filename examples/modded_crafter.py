@@ -1,6 +1,7 @@
 """A changed Crafter that runs as fast as the original: cowardly zombies and quick plants.
 
-Run it with ``python examples/modded_crafter.py``; the first run compiles the changed game.
+Run it with ``python examples/modded_crafter.py``; the first run compiles the changed game. To train on it:
+``achieve train --preset quick --env.options rules=examples.modded_crafter:RULES``.
 """
 
 from __future__ import annotations

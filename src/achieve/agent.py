@@ -135,7 +135,7 @@ class Agent:
                 phi,
                 zeros if reward is None else reward,
                 (zeros if done is None else done) > 0,
-                self.config.env.unlock_threshold,
+                self.config.env.threshold,
             )
         self._latent = phi
 

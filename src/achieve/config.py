@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from achieve.envs.worlds import KNOWN, find_world, is_known
+from achieve.envs.worlds import find_world, is_known, unknown
 from achieve.errors import ConfigError
 from achieve.migration import migrate
 from achieve.settings import build, plain
@@ -31,10 +31,16 @@ class EnvConfig:
     """Environments stepped side by side."""
     threads: int | None = None
     """Threads that step the environments; by default chosen from their number."""
-    unlock_threshold: float = 0.15
+    unlock_threshold: float | None = None
     """A reward above this means an achievement was unlocked; by default the world's own."""
     options: tuple[str, ...] = ()
-    """Settings of the world's own, each as name=value: `depth=3 branching=2` for minigrid."""
+    """Settings of the world's own, each as name=value: `depth=3 branching=2` for minigrid, `rules=my_rules:RULES` for
+    crafter, `resize=64 frame_stack=4` for a Gymnasium environment."""
+
+    @property
+    def threshold(self) -> float:
+        """The unlock threshold in force: as given, or the world's own."""
+        return find_world(self.name).unlock_threshold if self.unlock_threshold is None else self.unlock_threshold
 
     @property
     def own_settings(self) -> dict[str, Any]:
@@ -44,7 +50,7 @@ class EnvConfig:
     @property
     def arguments(self) -> dict[str, Any]:
         """What a vector environment of this world is made with, besides its number, seeds and threads."""
-        told = {"unlock_threshold": self.unlock_threshold} if find_world(self.name).by_reward else {}
+        told = {"unlock_threshold": self.threshold} if find_world(self.name).by_reward else {}
         return {**told, **self.own_settings}
 
 
@@ -293,11 +299,10 @@ def _read_option(option: str) -> tuple[str, Any]:
 def with_world(config: TrainConfig, name: str) -> TrainConfig:
     """The same run in another world, with what that world counts as an unlock and none of the old one's options."""
     if not is_known(name):
-        raise ConfigError(f"there is no world named {name!r}; known are: {KNOWN}")
+        raise ConfigError(unknown(name))
     if name == config.env.name:
         return config
-    env = replace(config.env, name=name, unlock_threshold=find_world(name).unlock_threshold, options=())
-    return replace(config, env=env)
+    return replace(config, env=replace(config.env, name=name, unlock_threshold=None, options=()))
 
 
 def validate(config: TrainConfig) -> None:
@@ -340,7 +345,7 @@ def validate(config: TrainConfig) -> None:
     not_negative(
         seed=config.seed,
         snapshots=config.snapshots,
-        env__unlock_threshold=config.env.unlock_threshold,
+        env__unlock_threshold=config.env.threshold,
         ppo__clip_coef=ppo.clip_coef,
         ppo__vf_coef=ppo.vf_coef,
         ppo__ent_coef=ppo.ent_coef,
@@ -428,6 +433,7 @@ def to_dict(config: TrainConfig) -> dict[str, Any]:
     tree = typing.cast(dict[str, Any], plain(dataclasses.asdict(config)))
     for name in _OF_QRDQN if config.learner == "ppo" else _OF_PPO:
         del tree[name]
+    tree["env"]["unlock_threshold"] = config.env.threshold
     # So that a config from before these settings still is the same config.
     if not config.env.options:
         del tree["env"]["options"]
@@ -441,5 +447,7 @@ def to_dict(config: TrainConfig) -> dict[str, Any]:
 def from_dict(data: Mapping[str, Any]) -> TrainConfig:
     """The inverse of :func:`to_dict`; unknown names and wrong types are refused by name."""
     config = typing.cast(TrainConfig, build(TrainConfig, migrate(data) if isinstance(data, Mapping) else data))
+    if config.env.unlock_threshold == find_world(config.env.name).unlock_threshold:
+        config = replace(config, env=replace(config.env, unlock_threshold=None))
     validate(config)
     return config

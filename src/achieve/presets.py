@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from achieve.config import DistillConfig, EnvConfig, ModelConfig, PPOConfig, QRDQNConfig, TrainConfig
-from achieve.envs.worlds import find_world
 from achieve.errors import ConfigError
 
 _SMALL = ModelConfig(channels=(16, 32, 32), hidden_size=256)
@@ -16,8 +15,8 @@ _NO_MEMORY = ModelConfig(memory=False)
 # MiniGrid has those of Crafter. In Heist an episode shows one maze for up to 1,000 steps, so an agent sees few, and
 # easily overfits to those it is in (docs/environments.md has the measurements). Rollout length and smoothing are those
 # of Procgen's own training code; the many environments, the single epoch and the discount are ours.
-_MINIGRID = EnvConfig(name="minigrid", unlock_threshold=find_world("minigrid").unlock_threshold)
-_HEIST = EnvConfig(name="heist", num_envs=256, unlock_threshold=find_world("heist").unlock_threshold)
+_MINIGRID = EnvConfig(name="minigrid")
+_HEIST = EnvConfig(name="heist", num_envs=256)
 _PROCGEN = PPOConfig(rollout_length=256, num_epochs=1, num_minibatches=32, gamma=0.99, gae_lambda=0.95)
 _MILLION = TrainConfig(total_steps=1_000_000, learner="qrdqn")
 _VALUES = ModelConfig(memory=False, normalize_value=False)

@@ -152,7 +152,7 @@ def train(
         summary = _finish(trainer, run, neighbours)
         trainer.tidy_up()
         if progress is not None and summary["episodes"] and not any(summary["success_rates"].values()):
-            why = f": no reward was above {config.env.unlock_threshold:g} (--env.unlock-threshold)"
+            why = f": no reward was above {config.env.threshold:g} (--env.unlock-threshold)"
             progress.say(f"no achievement was unlocked in this run{why if trainer.world.by_reward else ''}")
         return summary
 

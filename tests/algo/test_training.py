@@ -90,7 +90,7 @@ def test_the_published_numbers() -> None:
     assert (distill.policy_reg, distill.value_reg) == ("new-old", "returns")
     assert (distill.learning_rate, distill.max_grad_norm) == (3e-4, 0.5)
     assert distill.order == "matching-first"
-    assert config.env.unlock_threshold == 0.15
+    assert config.env.threshold == 0.15
     model = config.model
     assert (model.channels, model.dense_size, model.hidden_size) == ((64, 128, 128), 256, 1024)
     assert (model.norm, model.normalize_value, model.memory, model.film) == (

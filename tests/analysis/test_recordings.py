@@ -109,4 +109,4 @@ def test_an_expert_that_unlocks_nothing_is_refused() -> None:
     config = TrainConfig(model=MODEL, env=EnvConfig(threads=1, options=("length=1",), unlock_threshold=50.0))
     with pytest.raises(ConfigError, match="unlocked nothing in 3 episodes"):
         record(small_agent(0, config), episodes=3)
-    assert CRAFTER.env.unlock_threshold < 1
+    assert CRAFTER.env.threshold < 1

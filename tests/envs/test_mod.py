@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from pathlib import Path
 
@@ -50,3 +51,59 @@ def test_a_changed_world_is_changed_in_play():
     plain = make_vec("crafter", num_envs=2, seed=0, infos="all")
     with pytest.raises(StateError, match="rules"):
         plain.load_state(state)
+
+
+NAMED = "tests.envs.rules"
+
+
+def test_rules_named_by_their_module_are_the_option_of_the_world():
+    vec = make_vec("crafter", num_envs=2, seed=0, rules=f"{NAMED}:RULES")
+    same = make_vec("crafter", num_envs=2, seed=5, rules=importlib.import_module(NAMED).RULES)
+    vec.reset()
+    same.load_state(vec.save_state())
+    assert same.save_state() == vec.save_state()
+
+
+@pytest.mark.parametrize("rules", [None, f"{NAMED}:OTHERS"])
+def test_a_state_is_refused_under_other_rules(rules):
+    """Also under rules of the same name."""
+    vec, other = (make_vec("crafter", num_envs=2, seed=0, rules=r) for r in (f"{NAMED}:RULES", rules))
+    vec.reset()
+    before = other.save_state()
+    with pytest.raises(StateError, match=r"another environment: rules 'ripe at once \(\w+\)' \(here "):
+        other.load_state(vec.save_state())
+    assert other.save_state() == before
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        ("no_such_module:RULES", "rules=no_such_module:RULES cannot be used: Python does not find its module"),
+        (f"{NAMED}:MISSING", f"the module {NAMED} has no 'MISSING'"),
+        (f"{NAMED}:NUMBER", "is a int; achieve.envs.crafter.mod makes what is needed"),
+        ("RULES", "give module:NAME"),
+        (7, "rules=7 is a int"),
+    ],
+)
+def test_rules_that_are_none_are_refused(rules, said):
+    with pytest.raises(ValueError, match=said):
+        make_vec("crafter", num_envs=1, rules=rules)
+
+
+def test_the_fingerprint_tells_changes_apart_and_nothing_else():
+    def rule(world: World) -> None:
+        world.hunger = 1.0
+
+    def same(world: World) -> None:
+        world.hunger = 1.0
+
+    def other(world: World) -> None:
+        world.hunger = 2.0
+
+    one, two, three = (mod("a", balance=f).changes_fingerprint for f in (rule, same, other))
+    assert one == two != three
+    free = 3
+    with pytest.raises(TypeError, match="uses free of the function around it"):
+        mod("a", balance=lambda world: free)
+    with pytest.raises(TypeError, match="RIPE_AFTER needs a number"):
+        mod("a", RIPE_AFTER=[1])

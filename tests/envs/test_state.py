@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from achieve.envs import make_vec
+from achieve.envs import arrays, make_vec
 from achieve.envs.crafter import CrafterEnv, StateError
 from achieve.envs.crafter import snapshot as snapshot_module
 from achieve.envs.crafter.state import OBJECT, WORLD
@@ -46,7 +46,7 @@ def test_a_state_works_in_another_process(tmp_path):
     script = """
 import sys
 import numpy as np
-from achieve.envs import make_vec
+from achieve.envs import arrays, make_vec
 vec = make_vec("crafter", num_envs=3, seed=8, threads=1)
 vec.load_state(open(sys.argv[1], "rb").read())
 for actions in np.load(sys.argv[2]):
@@ -149,15 +149,15 @@ def test_states_of_other_environments_are_refused(arguments, named):
 
 def forge(data: bytes, edit) -> bytes:
     """A state with other contents and a checksum that fits."""
-    _, _, header = snapshot_module._PREFIX.unpack_from(data)
-    start = snapshot_module._PREFIX.size + header + snapshot_module._BLOCK.size
-    body = bytearray(data[: -snapshot_module._DIGEST])
+    _, _, header = arrays._PREFIX.unpack_from(data)
+    start = arrays._PREFIX.size + header + snapshot_module._BLOCK.size
+    body = bytearray(data[: -arrays._DIGEST])
     world = np.frombuffer(body, WORLD, 1, start)
     objects = np.frombuffer(body, OBJECT, int(world["num_objects"][0]), start + WORLD.itemsize)
     cells = np.frombuffer(body, np.uint8, 4096, start + WORLD.itemsize + objects.nbytes)
     edit(world[0], objects, cells)
     body = bytes(body)
-    digest = hashlib.blake2b(body, digest_size=snapshot_module._DIGEST).digest()
+    digest = hashlib.blake2b(body, digest_size=arrays._DIGEST).digest()
     return body + digest
 
 

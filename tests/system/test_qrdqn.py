@@ -261,7 +261,7 @@ def test_distillation_makes_the_memories_of_the_replay_anew() -> None:
     assert len(trainer.replay.unlocks()[0])
     trainer.distil()
     replay, num_envs = trainer.replay, trainer.config.env.num_envs
-    threshold, changed = np.float32(trainer.config.env.unlock_threshold), 0
+    threshold, changed = np.float32(trainer.config.env.threshold), 0
     with torch.no_grad():
         for column in range(num_envs):
             memory = None  # not known before an episode or an unlock has begun within the ring

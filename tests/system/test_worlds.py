@@ -47,14 +47,14 @@ def resolved(achieve: Command, monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.parametrize("flags", [("--env", "minigrid"), ("--env=minigrid",), ("--env.name", "minigrid")])
 def test_world_brings_its_threshold(resolved: Any, flags: tuple[str, ...]) -> None:
     config, folder = resolved("--preset", "quick", *flags)
-    assert (config.env.name, config.env.unlock_threshold) == ("minigrid", 0.5)
+    assert (config.env.name, config.env.threshold) == ("minigrid", 0.5)
     assert config.env.num_envs == get_preset("quick").env.num_envs, "the rest is the preset's"
     assert folder == Path("runs/quick-minigrid-s0")
 
 
 def test_threshold_that_is_given_stays(resolved: Any) -> None:
     config, _ = resolved("--env", "heist", "--env.unlock-threshold", "5")
-    assert (config.env.name, config.env.unlock_threshold) == ("heist", 5.0)
+    assert (config.env.name, config.env.threshold) == ("heist", 5.0)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_threshold_that_is_given_stays(resolved: Any) -> None:
 )
 def test_gymnasium_names(resolved: Any, name: str, folder: str) -> None:
     config, where = resolved("--env", name, "--seed", "3")
-    assert (config.env.name, config.env.unlock_threshold) == (name, 0.0)
+    assert (config.env.name, config.env.threshold) == (name, 0.0)
     assert config.env.arguments == {"unlock_threshold": 0.0}
     assert where == Path(folder)
 
@@ -77,14 +77,14 @@ def test_saved_config_keeps_its_threshold_unless_the_world_changes(resolved: Any
         resolved("--config", settings, "--env.unlock-threshold", "0.4")[0].env
     )
     config, folder = resolved("--config", settings, "--env", "minigrid")
-    assert config.env.unlock_threshold == 0.5 and folder == Path("runs/tiny-minigrid-s0")
+    assert config.env.threshold == 0.5 and folder == Path("runs/tiny-minigrid-s0")
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_preset_has_its_worlds_threshold_and_the_short_folder(name: str) -> None:
     config = get_preset(name)
     world = WORLDS[config.env.name]
-    assert config.env.unlock_threshold == world.unlock_threshold
+    assert config.env.threshold == world.unlock_threshold
     assert config.score_steps == world.published_steps or name == "quick"
     assert default_folder(config) == Path(f"runs/{name}-s0")
 

@@ -196,7 +196,7 @@ def _play(
     progress: Callable[[int], None],
 ) -> Recordings:
     names = tuple(envs.achievement_names)
-    threshold = np.float32(expert.config.env.unlock_threshold)
+    threshold = np.float32(expert.config.env.threshold)
     count = envs.num_envs
     quota = None if episodes is None else episodes // count + (np.arange(count) < episodes % count)
     played = np.zeros(count, np.int64)

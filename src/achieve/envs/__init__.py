@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .base import FinishedEpisodes, WorldVecEnv
-from .worlds import KNOWN, WORLDS, World, find_world, is_known
+from .worlds import WORLDS, World, find_world, is_known, unknown
 
 __all__ = ["WORLDS", "FinishedEpisodes", "World", "WorldVecEnv", "find_world", "make_vec", "register"]
 
@@ -31,7 +31,7 @@ def make_vec(
     ``infos`` says what `step` reports besides: "none", "final" when an episode ended, or "all" at every step.
     """
     if not is_known(name):
-        raise ValueError(f"there is no world named {name!r}; known are: {KNOWN}")
+        raise ValueError(unknown(name))
     from importlib import import_module
     from inspect import signature
 

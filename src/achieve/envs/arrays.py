@@ -1,41 +1,68 @@
-"""What vector environments have in common: seeds, arguments and their checks, counted episodes, sealed states."""
+"""What vector environments are made of: checked arguments, counted episodes, sealed states."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import operator
 import os
+import reprlib
 import struct
-from collections.abc import Sequence
-from typing import Any
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from .base import FinishedEpisodes
-
 INFOS = ("none", "final", "all")
+MAX_COUNT = 2**62
+"""No saved counter is larger, so that counting on never overflows."""
 
 
-def sub_seeds(seed: int | Sequence[int] | None, num_envs: int) -> list[int]:
-    """A seed for each environment: given, or spread from one number by a SeedSequence."""
-    if not isinstance(seed, Sequence | np.ndarray) or isinstance(seed, str | bytes):
-        entropy = None if seed is None else _check_seed(seed)
+class StateError(ValueError):
+    """A saved state that cannot be used here; the message says why."""
+
+
+class FinishedEpisodes(NamedTuple):
+    """Episodes that have ended, in order of completion (vector step, then environment).
+
+    After ``tick`` vector steps, ``tick * num_envs`` environment steps have been taken.
+    """
+
+    env: np.ndarray  # int64[k]: which sub-environment
+    tick: np.ndarray  # int64[k]: vector steps taken when it ended
+    length: np.ndarray  # int64[k]
+    episode_return: np.ndarray  # float64[k]
+    achievements: np.ndarray  # int64[k, achievements]: how often each was done
+
+
+def short(value: Any) -> str:
+    """A value as an error names it: on one line, and not longer than a sentence bears."""
+    return " ".join(reprlib.repr(value).split())
+
+
+def sub_seeds(seed: Any, num_envs: int, *, negative: bool = False) -> list[int]:
+    """A seed for each environment: given (also below zero if ``negative``), or spread from one number."""
+    several = (isinstance(seed, np.ndarray) and seed.ndim > 0) or isinstance(seed, Sequence)
+    if not several or isinstance(seed, str | bytes):
+        entropy = None if seed is None else check_seed(seed)
         words = np.random.SeedSequence(entropy).generate_state(num_envs, np.uint64)
         return [int(word >> np.uint64(1)) for word in words]
-    seeds = [_check_seed(one) for one in seed]
-    if len(seeds) != num_envs:
-        raise ValueError(f"{num_envs} environments need {num_envs} seeds, got {len(seeds)}")
-    return seeds
+    if len(seed) != num_envs:
+        raise ValueError(f"{num_envs} environments need {num_envs} seeds, got {len(seed)}")
+    return [check_seed(one, negative=negative) for one in seed]
 
 
-def _check_seed(seed: Any) -> int:
+def check_seed(seed: Any, *, negative: bool = False) -> int:
     try:
         number = operator.index(seed)
     except TypeError:
-        raise TypeError(f"a seed must be a whole number, got {seed!r}") from None
-    if number < 0:
-        raise ValueError(f"a seed must not be negative, got {seed!r}")
+        raise TypeError(f"a seed must be a whole number, got {short(seed)}") from None
+    if number < 0 and not negative:
+        raise ValueError(f"a seed must not be negative, got {short(number)}")
+    if number.bit_length() > 1024:
+        raise ValueError("a seed must have at most 1024 bits")
     return number
 
 
@@ -51,14 +78,15 @@ def check_infos(infos: Any) -> str:
     return str(infos)
 
 
-def choose_workers(threads: int | None, num_envs: int, envs_each: int = 1) -> int:
-    """Workers to use; left to choose, one for every ``envs_each`` environments while there are cores."""
+def choose_threads(threads: int | None, num_envs: int, envs_each: int = 1, most: int | None = None) -> int:
+    """Threads or workers to use; left to choose, one for every ``envs_each`` environments while there are cores."""
+    most = num_envs if most is None else min(num_envs, most)
     if threads is None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return max(1, min(cores, num_envs // envs_each))
+        return max(1, min(cores, num_envs // envs_each, most))
     if isinstance(threads, bool) or not isinstance(threads, int | np.integer) or threads < 1:
         raise ValueError(f"threads must be a whole number from 1 or None, got {threads!r}")
-    return min(int(threads), num_envs)
+    return min(int(threads), most)
 
 
 def check_actions(actions: Any, num_envs: int, num_actions: int) -> np.ndarray:
@@ -67,7 +95,7 @@ def check_actions(actions: Any, num_envs: int, num_actions: int) -> np.ndarray:
     if array.shape != (num_envs,) or array.dtype.kind not in "iu":
         raise ValueError(
             f"actions must be {num_envs} whole numbers, shape ({num_envs},), "
-            f"got {array.dtype} of shape {array.shape}: {actions!r}"
+            f"got {array.dtype} of shape {array.shape}: {short(actions)}"
         )
     wrong = (array < 0) | (array >= num_actions)
     if wrong.any():
@@ -79,7 +107,7 @@ def check_actions(actions: Any, num_envs: int, num_actions: int) -> np.ndarray:
 def check_out(out: Any, shape: tuple[int, ...]) -> np.ndarray:
     """``out`` if observations of that shape can be written into it."""
     if (
-        not isinstance(out, np.ndarray)
+        type(out) not in (np.ndarray, np.memmap)  # what is written past a masked array's mask would not be seen
         or out.dtype != np.uint8
         or out.shape != shape
         or not out.flags.c_contiguous
@@ -118,18 +146,16 @@ class EpisodeCounter:
 
     def finish(self, which: np.ndarray) -> None:
         """Moves the episodes of these environments to the ended ones."""
-        if not len(which):
-            return
-        self._ended.append(
-            FinishedEpisodes(
-                env=which.astype(np.int64),
-                tick=np.full(len(which), self.tick, np.int64),
-                length=self.length[which],
-                episode_return=self.episode_return[which],
-                achievements=self.achievements[which],
-            )
-        )
-        self._clear(which)
+        if len(which):
+            self.add_finished(which, self.length[which], self.episode_return[which], self.achievements[which])
+            self._clear(which)
+
+    def add_finished(
+        self, which: np.ndarray, length: np.ndarray, episode_return: np.ndarray, achievements: np.ndarray
+    ) -> None:
+        """Adds episodes that the games have counted themselves; the arrays are kept."""
+        tick = np.full(len(which), self.tick, np.int64)
+        self._ended.append(FinishedEpisodes(which.astype(np.int64), tick, length, episode_return, achievements))
 
     def pop(self) -> FinishedEpisodes:
         ended, self._ended = self._joined(), []
@@ -150,6 +176,8 @@ class EpisodeCounter:
         num_envs, num_achievements = self.achievements.shape
         new = EpisodeCounter(num_envs, num_achievements)
         new.tick = operator.index(saved["tick"])
+        if not 0 <= new.tick < MAX_COUNT:
+            raise ValueError("its number of steps is impossible")
         new.length[:] = _column(saved["length"], np.int64, (num_envs,))
         new.episode_return[:] = _column(saved["return"], np.float64, (num_envs,))
         new.achievements[:] = _column(saved["achievements"], np.int64, (num_envs, num_achievements))
@@ -183,6 +211,8 @@ def _column(values: Any, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
     array = np.array(values, dtype).reshape(-1, *shape[1:]) if values == [] else np.array(values, dtype)
     if array.shape != shape:
         raise ValueError(f"an array of shape {array.shape} was saved where {shape} belongs")
+    if not np.all((array > -MAX_COUNT) & (array < MAX_COUNT)):
+        raise ValueError("its counters are impossible")
     return array
 
 
@@ -206,8 +236,19 @@ def seal(kind: str, version: int, header: dict[str, Any], body: bytes = b"") -> 
     return data + hashlib.blake2b(data, digest_size=_DIGEST).digest()
 
 
+@contextlib.contextmanager
+def reading() -> Iterator[None]:
+    """Around the reading of what a state holds: whatever is wrong with it becomes a `StateError`."""
+    try:
+        yield
+    except StateError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, zlib.error) as error:
+        raise StateError(f"the saved state cannot be read: {error}") from None
+
+
 def unseal(kind: str, version: int, made_for: dict[str, Any], data: Any) -> tuple[dict[str, Any], bytes]:
-    """Header and body of a saved state; a ValueError if it is damaged, foreign or of another environment.
+    """Header and body of a saved state; a `StateError` if it is damaged, foreign or of another environment.
 
     ``made_for`` is what the header's entry of that name must be.
     """
@@ -215,22 +256,20 @@ def unseal(kind: str, version: int, made_for: dict[str, Any], data: Any) -> tupl
         raise TypeError(f"a saved state is bytes, got {type(data).__name__}")
     data = bytes(data)
     if len(data) < _PREFIX.size + _DIGEST or data[:16].rstrip(b"\0") != f"achieve-{kind}".encode():
-        raise ValueError(f"this is not a saved state of achieve's {kind}")
+        raise StateError(f"this is not a saved state of achieve's {kind}")
     _, found, size = _PREFIX.unpack_from(data)
     if found != version:
-        raise ValueError(f"the saved state has format {found}, this version reads {version}")
+        raise StateError(f"the saved state has format {found}, this version reads {version}")
     if hashlib.blake2b(data[:-_DIGEST], digest_size=_DIGEST).digest() != data[-_DIGEST:]:
-        raise ValueError("the saved state is truncated or damaged: its checksum does not match")
-    try:
+        raise StateError("the saved state is truncated or damaged: its checksum does not match")
+    with reading():
         header = json.loads(data[_PREFIX.size : _PREFIX.size + size])
         saved_for = dict(header["made_for"])
-    except (ValueError, KeyError, TypeError):
-        raise ValueError("the saved state's header cannot be read") from None
     different = [
         f"{key} {saved_for.get(key)!r} (here {value!r})"
         for key, value in made_for.items()
         if saved_for.get(key) != value
     ]
     if different:
-        raise ValueError(f"the saved state is of another environment: {', '.join(different)}")
+        raise StateError(f"the saved state is of another environment: {', '.join(different)}")
     return header, data[_PREFIX.size + size : -_DIGEST]

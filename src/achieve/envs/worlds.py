@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -75,6 +76,8 @@ WORLDS: dict[str, World] = {
 }
 
 KNOWN = f"{', '.join(WORLDS)}, a Gymnasium id such as pkg/Name-v0, or module:function"
+_REGISTERED_BY = {"MiniGrid-": "minigrid", "BabyAI-": "minigrid", "ALE/": "ale_py"}
+"""Modules that register well-known ids, by how these begin."""
 
 
 def find_world(name: str) -> World:
@@ -99,3 +102,15 @@ def is_known(name: str) -> bool:
     import gymnasium
 
     return name in WORLDS or ":" in name or "/" in name or name in gymnasium.registry
+
+
+def unknown(name: str) -> str:
+    """What to tell people about a name that `is_known` does not know."""
+    told = f"there is no world named {name!r}; known are: {KNOWN}"
+    return f"{told}; {registering(name)}" if re.search(r"-v\d+$", name) else told
+
+
+def registering(name: str) -> str:
+    """How to name the module that registers a Gymnasium id."""
+    module = next((module for start, module in _REGISTERED_BY.items() if name.startswith(start)), "package")
+    return f"an id is known once its package is imported, so name that in front: {module}:{name}"

@@ -42,7 +42,7 @@ class PPOTrainer(BaseTrainer):
         )
         graphs = config.compile
         self.collector = Collector(
-            self.network, self.envs, self.buffer, env.unlock_threshold, graphs=graphs, check=check
+            self.network, self.envs, self.buffer, env.threshold, graphs=graphs, check=check
         )
         self.learner = PPOLearner(
             self.network, self.buffer, config.ppo, graphs=graphs, check=check
@@ -52,7 +52,7 @@ class PPOTrainer(BaseTrainer):
                 self.network,
                 self.buffer,
                 config.distill,
-                env.unlock_threshold,
+                env.threshold,
                 graphs=graphs,
                 check=check,
                 solver=self.transport_solver(),

@@ -55,7 +55,7 @@ class QRDQNTrainer(BaseTrainer):
         self.network, target = networks
         self.replay = make_replay(config, shape, self.device)
         graphs = config.compile
-        self.explorer = Explorer(self.network, self.envs, self.replay, env.unlock_threshold, graphs=graphs)
+        self.explorer = Explorer(self.network, self.envs, self.replay, env.threshold, graphs=graphs)
         self.learner = QRDQNLearner(self.network, target, self.replay, values, graphs=graphs)
         self.exploration = np.random.default_rng(stream(config.seed, "actions"))
         self.files: FrameFiles | None = None
@@ -66,7 +66,7 @@ class QRDQNTrainer(BaseTrainer):
                 self.network,
                 self.recent,
                 config.distill,
-                env.unlock_threshold,
+                env.threshold,
                 graphs=graphs,
                 keeper=QuantileKeeper(self.network, self.recent, values.quantile_reg_coef, values.kappa),
                 check=check,

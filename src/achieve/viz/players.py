@@ -133,6 +133,7 @@ class VectorPlayer:
         numbered = [f"action {i}" for i in range(count)]
         self.actions: Sequence[str] = HEIST_ACTIONS if env.name == "heist" else numbered
         self.achievements: Sequence[str] = self._envs.achievement_names
+        self._newest = self._envs.observation_space.shape[-1] // env.own_settings.get("frame_stack", 1)  # type: ignore[index]
 
     def reset(self) -> Picture:
         observations, infos = self._envs.reset()
@@ -145,7 +146,7 @@ class VectorPlayer:
         if over:
             observation, infos = infos["final_obs"][0], infos["final_info"]
             if self._envs.render_mode is None:
-                self._frame = coloured(observation)
+                self._frame = coloured(observation[..., -self._newest :])
             self._count(infos)
         else:
             observation = observations[0]
@@ -163,7 +164,7 @@ class VectorPlayer:
 
     def _look(self, observation: Picture, infos: Mapping[str, Any]) -> None:
         pictures: Any = self._envs.render() if self._envs.render_mode is not None else None
-        self._frame = coloured(observation if pictures is None else pictures[0])
+        self._frame = coloured(observation[..., -self._newest :] if pictures is None else pictures[0])
         self._count(infos)
 
     def _count(self, infos: Mapping[str, Any]) -> None:

@@ -99,6 +99,18 @@ class ChannelsFirst(Count):
     observation_space = Box(0, 255, (3, 64, 64), np.uint8)
 
 
+class Small(Count):
+    observation_space = Box(0, 255, (7, 7, 3), np.uint8)
+
+
+class Stacked(Count):
+    observation_space = Box(0, 255, (4, 64, 64, 3), np.uint8)
+
+
+class Wordy(Count):
+    observation_space = Dict({"text": gymnasium.spaces.Text(9)})
+
+
 class Several(Count):
     observation_space = Dict({"image": Box(0, 255, (64, 64, 3), np.uint8)})
 

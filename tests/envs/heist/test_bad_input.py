@@ -103,7 +103,7 @@ def test_without_a_system_library_one_sentence_says_what_to_install(procgen, mon
 
 def test_foreign_and_damaged_states_are_refused(vec):
     saved = vec.save_state()
-    header, body = arrays.unseal("heist", 1, {"num_envs": 3}, saved)
+    header, body = arrays.unseal("heist", 2, {"num_envs": 3}, saved)
     four = HeistVecEnv(num_envs=4)
     wrong = [
         (b"", "not a saved state of achieve's heist"),
@@ -111,12 +111,12 @@ def test_foreign_and_damaged_states_are_refused(vec):
         (saved[:-1], "truncated or damaged"),
         (saved[:200] + b"\1" + saved[201:], "truncated or damaged"),
         (four.save_state(), r"num_envs 4 \(here 3\)"),
-        (arrays.seal("heist", 2, header, body), "format 2, this version reads 1"),
+        (arrays.seal("heist", 1, header, body), "format 1, this version reads 2"),
         (arrays.seal("gym", 1, header, body), "not a saved state of achieve's heist"),
-        (arrays.seal("heist", 1, header, body[:-9]), "cannot be read"),
-        (arrays.seal("heist", 1, {**header, "seeds": [1]}, body), "3 environments need 3 seeds"),
-        (arrays.seal("heist", 1, {**header, "sizes": [9, 9, 9]}, body), "cannot be read"),
-        (arrays.seal("heist", 1, {"made_for": header["made_for"]}, body), "cannot be read"),
+        (arrays.seal("heist", 2, header, body[:-9]), "cannot be read"),
+        (arrays.seal("heist", 2, {**header, "seeds": [1]}, body), "3 environments need 3 seeds"),
+        (arrays.seal("heist", 2, {**header, "sizes": [9, 9, 9]}, body), "cannot be read"),
+        (arrays.seal("heist", 2, {"made_for": header["made_for"]}, body), "cannot be read"),
     ]
     for data, said in wrong:
         with pytest.raises(ValueError, match=said):

@@ -9,8 +9,8 @@ import sys
 import numpy as np
 import pytest
 
+from achieve.envs import arrays
 from achieve.envs.minigrid import DoorKeyTreeVecEnv
-from achieve.envs.minigrid import snapshot as snapshot_module
 from achieve.envs.minigrid.engine import CARRYING, DIRECTION, STEPS, X
 
 from .common import BOTH_RULES, LAYOUTS, Solver
@@ -74,6 +74,7 @@ def test_a_state_works_in_another_process(tmp_path) -> None:
     script = """
 import sys
 import numpy as np
+from achieve.envs import arrays
 from achieve.envs.minigrid import DoorKeyTreeVecEnv
 vec = DoorKeyTreeVecEnv(4, seed=8, max_steps=70)
 vec.load_state(open(sys.argv[1], "rb").read())
@@ -165,8 +166,8 @@ def test_impossible_games_are_refused(array: str, at: tuple, value: int) -> None
     before = vec.save_state()
     worlds = vec._worlds._replace(**{array: getattr(vec._worlds, array).copy()})
     getattr(worlds, array)[at] = value
-    extra = {"seeds": vec._seeds, "begun": True, "episodes": vec._counter.as_dict()}
-    forged = snapshot_module.save(vec._layout, worlds, extra)
+    header, _ = arrays.unseal("minigrid", vec.version, {}, before)
+    forged = arrays.seal("minigrid", vec.version, header, b"".join(part.tobytes() for part in worlds))
     with pytest.raises(ValueError, match="not of a possible game"):
         vec.load_state(forged)
     assert vec.save_state() == before
@@ -176,7 +177,7 @@ def test_impossible_games_are_refused(array: str, at: tuple, value: int) -> None
 def test_headers_that_do_not_fit_are_refused(change: dict) -> None:
     vec = played(5)
     before = vec.save_state()
-    extra = {"seeds": vec._seeds, "begun": True, "episodes": vec._counter.as_dict()}
-    with pytest.raises(ValueError, match="header cannot be read"):
-        vec.load_state(snapshot_module.save(vec._layout, vec._worlds, extra | change))
+    header, body = arrays.unseal("minigrid", vec.version, {}, before)
+    with pytest.raises(ValueError, match="cannot be read"):
+        vec.load_state(arrays.seal("minigrid", vec.version, header | change, body))
     assert vec.save_state() == before

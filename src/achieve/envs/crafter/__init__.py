@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ..arrays import StateError
     from .env import CrafterEnv
     from .legacy import Env
     from .program import mod
-    from .snapshot import StateError
     from .vec import CrafterVecEnv
 
 __all__ = ["CrafterEnv", "CrafterVecEnv", "Env", "StateError", "mod"]

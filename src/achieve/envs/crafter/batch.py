@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays import short
 from .data import ITEMS
 from .daylight import daylight_table
-from .program import Program, original
+from .program import Program, find_rules
 from .render import EASEL
 from .runner import RENDER, RESET, STEP
 from .simplex import MAX_CORNERS
@@ -35,7 +36,7 @@ def pair(name: str, value: Any) -> tuple[int, int]:
         values = tuple(value) if hasattr(value, "__len__") else (value, value)
         first, second = (operator.index(v) for v in values)
     except (TypeError, ValueError):
-        raise ValueError(f"{name} must be one or two whole numbers, got {value!r}") from None
+        raise ValueError(f"{name} must be one or two whole numbers, got {short(value)}") from None
     return first, second
 
 
@@ -71,6 +72,8 @@ class Config:
             raise ValueError(
                 f"length must be a number of steps or None for no limit, got {length!r}"
             ) from None
+        if isinstance(reward, str):
+            raise ValueError(f"reward must be true or false, got {reward!r}")
         return cls(area, view, size, bool(reward), max(-1, min(limit, 2**62)))
 
     @property
@@ -178,7 +181,7 @@ class Batch:
         config: Config,
         num_envs: int,
         *,
-        rules: Program | None,
+        rules: Program | str | None,
         autoreset: bool,
         semantic: bool = False,
         final_obs: bool = False,
@@ -187,7 +190,7 @@ class Batch:
         self.num_envs = num_envs
         # Two threads in one world could leave it in a state that compiled code cannot survive.
         self.lock = threading.RLock()
-        self.program = original() if rules is None else rules
+        self.program = find_rules(rules)
         self._advance = self.program.advance
         self.worlds: Worlds = allocate(num_envs, config.area)
         self.terrain = make_terrain(self.program, config.area)

@@ -8,31 +8,24 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from .. import arrays
+from ..worlds import WORLDS
 from . import snapshot
 from .batch import Batch, Config
 from .data import ACHIEVEMENTS, ACTIONS, HEALTH, ITEMS
 from .program import Program
 from .state import INVENTORY_OFFSET, NEW, OVER, RUNNING
 
-
-def check_seed(seed: Any) -> int:
-    try:
-        return operator.index(seed)
-    except TypeError:
-        raise TypeError(f"seed must be a whole number or None, got {seed!r}") from None
+_ACTION = f"a whole number from 0 to {len(ACTIONS) - 1}"
 
 
 def check_action(action: Any) -> int:
     try:
         number = operator.index(action)
     except TypeError:
-        raise TypeError(
-            f"an action is a whole number from 0 to {len(ACTIONS) - 1}, got {action!r}"
-        ) from None
+        raise TypeError(f"an action is {_ACTION}, got {arrays.short(action)}") from None
     if not 0 <= number < len(ACTIONS):
-        raise ValueError(
-            f"an action is a whole number from 0 to {len(ACTIONS) - 1}, got {action!r}"
-        )
+        raise ValueError(f"an action is {_ACTION}, got {arrays.short(action)}")
     return number
 
 
@@ -53,10 +46,12 @@ class CrafterEnv(gymnasium.Env[np.ndarray, np.int64]):
         seed: the k-th ``reset()`` gives the world of the k-th reset of ``crafter.Env(seed=seed)``.
         render_mode: None or "rgb_array".
         render_size: size of the images of `render`; that of the observation if None.
-        rules: a changed game, see `achieve.envs.crafter.mod`.
+        rules: a changed game, see `achieve.envs.crafter.mod`; or where one is, as ``module:NAME``.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
+    unlock_threshold = WORLDS["crafter"].unlock_threshold
+    """A reward above this means that an achievement was unlocked."""
 
     def __init__(
         self,
@@ -68,11 +63,11 @@ class CrafterEnv(gymnasium.Env[np.ndarray, np.int64]):
         seed: int | None = None,
         render_mode: str | None = None,
         render_size: Any = None,
-        rules: Program | None = None,
+        rules: Program | str | None = None,
     ) -> None:
         if render_mode not in (None, "rgb_array"):
             raise ValueError(f"render_mode must be None or 'rgb_array', got {render_mode!r}")
-        self._seed = draw_seed() if seed is None else check_seed(seed)
+        self._seed = draw_seed() if seed is None else arrays.check_seed(seed, negative=True)
         config = Config.make(area, view, size, reward, length)
         self._batch = Batch(config, 1, rules=rules, autoreset=False, semantic=True)
         self._batch.seed([self._seed])
@@ -108,13 +103,13 @@ class CrafterEnv(gymnasium.Env[np.ndarray, np.int64]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Starts the next world, or with ``seed`` the first of that seed's sequence."""
-        if seed is not None:
-            number = check_seed(seed)
-            if number >= 0:
-                super().reset(seed=number)
-            self._seed = number
-            self._batch.seed([number])
+        number = None if seed is None else arrays.check_seed(seed, negative=True)
         with self._batch.lock:
+            if number is not None:
+                if number >= 0:
+                    super().reset(seed=number)
+                self._seed = number
+                self._batch.seed([number])
             obs = self._reset()
             return obs, self._info(self._batch.first_semantic, 0.0, False)
 
@@ -139,14 +134,20 @@ class CrafterEnv(gymnasium.Env[np.ndarray, np.int64]):
 
     def save_state(self) -> bytes:
         """Everything needed to continue exactly here, in this or another process."""
-        return snapshot.save(self._batch, {"seed": self._seed})
+        with self._batch.lock:
+            header = {"made_for": snapshot.made_for(self._batch), "seed": self._seed}
+            return arrays.seal(snapshot.KIND, snapshot.VERSION, header, snapshot.save(self._batch))
 
     def load_state(self, data: bytes) -> None:
         """Continues where `save_state` was called, on an environment of the same configuration."""
-        extra = snapshot.load(self._batch, data, check=lambda extra: check_seed(extra["seed"]))
-        self._seed = check_seed(extra["seed"])
-        self._status = int(self._batch.worlds.var["status"][0])
-        self._batch.longest = int(self._batch.worlds.var["step"][0])
+        header, body = arrays.unseal(snapshot.KIND, snapshot.VERSION, snapshot.made_for(self._batch), data)
+        with arrays.reading():
+            seed = arrays.check_seed(header["seed"], negative=True)
+            worlds = snapshot.read(self._batch, body)
+        with self._batch.lock:
+            snapshot.put(self._batch, worlds)
+            self._seed = seed
+            self._status = int(self._batch.worlds.var["status"][0])
 
     def _reset(self) -> np.ndarray:
         batch = self._batch

@@ -27,7 +27,7 @@ class Env:
         reward: bool = True,
         length: int | None = 10000,
         seed: int | None = None,
-        rules: Program | None = None,
+        rules: Program | str | None = None,
     ) -> None:
         self._env = CrafterEnv(
             area, view, size, reward, length, seed, render_mode="rgb_array", rules=rules

@@ -18,6 +18,8 @@ from typing import Any
 import numba
 import numpy as np
 
+from ..arrays import short
+from ..names import UnfitError, import_named
 from . import cache
 
 MODULES = (
@@ -87,11 +89,21 @@ class Program:
     @cached_property
     def fingerprint(self) -> str:
         """Identifies the rules: equal for equal sources, whatever the process."""
-        digest = hashlib.sha256(source_fingerprint().encode())
+        return hashlib.sha256((source_fingerprint() + self.changes_fingerprint).encode()).hexdigest()
+
+    @cached_property
+    def changes_fingerprint(self) -> str:
+        """Identifies what was changed, whatever the version of the rules that were not."""
+        digest = hashlib.sha256()
         for name in sorted(self.changes):
             digest.update(name.encode())
             _fingerprint_value(self.changes[name], digest, set())
         return digest.hexdigest()
+
+    @property
+    def identity(self) -> str:
+        """What saved states remember: the name, and of a changed game also what was changed."""
+        return f"{self.name} ({self.changes_fingerprint[:16]})" if self.changes else self.name
 
     @cached_property
     def functions(self) -> dict[str, Callable[..., Any]]:
@@ -140,6 +152,10 @@ class Program:
         raise AttributeError(name)
 
 
+_VALUES = (bool, int, float, str, tuple, np.generic, np.ndarray)
+"""Types of the constants that compiled code uses."""
+
+
 def _check_changes(changes: dict[str, Any]) -> None:
     functions: dict[str, types.FunctionType] = {}
     constants: set[str] = set()
@@ -151,6 +167,11 @@ def _check_changes(changes: dict[str, Any]) -> None:
             wanted = functions[name].__code__.co_varnames[: functions[name].__code__.co_argcount]
             if not isinstance(value, types.FunctionType):
                 raise TypeError(f"rule {name!r} needs a Python function, got {value!r}")
+            if value.__closure__:
+                raise TypeError(
+                    f"the replacement of rule {name!r} uses {', '.join(value.__code__.co_freevars)} of the function "
+                    "around it; define it at the top of a module"
+                )
             if value.__code__.co_argcount != len(wanted):
                 raise TypeError(
                     f"rule {name!r} takes the parameters ({', '.join(wanted)}), "
@@ -160,6 +181,8 @@ def _check_changes(changes: dict[str, Any]) -> None:
             raise ValueError(
                 f"there is no rule or constant named {name!r}; see the modules in {__package__}"
             )
+        elif not isinstance(value, _VALUES):
+            raise TypeError(f"the constant {name} needs a number, a tuple or an array, got {value!r}")
 
 
 def _helpers(
@@ -185,19 +208,29 @@ def _fingerprint_value(value: Any, digest: Any, seen: set[int]) -> None:
         if id(value) in seen:
             return
         seen.add(id(value))
-        code = value.__code__
-        digest.update(code.co_code)
-        digest.update(repr((code.co_names, code.co_varnames)).encode())
-        for constant in code.co_consts:
-            digest.update(repr(constant).encode() if not hasattr(constant, "co_code") else b"")
-        for name in code.co_names:
-            if name in value.__globals__:
-                _fingerprint_value(value.__globals__[name], digest, seen)
+        if value.__module__.startswith(f"{__package__}."):
+            digest.update(value.__qualname__.encode())  # its source is in the fingerprint of the sources
+            return
+        digest.update(repr(value.__defaults__).encode())
+        _fingerprint_code(value.__code__, value.__globals__, digest, seen)
     elif isinstance(value, np.ndarray):
         digest.update(repr((value.shape, value.dtype)).encode())
         digest.update(np.ascontiguousarray(value).tobytes())
-    elif isinstance(value, bool | int | float | str | tuple | np.generic):
+    elif isinstance(value, _VALUES):
         digest.update(repr(value).encode())
+
+
+def _fingerprint_code(code: types.CodeType, names: dict[str, Any], digest: Any, seen: set[int]) -> None:
+    digest.update(code.co_code)
+    digest.update(repr((code.co_names, code.co_varnames)).encode())
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            _fingerprint_code(constant, names, digest, seen)
+        else:
+            digest.update(repr(constant).encode())
+    for name in code.co_names:
+        if name in names:
+            _fingerprint_value(names[name], digest, seen)
 
 
 def mod(name: str, **changes: Any) -> Program:
@@ -217,3 +250,24 @@ def mod(name: str, **changes: Any) -> Program:
 def original() -> Program:
     """Crafter as published."""
     return Program()
+
+
+def find_rules(rules: Program | str | None) -> Program:
+    """The game that an environment's argument ``rules`` means: as published, given, or found as ``module:NAME``."""
+    if rules is None:
+        return original()
+    found = rules
+    if isinstance(rules, str):
+        try:
+            if ":" not in rules:
+                raise UnfitError("give module:NAME, such as my_rules:RULES")
+            found = import_named(rules)
+        except UnfitError as error:
+            raise ValueError(f"rules={rules} cannot be used: {error}") from None
+        if found is None:
+            module, _, name = rules.partition(":")
+            raise ValueError(f"rules={rules} cannot be used: the module {module} has no {name!r}")
+    if not isinstance(found, Program):
+        kind = type(found).__name__
+        raise ValueError(f"rules={short(rules)} is a {kind}; achieve.envs.crafter.mod makes what is needed")
+    return found

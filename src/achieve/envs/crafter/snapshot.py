@@ -1,40 +1,31 @@
-"""Saved states: bytes that hold one batch of worlds exactly, and their careful reading.
+"""The body of a saved state: bytes that hold one batch of worlds exactly, and their careful reading.
 
-Layout: magic, format version, header length, header (JSON), one block per environment, and a
-BLAKE2 digest of all that. A block is the variables, the objects, the materials and the order of the
-chunks; everything else follows from them. A state is checked completely before anything is changed.
+One block per environment: the variables, the objects, the materials and the order of the chunks; everything else
+follows from them. A state is checked completely before anything is changed.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import struct
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from ..arrays import StateError
 from .batch import Batch
 from .data import ARROW, CHUNK, NUM_KINDS, NUM_MATERIALS, PLAYER
 from .daylight import daylight_table
 from .random import temper
 from .state import BOUND, NEW, OBJECT, OVER, WORLD, Worlds, allocate, bind
 
-MAGIC = b"achieve-crafter\0"
-VERSION = 1
-_PREFIX = struct.Struct("<16sHxxI")
-_DIGEST = 32
+KIND, VERSION = "crafter", 2
 _BLOCK = struct.Struct("<II")
 MAX_STEP = 10_000_000
 """No saved episode is longer; the time of day is tabulated up to the step."""
 
 
-class StateError(ValueError):
-    """A saved state that cannot be used here; the message says why."""
-
-
-def _description(batch: Batch) -> dict[str, Any]:
+def made_for(batch: Batch) -> dict[str, Any]:
+    """What must be equal where a state is loaded: the configuration and the rules."""
     config = batch.config
     return {
         "area": list(config.area),
@@ -42,13 +33,12 @@ def _description(batch: Batch) -> dict[str, Any]:
         "size": list(config.size),
         "length": config.length,
         "num_envs": batch.num_envs,
-        "rules": batch.program.name,
+        "rules": batch.program.identity,
     }
 
 
-def save(batch: Batch, extra: dict[str, Any]) -> bytes:
-    header = json.dumps({"made_for": _description(batch), "extra": extra}).encode()
-    parts = [_PREFIX.pack(MAGIC, VERSION, len(header)), header]
+def save(batch: Batch) -> bytes:
+    parts = []
     worlds = batch.worlds
     for i in range(batch.num_envs):
         objects, chunks = (int(worlds.var[name][i]) for name in ("num_objects", "num_chunks"))
@@ -57,8 +47,7 @@ def save(batch: Batch, extra: dict[str, Any]) -> bytes:
         parts.append(worlds.objects[i, :objects].tobytes())
         parts.append(worlds.material[i].tobytes())
         parts.append(worlds.chunks["sequence"][i, :chunks].tobytes())
-    body = b"".join(parts)
-    return body + hashlib.blake2b(body, digest_size=_DIGEST).digest()
+    return b"".join(parts)
 
 
 def _without_addresses(var: np.ndarray) -> np.ndarray:
@@ -69,15 +58,10 @@ def _without_addresses(var: np.ndarray) -> np.ndarray:
     return clean
 
 
-def load(
-    batch: Batch, data: bytes, check: Callable[[dict[str, Any]], Any] | None = None
-) -> dict[str, Any]:
-    """Puts a saved state into the batch and returns what was saved beside it.
-
-    ``check`` may raise to refuse what was saved beside it before anything is changed.
-    """
-    header, position, body = _open(batch, data)
+def read(batch: Batch, body: bytes) -> Worlds:
+    """The saved worlds, complete and checked; a `StateError` for what is not of a possible game."""
     new = allocate(batch.num_envs, batch.config.area)
+    position = 0
     for i in range(batch.num_envs):
         position = _read_block(new, i, body, position)
     if position != len(body):
@@ -87,47 +71,18 @@ def load(
         _check(new, i)
         _derive(new, i)
     new.var["daylight"] = daylight_table(int(new.var["step"].max()))[new.var["step"]]
-    if check is not None:
-        try:
-            check(header["extra"])
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise StateError(f"the saved state's header cannot be read: {error}") from None
-    with batch.lock:
-        for old, fresh in zip(batch.worlds, new, strict=True):
-            old[:] = fresh
-        bind(batch.worlds)
-    return header["extra"]
+    return new
 
 
-def _open(batch: Batch, data: bytes) -> tuple[dict[str, Any], int, memoryview]:
-    if not isinstance(data, bytes | bytearray | memoryview):
-        raise TypeError(f"a saved state is bytes, got {type(data).__name__}")
-    view = memoryview(data).cast("B")
-    if len(view) < _PREFIX.size + _DIGEST or bytes(view[: len(MAGIC)]) != MAGIC:
-        raise StateError("this is not a saved state of achieve's Crafter")
-    _, version, header_size = _PREFIX.unpack_from(view)
-    if version != VERSION:
-        raise StateError(f"the saved state has format {version}, this version reads {VERSION}")
-    body = view[:-_DIGEST]
-    if hashlib.blake2b(body, digest_size=_DIGEST).digest() != bytes(view[-_DIGEST:]):
-        raise StateError("the saved state is truncated or damaged: its checksum does not match")
-    try:
-        header = json.loads(bytes(body[_PREFIX.size : _PREFIX.size + header_size]))
-        made_for, extra = header["made_for"], header["extra"]
-    except (ValueError, KeyError, TypeError):
-        raise StateError("the saved state's header cannot be read") from None
-    here = _description(batch)
-    if made_for != here or not isinstance(extra, dict):
-        different = [
-            f"{key} {made_for.get(key)!r} (here {value!r})"
-            for key, value in here.items()
-            if not isinstance(made_for, dict) or made_for.get(key) != value
-        ]
-        raise StateError(f"the saved state is of another environment: {', '.join(different)}")
-    return header, _PREFIX.size + header_size, body
+def put(batch: Batch, worlds: Worlds) -> None:
+    """Continues the batch with these worlds; the caller holds its lock."""
+    for old, fresh in zip(batch.worlds, worlds, strict=True):
+        old[:] = fresh
+    bind(batch.worlds)
+    batch.longest = int(batch.worlds.var["step"].max())
 
 
-def _read_block(worlds: Worlds, i: int, body: memoryview, position: int) -> int:
+def _read_block(worlds: Worlds, i: int, body: bytes, position: int) -> int:
     def take(dtype: Any, count: int) -> np.ndarray:
         nonlocal position
         size = np.dtype(dtype).itemsize * count
@@ -155,6 +110,10 @@ def _require(condition: Any, what: str) -> None:
         raise StateError(f"the saved state is not of a possible game: {what}")
 
 
+def _within(values: np.ndarray, bound: int) -> np.ndarray:
+    return (values > -bound) & (values < bound)  # the smallest int64 has no absolute value
+
+
 def _check(worlds: Worlds, i: int) -> None:
     """Everything that compiled code relies on without looking."""
     var = worlds.var[i]
@@ -169,9 +128,9 @@ def _check(worlds: Worlds, i: int) -> None:
     _require(var["sleeping"] in (0, 1), "sleeping")
     for name in ("pos", "frame_pos"):
         _require(0 <= var[name] <= len(var["key"]), "random generator")
-    _require(abs(var["inventory"]) < 2**20, "inventory")
-    _require(abs(var["achievements"]) < 2**30, "achievements")
-    _require(var["unlocked"] <= 1, "unlocked achievements")
+    _require(_within(var["inventory"], 2**20), "inventory")
+    _require(_within(var["achievements"], 2**30), "achievements")
+    _require((var["unlocked"] >= 0) & (var["unlocked"] <= 1), "unlocked achievements")
     if var["status"] == NEW:
         _require(count == 0 and chunks == 0, "objects before the first reset")
         return
@@ -184,13 +143,15 @@ def _check(worlds: Worlds, i: int) -> None:
     _require(objects["removed"] == 0, "removed objects")
     _require((xs >= 0) & (xs < width) & (ys >= 0) & (ys < height), "position")
     _require(len(np.unique(xs.astype(np.int64) * height + ys)) == count, "shared cell")
-    facing = np.abs(objects["facing_x"].astype(int)) + np.abs(objects["facing_y"].astype(int))
+    for name in ("facing_x", "facing_y"):
+        _require(_within(objects[name], 2), "direction")
+    facing = np.abs(objects["facing_x"]) + np.abs(objects["facing_y"])
     _require(facing[(kinds == PLAYER) | (kinds == ARROW)] == 1, "direction")
     _require(facing <= 1, "direction")
     _require((objects["entered"] >= 0) & (objects["entered"] < var["entries"]), "order of objects")
     _require(len(np.unique(objects["entered"])) == count, "order of objects")
     for name in ("health", "cooldown", "reload", "grown"):
-        _require(abs(objects[name]) < 2**30, name)
+        _require(_within(objects[name], 2**30), name)
     sequence = worlds.chunks["sequence"][i, :chunks]
     _require((sequence >= 0) & (sequence < worlds.chunks.shape[1]), "chunk")
     _require(len(np.unique(sequence)) == chunks, "order of chunks")

@@ -15,29 +15,14 @@ import numpy as np
 
 from .batch import Batch, Workspace
 from .runner import RESET, STEP
-from .sharing import JOB, JOIN, MAX_HELPERS, SERVE, SHARED
+from .sharing import JOB, JOIN, SERVE, SHARED
 
 _NO_ACTIONS = np.zeros(0, np.int64)
 _NO_OBS = np.zeros((0, 0, 0, 3), np.uint8)
 
 
-def choose_threads(threads: int | None, num_envs: int) -> int:
-    """Threads to use; left to choose, one per four environments while there are cores."""
-    if threads is None:
-        return max(1, min(available_cores(), num_envs // 4, MAX_HELPERS + 1))
-    if isinstance(threads, bool) or not isinstance(threads, int | np.integer) or threads < 1:
-        raise ValueError(f"threads must be a whole number from 1 or None, got {threads!r}")
-    return min(int(threads), num_envs, MAX_HELPERS + 1)
-
-
-def available_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 class Pool:
-    """Runs a batch on ``threads`` threads, the caller's included."""
+    """Runs a batch on ``threads`` threads, the caller's included, who holds the batch's lock."""
 
     def __init__(self, batch: Batch, threads: int) -> None:
         self._batch = batch
@@ -46,29 +31,26 @@ class Pool:
 
     def reset(self, obs: np.ndarray) -> None:
         batch = self._batch
-        with self._batch.lock:
-            batch.longest = 0
-            if self._threads == 1:
-                batch.reset(obs, 0, batch.num_envs, batch.workspace)
-            else:
-                self._ready_crew().run(RESET, _NO_ACTIONS, obs)
+        batch.longest = 0
+        if self._threads == 1:
+            batch.reset(obs, 0, batch.num_envs, batch.workspace)
+        else:
+            self._ready_crew().run(RESET, _NO_ACTIONS, obs)
 
     def step(self, actions: np.ndarray, obs: np.ndarray) -> int:
         """Steps all environments and says how many ended."""
         batch = self._batch
-        with self._batch.lock:
-            batch.prepare_step()
-            if self._threads == 1:
-                ended, batch.longest = batch.step(actions, obs, 0, batch.num_envs, batch.workspace)
-            else:
-                ended, batch.longest = self._ready_crew().run(STEP, actions, obs)
+        batch.prepare_step()
+        if self._threads == 1:
+            ended, batch.longest = batch.step(actions, obs, 0, batch.num_envs, batch.workspace)
+        else:
+            ended, batch.longest = self._ready_crew().run(STEP, actions, obs)
         return ended
 
     def close(self) -> None:
-        with self._batch.lock:
-            if self._crew is not None:
-                self._crew.stop()
-                self._crew = None
+        if self._crew is not None:
+            self._crew.stop()
+            self._crew = None
 
     def _ready_crew(self) -> Crew:
         # Threads do not survive a fork: the child starts its own.

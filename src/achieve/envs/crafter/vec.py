@@ -6,32 +6,18 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from .. import arrays
-from ..base import FinishedEpisodes, WorldVecEnv
+from ..base import Step, WorldVecEnv
 from . import snapshot
 from .batch import Batch, Config
 from .data import ACHIEVEMENTS, ACTIONS, ITEMS
-from .env import check_seed
 from .program import Program
-from .threads import Pool, choose_threads
-
-
-def sub_seeds(seed: int | Sequence[int] | None, num_envs: int) -> list[int]:
-    """A seed for each environment: given, or spread from one number by a SeedSequence."""
-    if not isinstance(seed, Sequence | np.ndarray):
-        entropy = None if seed is None else check_seed(seed)
-        if entropy is not None and entropy < 0:
-            raise ValueError(f"seed must not be negative, got {seed!r}")
-        words = np.random.SeedSequence(entropy).generate_state(num_envs, np.uint64)
-        return [int(word >> np.uint64(1)) for word in words]
-    seeds = [check_seed(one) for one in seed]
-    if len(seeds) != num_envs:
-        raise ValueError(f"{num_envs} environments need {num_envs} seeds, got {len(seeds)}")
-    return seeds
+from .sharing import MAX_HELPERS
+from .state import Worlds
+from .threads import Pool
 
 
 class SpareArrays:
@@ -88,6 +74,9 @@ class CrafterVecEnv(WorldVecEnv):
         "render_fps": 10,
         "autoreset_mode": AutoresetMode.SAME_STEP,
     }
+    kind = snapshot.KIND
+    version = snapshot.VERSION
+    negative_seeds = True
 
     def __init__(
         self,
@@ -102,70 +91,37 @@ class CrafterVecEnv(WorldVecEnv):
         reward: bool = True,
         length: int | None = 10000,
         render_mode: str | None = None,
-        rules: Program | None = None,
+        rules: Program | str | None = None,
     ) -> None:
-        self.num_envs = arrays.check_num_envs(num_envs)
-        self._infos = arrays.check_infos(infos)
-        if render_mode not in (None, "rgb_array"):
-            raise ValueError(f"render_mode must be None or 'rgb_array', got {render_mode!r}")
+        self._prepare(num_envs, seed, infos, render_mode)
         config = Config.make(area, view, size, reward, length)
-        self._threads = choose_threads(threads, self.num_envs)
-        self._seeds = sub_seeds(seed, self.num_envs)
+        self.threads = arrays.choose_threads(threads, self.num_envs, envs_each=4, most=MAX_HELPERS + 1)
         wanted = infos != "none"
-        self._batch = Batch(
-            config,
-            self.num_envs,
-            rules=rules,
-            autoreset=True,
-            semantic=wanted,
-            final_obs=wanted,
-        )
+        self._batch = Batch(config, self.num_envs, rules=rules, autoreset=True, semantic=wanted, final_obs=wanted)
+        self._lock = self._batch.lock
         self._batch.seed(self._seeds)
-        self._pool = Pool(self._batch, self._threads)
+        self._pool = Pool(self._batch, self.threads)
         self._spare = SpareArrays()
-        self._begun = False
-        self._tick = 0
-        self._episodes: list[FinishedEpisodes] = []
-        self.render_mode = render_mode
-        self._offer(config.image_shape, len(ACTIONS))
+        self._offer(config.image_shape, len(ACTIONS), ACHIEVEMENTS)
 
-    @property
-    def achievement_names(self) -> tuple[str, ...]:
-        return ACHIEVEMENTS
+    def close_extras(self, **kwargs: Any) -> None:
+        with self._lock:
+            self._pool.close()
 
-    @property
-    def threads(self) -> int:
-        return self._threads
-
-    def reset(
-        self,
-        *,
-        seed: int | Sequence[int] | None = None,
-        options: dict[str, Any] | None = None,
-        out: np.ndarray | None = None,
-    ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Starts every environment's next world; with ``seed``, their first."""
-        obs = self._obs_array(out)
-        if seed is not None:
-            self._seeds = sub_seeds(seed, self.num_envs)
-            self._batch.seed(self._seeds)
+    def _reset(self, seeds: list[int] | None, out: np.ndarray | None) -> tuple[np.ndarray, dict[str, Any]]:
+        obs = self._spare.take(self._obs_shape) if out is None else out
+        if seeds is not None:
+            self._seeds = seeds
+            self._batch.seed(seeds)
         self._pool.reset(obs)
         self._begun = True
-        self._tick = 0
-        self._episodes.clear()
-        infos = self._all_infos(None, None) if self._infos == "all" else {}
-        return obs, infos
+        self._counter.restart()
+        return obs, self._all_infos(None, None) if self._infos == "all" else {}
 
-    def step(
-        self, actions: Any, *, out: np.ndarray | None = None
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """One step everywhere. ``out`` receives the observations, which are otherwise a copy."""
-        chosen = arrays.check_actions(actions, self.num_envs, len(ACTIONS))
-        obs = self._obs_array(out)
-        if not self._begun:
-            raise RuntimeError("the episodes have not begun: call reset() before step()")
-        ended = self._pool.step(chosen, obs)
-        self._tick += 1
+    def _step(self, actions: np.ndarray, out: np.ndarray | None) -> Step:
+        obs = self._spare.take(self._obs_shape) if out is None else out
+        ended = self._pool.step(actions, obs)
+        self._counter.tick += 1
         results = self._batch.results
         terminated, truncated = results["terminated"].copy(), results["truncated"].copy()
         reward = results["reward"].copy()
@@ -174,105 +130,42 @@ class CrafterVecEnv(WorldVecEnv):
         if ended:
             done = terminated | truncated
             which = np.flatnonzero(done)
-            self._episodes.append(self._finished(which, self._tick, results[which]))
+            last = results[which]
+            # The games count for themselves: the counter hears of an episode only when it has ended.
+            self._counter.add_finished(
+                which, last["length"].copy(), last["episode_return"].copy(), last["achievements"].copy()
+            )
             if self._infos == "final":
-                infos = self._final_infos(done)
+                infos = self._ended_infos(done)
         if self._infos == "all":
             infos = self._all_infos(reward, done)
         if not self._batch.config.reward:
             reward = np.zeros_like(reward)
         return obs, reward, terminated, truncated, infos
 
-    def pop_episodes(self) -> FinishedEpisodes:
-        """The episodes that ended since the last call (or reset), in order of completion."""
-        episodes, self._episodes = self._episodes, []
-        if not episodes:
-            return self._finished(np.zeros(0, np.int64), 0, self._batch.results[:0])
-        return FinishedEpisodes(*(np.concatenate(column) for column in zip(*episodes, strict=True)))
-
-    def observe(self, out: np.ndarray | None = None) -> np.ndarray:
-        """The current observations once more, for instance after `load_state`."""
-        obs = self._obs_array(out)
-        self._require_begun("observe")
+    def _observe(self, out: np.ndarray | None) -> np.ndarray:
+        obs = self._spare.take(self._obs_shape) if out is None else out
         for i in range(self.num_envs):
             obs[i] = self._batch.draw(i)
         return obs
 
-    def render(self, size: Any = None) -> tuple[np.ndarray, ...] | None:
-        """Images of all environments, at any size; never changes the games."""
-        if size is None and self.render_mode is None:
-            gymnasium.logger.warn("render() returns nothing without render_mode='rgb_array'")
-            return None
-        self._require_begun("render")
+    def _render(self, size: Any) -> tuple[np.ndarray, ...]:
         return tuple(self._batch.draw(i, size) for i in range(self.num_envs))
 
-    def save_state(self) -> bytes:
-        """Everything needed to continue exactly here, in this or another process."""
-        pending = [[column.tolist() for column in episodes] for episodes in self._episodes]
-        extra = {
-            "seeds": self._seeds,
-            "tick": self._tick,
-            "begun": self._begun,
-            "pending": pending,
-        }
-        return snapshot.save(self._batch, extra)
+    def _made_for(self) -> dict[str, Any]:
+        return snapshot.made_for(self._batch)
 
-    def load_state(self, data: bytes) -> None:
-        """Continues where `save_state` was called, on an environment of the same configuration."""
-        extra = snapshot.load(self._batch, data, check=self._read_extra)
-        self._seeds, self._tick, self._begun, self._episodes = self._read_extra(extra)
-        self._batch.longest = int(self._batch.worlds.var["step"].max())
+    def _save(self) -> tuple[dict[str, Any], bytes]:
+        return {}, snapshot.save(self._batch)
 
-    def close_extras(self, **kwargs: Any) -> None:
-        self._pool.close()
+    def _read(self, header: dict[str, Any], body: bytes) -> Worlds:
+        return snapshot.read(self._batch, body)
 
-    def _finished(self, which: np.ndarray, tick: int, results: np.ndarray) -> FinishedEpisodes:
-        return FinishedEpisodes(
-            env=which.astype(np.int64),
-            tick=np.full(len(which), tick, np.int64),
-            length=results["length"].copy(),
-            episode_return=results["episode_return"].copy(),
-            achievements=results["achievements"].copy(),
-        )
+    def _put(self, games: Worlds) -> None:
+        snapshot.put(self._batch, games)
 
-    def _read_extra(
-        self, extra: dict[str, Any]
-    ) -> tuple[list[int], int, bool, list[FinishedEpisodes]]:
-        episodes = []
-        for env, tick, length, episode_return, achievements in extra["pending"]:
-            finished = FinishedEpisodes(
-                np.array(env, np.int64),
-                np.array(tick, np.int64),
-                np.array(length, np.int64),
-                np.array(episode_return, np.float64),
-                np.array(achievements, np.int64),
-            )
-            count = len(finished.env)
-            if (
-                any(column.shape != (count,) for column in finished[:4])
-                or finished.achievements.shape != (count, len(ACHIEVEMENTS))
-                or not np.all((finished.env >= 0) & (finished.env < self.num_envs))
-            ):
-                raise ValueError("its finished episodes do not fit")
-            episodes.append(finished)
-        seeds = sub_seeds(extra["seeds"], self.num_envs)
-        return seeds, int(extra["tick"]), bool(extra["begun"]), episodes
-
-    def _require_begun(self, what: str) -> None:
-        if not self._begun:
-            raise RuntimeError(f"the episodes have not begun: call reset() before {what}()")
-
-    def _obs_array(self, out: np.ndarray | None) -> np.ndarray:
-        shape = (self.num_envs, *self._batch.config.image_shape)
-        if out is None:
-            return self._spare.take(shape)
-        return arrays.check_out(out, shape)
-
-    def _final_infos(self, done: np.ndarray) -> dict[str, Any]:
+    def _ended_infos(self, done: np.ndarray) -> dict[str, Any]:
         batch, results = self._batch, self._batch.results
-        final_obs = np.full(self.num_envs, None, dtype=object)
-        for i in np.flatnonzero(done):
-            final_obs[i] = batch.final_obs[i].copy()
         info = _vector_info(
             done,
             results["inventory"],
@@ -282,12 +175,7 @@ class CrafterVecEnv(WorldVecEnv):
             results["player_pos"],
             results["reward"],
         )
-        return {
-            "final_obs": final_obs,
-            "_final_obs": done.copy(),
-            "final_info": info,
-            "_final_info": done.copy(),
-        }
+        return self._final_infos(done, batch.final_obs, info)
 
     def _all_infos(self, reward: np.ndarray | None, done: np.ndarray | None) -> dict[str, Any]:
         """Infos after a step, or with ``reward`` None after a reset."""
@@ -303,7 +191,7 @@ class CrafterVecEnv(WorldVecEnv):
             np.stack([players["x"], players["y"]], 1),
             np.zeros(n) if reward is None else np.where(fresh, 0.0, reward),
         )
-        return info if done is None else info | self._final_infos(done)
+        return info if done is None else info | self._ended_infos(done)
 
 
 def _vector_info(

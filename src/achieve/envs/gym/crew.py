@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import IO, Any, Protocol
 
+from ..names import WorkerError
 from .group import Board, Group, Job, Report
 from .worker import START
-from .world import WorkerError
 
 _LOOK_AGAIN_S = 1.0
 _GRACE_S = 5.0

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from .look import Look
 from .world import Description, blamed, check_reset, check_step, find_maker
 
 Report = tuple[int, dict[str, Any] | None, dict[str, Any] | None]
@@ -20,6 +21,7 @@ class Job:
     """What a group needs to know to begin its work; travels to worker processes."""
 
     name: str
+    look: Look
     description: Description
     num_envs: int
     """Of all groups together."""
@@ -74,7 +76,7 @@ class Group:
         self._episodes: list[int] = []
         self._envs: list[Any] = []
         with blamed(f"the world {job.name}"):
-            maker = find_maker(job.name)
+            maker = find_maker(job.name, job.look)
             for _ in members:
                 self._envs.append(maker())
 

@@ -16,8 +16,9 @@ from typing import Any
 
 from achieve.processes import end_with_parent
 
+from ..names import WorkerError
 from .group import Board, Group
-from .world import WorkerError, blamed
+from .world import blamed
 
 START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from achieve.envs.gym.worker import main; main()"
 """Run with ``python -c``, the caller's path, the numbers of the socket and of the shared memory's file, and

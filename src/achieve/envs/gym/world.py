@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
-import os
-import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,15 +10,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-MIN_SIDE = 8
-
-
-class UnfitError(ValueError):
-    """An environment that cannot be used here; the message says why."""
-
-
-class WorkerError(RuntimeError):
-    """An environment that failed while it ran, or its process; the message ends with its traceback."""
+from ..names import UnfitError, WorkerError, failed, import_named
+from ..worlds import registering
+from .look import Look, image_shape
 
 
 @dataclass(frozen=True)
@@ -35,6 +25,8 @@ class Description:
     achievement_names: tuple[str, ...]
     named: bool
     """Whether the environment names its achievements; otherwise they are counted by order."""
+    unlock_threshold: float | None = None
+    """The reward above which it says that an achievement was unlocked."""
 
     def image(self, obs: Any) -> np.ndarray:
         """An observation as height x width x channels, checked."""
@@ -62,46 +54,34 @@ class Description:
             counts[self.achievement_names.index(name)] = int(count)
 
 
-def find_maker(name: str) -> Callable[[], Any]:
-    """What makes the environment called ``name``: ``module:function``, or an id that Gymnasium knows.
-
-    The current folder is searched for modules too, as with ``python -m``.
-    """
-    module_name, colon, rest = name.partition(":")
-    if not colon:
-        return lambda: _make_registered(name)
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (module_name + ".").startswith(error.name + "."):
-            raise  # the module is there, but not something that it imports
-        raise UnfitError(f"Python does not find its module: {error}") from None
-    except (ValueError, TypeError) as error:  # an empty or relative name
-        raise UnfitError(f"it does not name a module: {error}") from None
-    for part in rest.split("."):
-        found = getattr(found, part, None)
+def find_maker(name: str, look: Look) -> Callable[[], Any]:
+    """What makes the environment called ``name``: ``module:function``, or an id that Gymnasium knows."""
+    _, colon, rest = name.partition(":")
+    found = import_named(name) if colon else None
     if found is None:
-        if rest.replace(".", "_").isidentifier():
-            raise UnfitError(f"the module {module_name} has no {rest!r}")
-        return lambda: _make_registered(name)
+        if colon and rest.replace(".", "_").isidentifier():
+            raise UnfitError(f"the module {name.partition(':')[0]} has no {rest!r}")
+        return lambda: look.wrap(_make_registered(name, look))
     if not callable(found):
         raise UnfitError(f"{rest!r} is a {type(found).__name__}; a function that returns an environment is needed")
-    return found
+    return lambda: look.wrap(found())
 
 
-def _make_registered(name: str) -> Any:
+def _make_registered(name: str, look: Look) -> Any:
+    arguments: dict[str, Any] = {"render_mode": "rgb_array"} if look.pixels else {}
     try:
         # What the checker would say is checked here, for any environment.
-        return gymnasium.make(name, disable_env_checker=True)
+        return gymnasium.make(name, disable_env_checker=True, **arguments)
+    except (gymnasium.error.UnregisteredEnv, gymnasium.error.NamespaceNotFound) as error:
+        way = "" if ":" in name else f"; {registering(name)}"
+        raise UnfitError(f"Gymnasium cannot make it: {str(error).rstrip('.')}{way}") from error
     except gymnasium.error.Error as error:
         raise UnfitError(f"Gymnasium cannot make it: {error}") from error
 
 
 def describe(env: Any, max_achievements: int) -> Description:
     """What this environment is like; a ValueError that says why if it cannot work. Resets it."""
-    image_shape = _image_shape(getattr(env, "observation_space", None))
+    shape = image_shape(getattr(env, "observation_space", None))
     actions = getattr(env, "action_space", None)
     if not isinstance(actions, gymnasium.spaces.Discrete):
         raise UnfitError(
@@ -110,11 +90,12 @@ def describe(env: Any, max_achievements: int) -> Description:
     obs, info = check_reset(env.reset(seed=0))
     names = _announced(env, info)
     description = Description(
-        image_shape=image_shape,
+        image_shape=shape,
         num_actions=int(actions.n),
         first_action=int(actions.start),
         achievement_names=names or tuple(f"achievement_{k + 1}" for k in range(max_achievements)),
         named=bool(names),
+        unlock_threshold=_attribute(env, "unlock_threshold"),
     )
     description.image(obs)
     return description
@@ -154,26 +135,17 @@ def _short(result: Any) -> str:
     return f"{len(result)} values" if isinstance(result, tuple) else f"a {type(result).__name__}"
 
 
-def _image_shape(space: Any) -> tuple[int, int, int]:
-    wanted = "uint8 images of height x width or height x width x channels are needed"
-    if not isinstance(space, gymnasium.spaces.Box):
-        raise UnfitError(f"its observation space is {space!r}; {wanted}")
-    shape = space.shape if len(space.shape) == 3 else (*space.shape, 1)
-    if space.dtype != np.uint8 or len(shape) != 3 or shape[2] < 1:
-        raise UnfitError(f"its observations are {space.dtype} of shape {space.shape}; {wanted}")
-    if min(shape[:2]) < MIN_SIDE:
-        raise UnfitError(
-            f"its observations are of shape {space.shape}; {wanted}, at least {MIN_SIDE}x{MIN_SIDE}, the channels last"
-        )
-    return shape[0], shape[1], shape[2]
+def _attribute(env: Any, name: str) -> Any:
+    """An attribute of the environment or of what it wraps; None if nobody has it."""
+    try:
+        return env.get_wrapper_attr(name)
+    except AttributeError:
+        return getattr(env, name, None)
 
 
 def _announced(env: Any, info: Mapping[str, Any]) -> tuple[str, ...]:
     """The names of the achievements, from the environment's attribute or its first info; none if it has neither."""
-    try:
-        told = env.get_wrapper_attr("achievement_names")
-    except AttributeError:
-        told = getattr(env, "achievement_names", None)
+    told = _attribute(env, "achievement_names")
     if told is None:
         told = info.get("achievements")
     if told is None:
@@ -193,20 +165,24 @@ def blamed(what: str) -> Iterator[None]:
         yield
     except UnfitError as error:
         raise WorkerError(f"{what} cannot be used: {error}") from error
+    except WorkerError:
+        raise
     except (Exception, SystemExit) as error:  # an environment that calls sys.exit must not end the run without a word
-        raise WorkerError(f"{what} failed: {error!r}\n\n{traceback.format_exc()}") from error
+        raise failed(f"{what} failed", error) from error
 
 
-def examine(name: str, max_achievements: int) -> Description:
+def examine(name: str, look: Look, max_achievements: int) -> Description:
     """Makes one environment of that name, looks at it and closes it; a ValueError if it cannot work."""
     env = None
     try:
-        env = find_maker(name)()
+        env = find_maker(name, look)()
         return describe(env, max_achievements)
-    except UnfitError as error:
+    except (UnfitError, gymnasium.error.DependencyNotInstalled) as error:
         raise UnfitError(f"the world {name} cannot be used: {error}") from error
+    except WorkerError:
+        raise
     except (Exception, SystemExit) as error:
-        raise WorkerError(f"the world {name} failed at a trial: {error!r}\n\n{traceback.format_exc()}") from error
+        raise failed(f"the world {name} failed at a trial", error) from error
     finally:
         # What fails on the way out must not hide why we leave.
         with contextlib.suppress(Exception):

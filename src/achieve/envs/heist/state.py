@@ -20,6 +20,9 @@ COLOURS = ("blue", "green", "red")
 PLAYER, LOCK, KEY, GEM = 0, 1, 2, 9
 WALL = 51
 
+MAX_SIZE = 2**20
+"""Procgen's own bound on the bytes of a state."""
+
 _ENTITY_WORDS = 31
 _X, _Y, _TYPE, _THEME = 0, 1, 6, 8
 _TIMEOUT, _LEVEL_SEED, _TIME = 4, 5, 13  # of the 15 words after the generators

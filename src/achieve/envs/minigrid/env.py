@@ -12,6 +12,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from ..arrays import short
 from .tree import Tree
 
 try:
@@ -168,7 +169,7 @@ def check_layout(tree: Tree, room_size: Any, num_rows: Any, max_steps: Any) -> t
         except TypeError:
             number = least - 1
         if not least <= number <= most or isinstance(value, bool):
-            raise ValueError(f"{name} must be a whole number from {least} to {most}, got {value!r}")
+            raise ValueError(f"{name} must be a whole number from {least} to {most}, got {short(value)}")
         return number
 
     room_size = whole("room_size", room_size, MIN_ROOM_SIZE, 100)

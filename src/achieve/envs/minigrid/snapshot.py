@@ -1,8 +1,4 @@
-"""Saved states: bytes that hold many games exactly, and their careful reading.
-
-The body of a sealed state is the arrays of `Worlds`, one after the other. A state is checked completely before
-anything is changed.
-"""
+"""The body of a saved state, and its careful reading: the arrays of `Worlds`, one after the other."""
 
 from __future__ import annotations
 
@@ -10,10 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import arrays
+from ..arrays import StateError
 from .engine import CARRYING, CLOSED, DIRECTION, EMPTY, FIRST_DOOR, GOAL, LOCKED, STEPS, WALL, Layout, Worlds, X, Y
-
-_KIND, _VERSION = "minigrid", 1
 
 
 def allocate(layout: Layout, num_envs: int) -> Worlds:
@@ -26,7 +20,7 @@ def allocate(layout: Layout, num_envs: int) -> Worlds:
     )
 
 
-def _made_for(layout: Layout, num_envs: int) -> dict[str, Any]:
+def made_for(layout: Layout, num_envs: int) -> dict[str, Any]:
     return {
         "tree": layout.parents.tolist(),
         "room_size": layout.room_size,
@@ -37,30 +31,24 @@ def _made_for(layout: Layout, num_envs: int) -> dict[str, Any]:
     }
 
 
-def save(layout: Layout, worlds: Worlds, extra: dict[str, Any]) -> bytes:
-    header = {"made_for": _made_for(layout, len(worlds.grid)), **extra}
-    return arrays.seal(_KIND, _VERSION, header, b"".join(array.tobytes() for array in worlds))
-
-
-def load(layout: Layout, num_envs: int, data: bytes) -> tuple[Worlds, dict[str, Any]]:
-    """The saved games and the header; a ValueError for what does not belong here."""
-    header, body = arrays.unseal(_KIND, _VERSION, _made_for(layout, num_envs), data)
+def read(layout: Layout, num_envs: int, body: bytes, *, begun: bool) -> Worlds:
+    """The saved games, checked; a `StateError` for what is not of a possible game."""
     worlds = allocate(layout, num_envs)
     if len(body) != sum(array.nbytes for array in worlds):
-        raise ValueError(f"the saved state holds {len(body)} bytes of games, which is not what it should")
+        raise StateError(f"the saved state holds {len(body)} bytes of games, which is not what it should")
     start = 0
     for array in worlds:
         array[:] = np.frombuffer(body, array.dtype, array.size, start).reshape(array.shape)
         start += array.nbytes
     _check_random(worlds.random)
-    if header.get("begun"):
+    if begun:
         _check_games(layout, worlds)
-    return worlds, header
+    return worlds
 
 
 def _require(condition: Any, what: str) -> None:
     if not np.all(condition):
-        raise ValueError(f"the saved state is not of a possible game: {what}")
+        raise StateError(f"the saved state is not of a possible game: {what}")
 
 
 def _check_random(random: np.ndarray) -> None:

@@ -1,0 +1,175 @@
+"""What makes images of an environment's observations, as options that a config records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box
+from gymnasium.wrappers import (
+    AddRenderObservation,
+    FrameStackObservation,
+    GrayscaleObservation,
+    TransformObservation,
+)
+from PIL import Image
+
+from ..names import UnfitError
+
+MIN_SIDE = 8
+MAX_SIDE = 4096
+
+
+@dataclass(frozen=True)
+class Look:
+    """How observations become images; `wrap` takes the steps in this order."""
+
+    pixels: bool = False
+    """Show the agent what ``render()`` draws, in place of the observation."""
+    image_key: str | None = None
+    """Take the picture out of a dictionary."""
+    rescale: bool = False
+    """Map numbers from their space's bounds to 0..255."""
+    grayscale: bool = False
+    resize: int | tuple[int, int] | None = None
+    """Height and width, or one number for both."""
+    frame_stack: int = 1
+    """Frames an image consists of, the newest last, stacked as channels."""
+
+    def __post_init__(self) -> None:
+        for name in ("pixels", "rescale", "grayscale"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
+        if self.image_key is not None and not isinstance(self.image_key, str):
+            raise ValueError(f"image_key must be a key of the observation, got {self.image_key!r}")
+        sides = self.resize if isinstance(self.resize, list | tuple) else (self.resize, self.resize)
+        if self.resize is not None:
+            if len(sides) != 2 or not all(is_whole(side, MIN_SIDE, MAX_SIDE) for side in sides):
+                raise ValueError(
+                    f"resize must be a whole number from {MIN_SIDE} to {MAX_SIDE}, or height and width as two of them, "
+                    f"got {self.resize!r}"
+                )
+            object.__setattr__(self, "resize", tuple(sides))
+        if not is_whole(self.frame_stack, 1, 64):
+            raise ValueError(f"frame_stack must be a whole number from 1 to 64, got {self.frame_stack!r}")
+
+    def wrap(self, env: Any) -> Any:
+        """The environment with images for observations, where the options and its space allow it."""
+        if not isinstance(env, gymnasium.Env):
+            if self != Look():
+                raise UnfitError(f"it is a {type(env).__name__}; these options need a gymnasium.Env")
+            return env
+        if self.pixels:
+            if env.render_mode != "rgb_array":
+                raise UnfitError(
+                    f"pixels=true shows what render() draws, but its render_mode is {env.render_mode!r}; "
+                    "make it with render_mode='rgb_array'"
+                )
+            env = AddRenderObservation(env)
+        if self.image_key is not None:
+            env = self._pick(env)
+        if self.rescale:
+            env = _rescaled(env)
+        space = env.observation_space
+        if is_picture(space) and space.shape[0] < MIN_SIDE <= min(space.shape[1:]):  # the channels first
+            env = _transformed(env, lambda image: np.moveaxis(image, 0, -1), (*space.shape[1:], space.shape[0]))
+        if self.grayscale:
+            shape = _picture(env, "grayscale=true").shape
+            if shape[-1] != 3:
+                raise UnfitError(f"grayscale=true needs three channels, but its observations are of shape {shape}")
+            env = GrayscaleObservation(_transformed(env, np.asarray, shape), keep_dim=True)
+        if self.resize is not None:
+            shape = _picture(env, "resize").shape
+            size: Any = self.resize
+            env = _transformed(env, lambda image: _resized(image, size), (*size, *shape[2:]))
+        if self.frame_stack > 1:
+            shape = _picture(env, "frame_stack").shape
+            height, width = shape[:2]
+            # Copied, since an environment may draw all its images into one array.
+            env = FrameStackObservation(_transformed(env, np.array, shape), self.frame_stack)
+            channels = self.frame_stack * (shape[2] if len(shape) == 3 else 1)
+            env = _transformed(
+                env, lambda frames: np.stack(frames, 2).reshape(height, width, channels), (height, width, channels)
+            )
+        return env
+
+    def _pick(self, env: Any) -> Any:
+        space, key = env.observation_space, self.image_key
+        if not isinstance(space, gymnasium.spaces.Dict) or key not in space.spaces:
+            known = f"a dictionary of {', '.join(space)}" if isinstance(space, gymnasium.spaces.Dict) else repr(space)
+            raise UnfitError(f"image_key={key} names nothing in its observation space, which is {known}")
+        return TransformObservation(env, lambda obs: obs[key], space[key])
+
+
+def is_picture(space: Any) -> bool:
+    """Whether observations are uint8 arrays of three dimensions."""
+    return isinstance(space, Box) and space.dtype == np.uint8 and len(space.shape) == 3
+
+
+def image_shape(space: Any) -> tuple[int, int, int]:
+    """Height, width and channels of the images in a space; an `UnfitError` that names an option if it has none."""
+    wanted = "uint8 images of height x width or height x width x channels are needed"
+    use = "--env.options"
+    if isinstance(space, gymnasium.spaces.Dict):
+        pictures = [key for key, part in space.items() if isinstance(part, Box) and len(part.shape) in (2, 3)]
+        way = f"image_key={pictures[0]} takes the picture out" if pictures else "pixels=true takes what render() draws"
+        raise UnfitError(f"its observations are a dictionary of {', '.join(space)}; {wanted}: {use} {way}")
+    if not isinstance(space, Box) or len(space.shape) not in (2, 3):
+        way = f"{use} pixels=true shows the agent what render() draws"
+        if isinstance(space, Box) and len(space.shape) == 4:
+            way = f"leave the stacking of frames to {use} frame_stack={space.shape[0]}"
+        what = f"{space.dtype} of shape {space.shape}" if isinstance(space, Box) else repr(space)
+        raise UnfitError(f"its observations are {what}; {wanted}: {way}")
+    height, width, channels = (*space.shape, 1)[:3]
+    if space.dtype != np.uint8:
+        raise UnfitError(
+            f"its observations are {space.dtype} of shape {space.shape}; {wanted}: "
+            f"{use} rescale=true makes bytes of them"
+        )
+    if min(height, width) < MIN_SIDE or channels < 1:
+        raise UnfitError(
+            f"its observations are of shape {space.shape}; {wanted}, at least {MIN_SIDE}x{MIN_SIDE}, "
+            f"the channels last: {use} resize=64 enlarges them"
+        )
+    return height, width, channels
+
+
+def is_whole(value: Any, least: int, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _picture(env: Any, option: str) -> Any:
+    space = env.observation_space
+    if not isinstance(space, Box) or space.dtype != np.uint8 or len(space.shape) not in (2, 3):
+        image_shape(space)  # says what is wrong with it, and what helps
+        raise UnfitError(f"{option} needs images, but its observation space is {space!r}")
+    return space
+
+
+def _transformed(env: Any, change: Callable[[Any], Any], shape: tuple[int, ...]) -> Any:
+    return TransformObservation(env, change, Box(0, 255, shape, np.uint8))
+
+
+def _rescaled(env: Any) -> Any:
+    space = env.observation_space
+    if not isinstance(space, Box) or not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+        raise UnfitError(f"rescale=true needs a Box with bounds, but its observation space is {space!r}")
+    low = space.low.astype(np.float64)
+    factor = 255 / np.maximum(space.high.astype(np.float64) - low, np.finfo(np.float64).tiny)
+    return _transformed(
+        env, lambda obs: np.clip(np.rint((np.asarray(obs) - low) * factor), 0, 255).astype(np.uint8), space.shape
+    )
+
+
+def _resized(image: Any, size: tuple[int, int]) -> np.ndarray:
+    """Averages areas where it shrinks, repeats pixels where it grows."""
+    image = np.asarray(image)
+    planes = np.atleast_3d(image)
+    resized = [
+        np.asarray(Image.fromarray(planes[..., k]).resize(size[::-1], Image.Resampling.BOX))
+        for k in range(planes.shape[2])
+    ]
+    return np.stack(resized, 2) if image.ndim == 3 else resized[0]
