@@ -18,7 +18,7 @@ from typing import Any, Literal
 from achieve.envs.worlds import KNOWN, find_world, is_known
 from achieve.errors import ConfigError
 from achieve.migration import migrate
-from achieve.settings import build, plain
+from achieve.settings import LONGEST, build, check_name, plain, shown
 
 
 @dataclass(frozen=True)
@@ -276,18 +276,18 @@ _NO_OPTIONS = ("name", "id", "num_envs", "seed", "threads", "infos", "unlock_thr
 
 def _read_option(option: str) -> tuple[str, Any]:
     name, equals, value = option.partition("=")
+    if len(option) > LONGEST:
+        raise ConfigError(f"env.options has {shown(option)} of {len(option):,} characters; {LONGEST:,} are possible")
     if not equals or not name.isidentifier():
         raise ConfigError(f"env.options has {option!r}; give name=value, such as depth=3")
     if name in _NO_OPTIONS:
         raise ConfigError(f"env.options has {option!r}, which is no option; a flag of its own or the run decides it")
-    try:
-        return name, json.loads(value)
-    except json.JSONDecodeError:
-        pass
-    try:
-        return name, ast.literal_eval(value)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return name, value
+    for read in (json.loads, ast.literal_eval):
+        try:
+            return name, read(value)
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+            pass
+    return name, value
 
 
 def with_world(config: TrainConfig, name: str) -> TrainConfig:
@@ -303,6 +303,7 @@ def with_world(config: TrainConfig, name: str) -> TrainConfig:
 def validate(config: TrainConfig) -> None:
     """Raise :class:`ConfigError` for sizes that cannot work together."""
     ppo, distill, model = config.ppo, config.distill, config.model
+    check_name("preset", config.preset)  # which is part of the run folder's name
 
     def positive(**values: float) -> None:
         for name, value in values.items():

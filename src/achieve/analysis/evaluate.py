@@ -48,7 +48,7 @@ def evaluate(
         actions: NDArray[np.int64] = agent.act(obs, reward, done, greedy=greedy)
         return actions
 
-    return play(policy, agent.config, episodes, seed, progress, patience)
+    return play(policy, agent.config, episodes, seed, progress, patience, check=agent.check_world)
 
 
 def evaluate_random(
@@ -71,10 +71,12 @@ def play(
     seed: int,
     progress: Callable[[int], None] = lambda done: None,
     patience: int = PATIENCE,
+    check: Callable[[tuple[int, ...], int], None] = lambda image_shape, num_actions: None,
 ) -> Episodes:
     """Let a policy play ``episodes`` episodes; returned in order of completion.
 
-    Where none ends within ``patience`` steps of each environment, it is a :class:`ConfigError`.
+    Where none ends within ``patience`` steps of each environment, it is a :class:`ConfigError`. ``check`` may refuse a
+    world for its images and actions.
     """
     if episodes < 1:
         raise ConfigError(f"episodes is {episodes}; it must be 1 or more")
@@ -91,6 +93,7 @@ def play(
     rows = []
     waited = 0
     with playing(), closing(envs):
+        check(envs.single_observation_space.shape, int(envs.single_action_space.n))
         observation, _ = envs.reset()
         reward = done = None
         while (played < quota).any():

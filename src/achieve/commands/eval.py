@@ -19,6 +19,10 @@ class EvalArguments:
 
     agent: tyro.conf.Positional[str] = "pretrained"
     """A run folder, a weight file, or `pretrained`."""
+    env: str | None = None
+    """World to play in, if not the one the agent was trained in, or if it is code that you allow to run."""
+    trust: bool = False
+    """Import the code that a file of somebody else's names: a world `module:function`, or an option of one."""
     episodes: int = 100
     """Episodes to play."""
     seed: int = 0
@@ -43,7 +47,9 @@ def eval_command(arguments: list[str]) -> None:
     from achieve.analysis.score import RunScore, measure, success_rates
     from achieve.train import resolve_device
 
-    agent = load_agent(parsed.agent, device=str(resolve_device(parsed.device)))
+    agent = load_agent(
+        parsed.agent, device=str(resolve_device(parsed.device)), env=parsed.env, trust=parsed.trust
+    )
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("playing", total=parsed.episodes)
         episodes = evaluate(

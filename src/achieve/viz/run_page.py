@@ -10,12 +10,13 @@ from achieve.agent import load_agent
 from achieve.analysis.episodes import load_episodes
 from achieve.analysis.evaluate import evaluate_random
 from achieve.analysis.score import measure, score_run, success_rates
-from achieve.config import from_dict
+from achieve.config import EnvConfig, from_dict
 from achieve.envs import find_world
 from achieve.errors import ConfigError
 from achieve.run.folder import read_config, read_summary
 from achieve.run.hardware import one_line
 from achieve.run.progress import duration
+from achieve.trust import trusted
 from achieve.viz.curves import Baseline, draw_curves, png
 from achieve.viz.episode import best_world, episode_moments
 from achieve.viz.page import Page, write_page
@@ -27,12 +28,13 @@ RANDOM_STEPS = 10_000
 VIDEO_STEPS = 500
 
 
-def random_baseline(run: Path) -> Baseline:
+def random_baseline(run: Path, *, env: EnvConfig | None = None, trust: bool = False) -> Baseline:
     """The world's measure and the mean return of an agent that acts at random in the same world.
 
-    Not known (nan) where episodes do not end.
+    Not known (nan) where episodes do not end. ``env`` and ``trust`` are those of
+    :func:`achieve.trust.trusted`.
     """
-    config = from_dict(read_config(run)["config"])
+    config = trusted(from_dict(read_config(run)["config"]), run, env=env, trust=trust)
     unknown = Baseline("random agent", math.nan, math.nan)
     lengths = load_episodes(run).length
     if not len(lengths):
@@ -46,17 +48,27 @@ def random_baseline(run: Path) -> Baseline:
     return Baseline("random agent", measured, float(episodes.reward.mean()))
 
 
-def write_run_page(run: Path, baseline: Baseline | None = None, *, best_of: int = 8) -> Path:
-    """Write `curve.png`, `video.mp4` and `index.html` into a finished run's folder; returns the page's path."""
+def write_run_page(
+    run: Path,
+    baseline: Baseline | None = None,
+    *,
+    best_of: int = 8,
+    env: EnvConfig | None = None,
+    trust: bool = False,
+) -> Path:
+    """Write `curve.png`, `video.mp4` and `index.html` into a finished run's folder; returns the page's path.
+
+    ``env`` and ``trust`` are those of :func:`achieve.agent.load_agent`.
+    """
     saved, summary = read_config(run), read_summary(run) or {}
     config = from_dict(saved["config"])
     world = find_world(config.env.name)
-    baseline = baseline or random_baseline(run)
+    baseline = baseline or random_baseline(run, env=env, trust=trust)
     episodes = load_episodes(run)
     title = f"{config.preset}, seed {config.seed}"
     curve = png(draw_curves({title: [episodes]}, baseline, goal=world.goal))
     (run / "curve.png").write_bytes(curve)
-    agent = load_agent(run)
+    agent = load_agent(run, env=env, trust=trust)
     played = best_world(agent, best_of, max_steps=VIDEO_STEPS)
     video = run / "video.mp4"
     write_video(
