@@ -48,7 +48,10 @@ def evaluate(
         actions: NDArray[np.int64] = agent.act(obs, reward, done, greedy=greedy)
         return actions
 
-    return play(policy, agent.config, episodes, seed, progress, patience, check=agent.check_world)
+    def check(envs: Any) -> None:
+        agent.check_world(envs.single_observation_space.shape, int(envs.single_action_space.n))
+
+    return play(policy, agent.config, episodes, seed, progress, patience, check)
 
 
 def evaluate_random(
@@ -71,12 +74,12 @@ def play(
     seed: int,
     progress: Callable[[int], None] = lambda done: None,
     patience: int = PATIENCE,
-    check: Callable[[tuple[int, ...], int], None] = lambda image_shape, num_actions: None,
+    check: Callable[[Any], None] = lambda envs: None,
 ) -> Episodes:
     """Let a policy play ``episodes`` episodes; returned in order of completion.
 
-    Where none ends within ``patience`` steps of each environment, it is a :class:`ConfigError`. ``check`` may refuse a
-    world for its images and actions.
+    Where none ends within ``patience`` steps of each environment, it is a :class:`ConfigError`. ``check`` may refuse the
+    environments.
     """
     if episodes < 1:
         raise ConfigError(f"episodes is {episodes}; it must be 1 or more")
@@ -93,7 +96,7 @@ def play(
     rows = []
     waited = 0
     with playing(), closing(envs):
-        check(envs.single_observation_space.shape, int(envs.single_action_space.n))
+        check(envs)
         observation, _ = envs.reset()
         reward = done = None
         while (played < quota).any():
