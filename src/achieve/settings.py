@@ -49,7 +49,7 @@ def build(cls: type, data: Any, where: str = "") -> Any:
     hints = _hints(cls)
     for name in data:
         if name not in hints:
-            told = name if isinstance(name, str) and name.isidentifier() else shown(name)
+            told = name if isinstance(name, str) and name.isidentifier() and len(name) < 100 else shown(name)
             raise ConfigError(f"unknown setting {where}{told}; known here: {', '.join(sorted(hints))}")
     values = {}
     for name, value in data.items():
