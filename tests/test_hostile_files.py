@@ -21,6 +21,7 @@ from achieve import load_agent
 from achieve.agent import describe_agent
 from achieve.config import TrainConfig, from_dict, to_dict
 from achieve.errors import AchieveError, ConfigError, RunFolderError
+from achieve.migration import REMOVED
 from achieve.nn.model import ActorCritic
 from achieve.presets import PRESETS
 from achieve.run.weights import save_weights
@@ -209,9 +210,9 @@ def test_sources_that_cannot_be_opened(tmp_path: Path) -> None:
 
 ODD: list[Any] = [
     None, True, 0, -1, 2**31, 2**63 - 1, 2**63, -(2**63), 10**5000, 0.5, -0.0, math.nan, math.inf, -math.inf, 1e308,
-    5e-324, "", "x", "1", "\0", "\ud800", "\x1b[31m", "../x", "a:b", "x" * 100_000, "1e400", [], [[]], [1, 2, 3], [0] * 10_000,
-    [None], ["a"], ["a=1"], ["depth=" + "[" * 3000], ["x=" + "-" * 4000 + "1"], ["x=" + "9" * 4000], ["seed=1"], ["=3"],
-    ["x=a:b"], {}, {"a": 1}, {"name": {}}, b"x", (), {1: 2}, object(),
+    5e-324, "", "x", "1", "\0", "\ud800", "\x1b[31m", "../x", "a:b", "x" * 100_000, "1e400", [], [[]], [1, 2, 3],
+    [0] * 10_000, [None], ["a"], ["a=1"], ["depth=" + "[" * 3000], ["x=" + "-" * 4000 + "1"], ["x=" + "9" * 4000], 
+    ["seed=1"], ["=3"], ["x=a:b"], {}, {"a": 1}, {"name": {}}, b"x", (), {1: 2}, object(),
 ]  # fmt: skip
 
 
@@ -243,7 +244,8 @@ def test_every_setting_with_every_odd_value(preset: str) -> None:
     """Refused in a sentence, or a config that can be written down and read again."""
     tree, odd = to_dict(PRESETS[preset]), [*ODD, nested(100_000)]
     taken = 0
-    for where in [(), *places(tree)]:
+    gone = [(table, name) for table, settings in REMOVED.items() for name in settings if table in tree]
+    for where in [(), ("algo",), *gone, *places(tree)]:
         for value in odd:
             try:
                 config = from_dict(changed(tree, where, value) if where else value)
@@ -266,7 +268,9 @@ def test_names_that_are_no_settings() -> None:
         assert len(str(caught.value)) < 2000
 
 
-AS_JSON = [odd for odd in ODD if isinstance(odd, int | float | str | list | dict | None) and odd not in (10**5000, {1: 2})]
+AS_JSON = [
+    odd for odd in ODD if isinstance(odd, int | float | str | list | dict | None) and odd not in (10**5000, {1: 2})
+]
 
 
 def mutated(rng: random.Random, value: Any) -> Any:

@@ -153,7 +153,7 @@ def test_page_of_ones_own_run_plays_the_world_that_was_named(folder: Path) -> No
 
 def test_report_shows_no_video_of_code(folder: Path, achieve: Run) -> None:
     write_run(folder / "runs" / "theirs", config_of())
-    code, out, err = achieve("report", "runs", "--videos")
+    code, _, err = achieve("report", "runs", "--videos")
     assert (code, err) == (0, "")
     assert f"no video: its world {WORLD} is code; --trust lets it run" in (folder / "report" / "index.html").read_text()
     assert not was_imported(folder)
@@ -220,7 +220,10 @@ def test_from_python(folder: Path) -> None:
     assert was_imported(folder)
 
 
-@pytest.mark.parametrize("preset", ["../../x", "/tmp/x", "a/b", "..", ".hidden", "-x", "", "a\\b", "a b", "x\0", "x" * 101])
+ELSEWHERE = ["../../x", "/tmp/x", "a/b", "..", ".hidden", "-x", "", "a\\b", "a b", "x\0", "x" * 101]
+
+
+@pytest.mark.parametrize("preset", ELSEWHERE)
 def test_config_does_not_decide_where_a_run_is_written(folder: Path, achieve: Run, preset: str) -> None:
     (folder / "c.json").write_text(json.dumps({**to_dict(tiny_config()), "preset": preset}))
     code, _, err = achieve("train", "--config", "c.json", "--quiet")

@@ -180,7 +180,7 @@ def load_agent(
     Raises:
         AchieveError: and nothing else, whatever is in the file.
     """
-    tensors, about = _read(source)
+    tensors, about = read_weights(source)
     config = trusted(about.config, source, env=env, trust=trust)
     shape, actions = about.image_shape, about.num_actions
     acting = {name: t.float() for name, t in tensors.items() if not name.startswith(AUXILIARY)}
@@ -258,11 +258,13 @@ def find_weights(source: str | Path) -> Path:
     return found
 
 
-def _read(source: str | Path) -> tuple[dict[str, Tensor], About]:
-    """Weights, checked, and what they belong to."""
+def read_weights(source: str | Path) -> tuple[dict[str, Tensor], About]:
+    """An agent's weights, all of them and checked, and what they belong to."""
     path = find_weights(source)
-    saved = path.name == FILE_NAME and path.parent.name == "checkpoint"
-    tensors, about = _read_checkpoint(path.parent) if saved else _read_file(path)
+    if path.name == FILE_NAME and path.parent.name == "checkpoint":
+        tensors, about, _ = read_checkpoint_agent(path.parent.parent)
+    else:
+        tensors, about = _read_file(path)
     for name, tensor in tensors.items():
         if not tensor.is_floating_point():
             raise RunFolderError(f"{path}: {shown(name)} is of type {tensor.dtype}; weights are fractions")
@@ -271,11 +273,13 @@ def _read(source: str | Path) -> tuple[dict[str, Tensor], About]:
     return tensors, about
 
 
-def _read_checkpoint(folder: Path) -> tuple[dict[str, Tensor], About]:
-    config = _config(read_config(folder.parent)["config"], folder.parent)
+def read_checkpoint_agent(run: Path) -> tuple[dict[str, Tensor], About, int]:
+    """Weights and what they belong to, from the last checkpoint of a run, and the step it was written at."""
+    folder = run / "checkpoint"
+    config = _config(read_config(run)["config"], run)
     checkpoint = load_checkpoint(folder)
     if checkpoint is None:
-        raise RunFolderError(f"{folder} was removed while it was read")
+        raise RunFolderError(f"{run} has neither weights nor a checkpoint: there is no agent in it (yet)")
     prefix = "network/"
     tensors = {k.removeprefix(prefix): v for k, v in checkpoint.tensors.items() if k.startswith(prefix)}
     values = config.learner == "qrdqn"
@@ -284,7 +288,9 @@ def _read_checkpoint(folder: Path) -> tuple[dict[str, Tensor], About]:
         raise RunFolderError(f"{folder} does not hold an agent; it is not a training run's")
     outputs = len(tensors[head])
     actions = outputs // config.qrdqn.num_quantiles if values else outputs
-    return tensors, _about(folder, config, list(checkpoint.tensors[seen].shape[1:]), actions)
+    about = _about(folder, config, list(checkpoint.tensors[seen].shape[1:]), actions)
+    rollouts = checkpoint.state.get("rollouts")
+    return tensors, about, rollouts * config.rollout_steps if type(rollouts) is int else 0
 
 
 def _read_file(path: Path) -> tuple[dict[str, Tensor], About]:
@@ -345,7 +351,7 @@ def export_agent(source: str | Path, path: str | Path, *, auxiliary: bool = Fals
     With ``auxiliary`` also those of the nets that predict the next achievement, which only distillation trains. Returns
     the file's SHA-256.
     """
-    tensors, about = _read(source)
+    tensors, about = read_weights(source)
     if auxiliary and not any(name.startswith(AUXILIARY) for name in tensors):
         raise RunFolderError(
             f"{source} has no auxiliary nets: it was trained without distillation, or exported without them"

@@ -10,6 +10,7 @@ import ast
 import dataclasses
 import json
 import math
+import re
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -214,6 +215,10 @@ class TrainConfig:
     """With `qrdqn`: where frames are kept; `auto` takes the GPU if they fit twice."""
     snapshots: int = 0
     """Keep the acting weights of the beginning and after each of so many equal parts of the run, in `snapshots/`."""
+    init_from: str | None = None
+    """Start from the weights of another agent: a run folder, a weight file, or `pretrained`. Not a run from scratch."""
+    init_sha256: str | None = None
+    """SHA-256 of those weights. The run records it; given here, other weights are refused."""
     tensorboard: bool = False
     """Also write TensorBoard logs into the run folder (extra `tensorboard`)."""
     wandb: bool = False
@@ -223,6 +228,13 @@ class TrainConfig:
     ppo: PPOConfig = field(default_factory=PPOConfig)
     qrdqn: QRDQNConfig = field(default_factory=QRDQNConfig)
     distill: DistillConfig = field(default_factory=DistillConfig)
+
+    @property
+    def origin(self) -> str | None:
+        """What to say wherever figures of a run are shown that is not one from scratch; None for others."""
+        if self.init_from is None:
+            return None
+        return f"started from the weights of {self.init_from} (SHA-256 {(self.init_sha256 or 'not known')[:12]})"
 
     @property
     def rollout_length(self) -> int:
@@ -350,6 +362,11 @@ def validate(config: TrainConfig) -> None:
         distill__match_threshold=distill.match_threshold,
     )
     _ = config.env.own_settings  # which says what is wrong with them
+    if config.init_sha256 is not None:
+        if config.init_from is None:
+            raise ConfigError("init_sha256 says nothing without init_from")
+        if not re.fullmatch("[0-9a-f]{64}", config.init_sha256):
+            raise ConfigError(f"init_sha256 is {config.init_sha256!r}; a SHA-256 has 64 digits from 0 to f")
     for name, threads in (("env.threads", config.env.threads), ("torch_threads", config.torch_threads)):
         if threads is not None and threads < 1:
             raise ConfigError(f"{name} is {threads}; it must be 1 or more")
@@ -434,6 +451,9 @@ def to_dict(config: TrainConfig) -> dict[str, Any]:
         del tree["env"]["options"]
     if not config.snapshots:
         del tree["snapshots"]
+    for name in ("init_from", "init_sha256"):
+        if tree[name] is None:
+            del tree[name]
     if config.distill.episodes_per_update == 1:
         del tree["distill"]["episodes_per_update"]
     return tree

@@ -65,7 +65,7 @@ def test_log_of_crafters_own_recorder_has_summed_lengths_for_steps(tmp_path: Pat
         (line(8) + "{half\n" + line(16), r"episodes.jsonl:2 is not JSON"),
         (line(8) + "\n" + line(16), r"episodes.jsonl:2 is not JSON"),
         (line(8) + "[1, 2]\n", r"episodes.jsonl:2 is not an episode"),
-        (line(8) + '{"step": 9, "length": 1, "reward": 0}\n', "jsonl:2 has no 'achievement_a', which every episode has"),
+        (line(8) + '{"step": 9, "length": 1, "reward": 0}\n', "jsonl:2 has no 'achievement_a', which every"),
         (line(8) + '{"length": 1, "reward": 0}\n', "jsonl:2 has no 'step'"),
         (line(8) + line(9, reward="much"), "jsonl:2 has 'much' as its reward; a number is needed"),
         (line(8) + line(9, reward=None), "jsonl:2 has None as its reward"),

@@ -78,8 +78,8 @@ def play(
 ) -> Episodes:
     """Let a policy play ``episodes`` episodes; returned in order of completion.
 
-    Where none ends within ``patience`` steps of each environment, it is a :class:`ConfigError`. ``check`` may refuse the
-    environments.
+    Where none ends within ``patience`` steps of each environment, it is a :class:`ConfigError`. ``check`` may refuse
+    the environments.
     """
     if episodes < 1:
         raise ConfigError(f"episodes is {episodes}; it must be 1 or more")

@@ -86,6 +86,7 @@ def write_run_page(
         facts=_facts(summary),
         config=saved["config"],
         notes=[
+            *([] if config.origin is None else [f"The run {config.origin}, not from scratch."]),
             f"The video shows the best of {best_of} episodes on worlds the agent was not trained in "
             f"(at most {VIDEO_STEPS} steps each)."
         ],
