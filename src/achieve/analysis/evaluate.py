@@ -24,6 +24,8 @@ PARALLEL = 32
 PATIENCE = 100_000
 """Steps of each environment in which an episode must have ended; Crafter's last 10,000 at most."""
 _WORLDS = 2**31 - 1
+_LOOKED_UP = 20_000_000
+"""Worlds of training that are looked up at most, in memory; of those beyond, one could be met by chance."""
 
 Policy = Callable[[NDArray[np.uint8], Any, Any], NDArray[np.int64]]
 
@@ -147,6 +149,8 @@ def unseen_seeds(config: TrainConfig, seed: int, count: int, episodes: int) -> l
     environment had one.
     """
     _check_seed(seed)
+    if config.env.num_envs > _LOOKED_UP:
+        raise ConfigError(f"the agent's config has {config.env.num_envs:,} environments; no run has so many")
     seeds = world_seeds(config.seed, config.env.num_envs)
     crafter = config.env.name == "crafter"
     trained = set(_worlds(seeds, _most_episodes(config))) if crafter else set(seeds)
@@ -170,5 +174,5 @@ def _worlds(seeds: list[int], episodes: int) -> Iterator[int]:
 
 
 def _most_episodes(config: TrainConfig) -> int:
-    """More episodes than one environment can have started: each has a step at least."""
-    return config.num_rollouts * config.rollout_length + 1
+    """More episodes than one environment can have started: each has a step at least, and in a long run many more."""
+    return min(config.num_rollouts * config.rollout_length, _LOOKED_UP // config.env.num_envs) + 1

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from achieve.settings import parse_json
 
 _TAIL = 65536
 
@@ -61,7 +62,7 @@ def _last_rows(path: Path) -> list[dict[str, Any]]:
     rows = []
     for line in lines[:-1]:  # what follows the last newline is nothing, or half a line
         try:
-            row = json.loads(line)
+            row = parse_json(line)
         except ValueError:
             continue
         if isinstance(row, dict):
@@ -70,4 +71,5 @@ def _last_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+    return float(value) if number else None
