@@ -276,8 +276,9 @@ RUNTIME_FIELDS = (
     "snapshots", "env.threads",
 )  # fmt: skip
 
-# Settings with which a run may be resumed otherwise than it began: those above, and how long it goes on.
-FREE_FIELDS = (*RUNTIME_FIELDS, "total_steps")
+# Settings with which a run may be resumed otherwise than it began: those above, and how long it goes on. The SHA-256 of
+# its first weights may be left out; `achieve.initial.settle` looks after it.
+FREE_FIELDS = (*RUNTIME_FIELDS, "total_steps", "init_sha256")
 
 # Fields that say nothing about a run of the other learner.
 _OF_PPO = ("ppo",)

@@ -27,8 +27,12 @@ def settle(config: TrainConfig, folder: Path) -> TrainConfig:
     if (folder / "config.json").is_file():
         saved = read_config(folder)["config"]
         digest = saved.get("init_sha256")
-        same = saved.get("init_from") == config.init_from and config.init_sha256 in (None, digest)
-        if same and isinstance(digest, str):
+        if saved.get("init_from") == config.init_from and isinstance(digest, str):
+            if config.init_sha256 not in (None, digest):
+                raise RunFolderError(
+                    f"{folder} holds a run that started from weights with the SHA-256 {digest}, not "
+                    f"{config.init_sha256}; choose another run folder"
+                )
             return replace(config, init_sha256=digest)
     digest = _sha256(config.init_from)
     if config.init_sha256 not in (None, digest):

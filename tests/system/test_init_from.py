@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +151,7 @@ def test_run_says_where_it_comes_from_and_needs_only_its_folder(
 ) -> None:
     base = values_config if learner == "qrdqn" else tiny_config
     changes: dict[str, Any] = PLAIN if learner == "ppo" else {}
-    steps = {} if learner == "qrdqn" else SHORT
+    steps = {"total_steps": 768, "score_steps": 768} if learner == "qrdqn" else SHORT
     first = train(base(**changes, **steps), tmp_path / "first", quiet=True)
     config = base(**changes, **steps, init_from=str(tmp_path / "first"), seed=1)
     whole = train(config, tmp_path / "whole", quiet=True)
@@ -172,6 +173,11 @@ def test_run_says_where_it_comes_from_and_needs_only_its_folder(
     monkeypatch.setenv("COLUMNS", "300")
     assert train(config, tmp_path / "stopped", quiet=True)["weights_sha256"] == whole["weights_sha256"]
     assert train(config, tmp_path / "whole", quiet=True) == whole
+    with pytest.raises(RunFolderError, match=f"started from weights with the SHA-256 {first['weights_sha256']}, not 0"):
+        train(replace(config, init_sha256="0" * 64), tmp_path / "whole", quiet=True)
+    for other in (None, "pretrained"):
+        with pytest.raises(RunFolderError, match=r"init_from is .* there"):
+            train(replace(config, init_from=other), tmp_path / "whole", quiet=True)
 
     told = f"started from the weights of {tmp_path / 'first'} (SHA-256 {first['weights_sha256'][:12]})"
     code, out, err = achieve("score", tmp_path / "whole")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from achieve.settings import parse_json
 
 _TAIL = 65536
 
@@ -62,7 +61,7 @@ def _last_rows(path: Path) -> list[dict[str, Any]]:
     rows = []
     for line in lines[:-1]:  # what follows the last newline is nothing, or half a line
         try:
-            row = parse_json(line)
+            row = json.loads(line)
         except ValueError:
             continue
         if isinstance(row, dict):
@@ -71,5 +70,4 @@ def _last_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _number(value: Any) -> float | None:
-    number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
-    return float(value) if number else None
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
