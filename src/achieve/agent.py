@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,13 +23,16 @@ from torch import Tensor
 
 from achieve.algo.contrastive import next_memory
 from achieve.algo.quantile import action_values, epsilon_greedy_logits
-from achieve.config import TrainConfig, from_dict, to_dict
-from achieve.errors import RunFolderError
+from achieve.config import EnvConfig, TrainConfig, from_dict, to_dict
+from achieve.errors import ConfigError, RunFolderError
 from achieve.nn.model import AchievementNetwork, ActorCritic, QuantileNetwork
 from achieve.openmp import make_sleep
-from achieve.run.checkpoint import load_checkpoint
+from achieve.run.checkpoint import FILE_NAME, load_checkpoint
+from achieve.run.files import reason
 from achieve.run.folder import read_config
 from achieve.run.weights import load_weights, save_weights
+from achieve.settings import LARGEST, parse_json, shown
+from achieve.trust import trusted
 
 PRETRAINED = "pretrained"
 AUXILIARY = ("film.", "predictor.")
@@ -115,6 +118,14 @@ class Agent:
             actions = (self.logits + noise).argmax(1)
         return int(actions[0]) if single else actions.numpy()
 
+    def check_world(self, image_shape: tuple[int, ...], num_actions: int) -> None:
+        """Refuse a world that shows other images, or takes other actions, than this agent knows."""
+        if (image_shape, num_actions) != (self.image_shape, self.network.num_actions):
+            raise ConfigError(
+                f"the world {self.config.env.name} shows images of shape {image_shape} and takes {num_actions} "
+                f"actions; this agent knows images of shape {self.image_shape} and {self.network.num_actions} actions"
+            )
+
     def _judge(self, phi: Tensor) -> tuple[Tensor, Tensor]:
         """Logits [N, A] and values [N] in units of return."""
         if isinstance(self.network, QuantileNetwork):
@@ -148,94 +159,203 @@ class Agent:
         return torch.from_numpy(array).to(self._device)
 
 
-def load_agent(source: str | Path = PRETRAINED, *, device: str = "cpu", seed: int = 0) -> Agent:
+def load_agent(
+    source: str | Path = PRETRAINED,
+    *,
+    device: str = "cpu",
+    seed: int = 0,
+    env: str | EnvConfig | None = None,
+    trust: bool = False,
+) -> Agent:
     """The agent of a run, of a weight file, or the one that comes with the package (``"pretrained"``).
 
-    A run that has not finished gives the agent of its last checkpoint. ``seed`` is that of the sampled actions.
+    A run that has not finished gives the agent of its last checkpoint.
+
+    Args:
+        source: a run folder, a weight file, or ``"pretrained"``.
+        device: where its network is.
+        seed: of the sampled actions.
+        env: the world to play in; by default the one it was trained in.
+        trust: a file may name a world as ``module:function``, and playing it runs that code. It is refused unless the
+            same world is given as ``env``, or the file is trusted.
+
+    Raises:
+        AchieveError: and nothing else, whatever is in the file.
     """
-    tensors, about = _read(source)
-    config = from_dict(about["config"])
-    height, width, channels = about["image_shape"]
-    network: AchievementNetwork
-    if config.learner == "qrdqn":
-        network = QuantileNetwork(
-            config.model,
-            (height, width, channels),
-            about["num_actions"],
-            auxiliary=False,
-            num_quantiles=config.qrdqn.num_quantiles,
-        )
-    else:
-        network = ActorCritic(config.model, (height, width, channels), about["num_actions"], auxiliary=False)
+    tensors, about = read_weights(source)
+    config = trusted(about.config, source, env=env, trust=trust)
+    shape, actions = about.image_shape, about.num_actions
     acting = {name: t.float() for name, t in tensors.items() if not name.startswith(AUXILIARY)}
+    elements = sum(t.numel() for t in acting.values())
+    if _fewest_weights(config, shape, actions) > elements:
+        raise RunFolderError(
+            f"{source}: its weights do not fit its config: they are {elements:,} numbers, too few for the network and "
+            f"the images of {' x '.join(map(str, shape))} that it describes"
+        )
+    network = _make_network(config, shape, actions)
     needed = {name: t.shape for name, t in network.state_dict().items()}
     wrong = [name for name in needed | acting if name not in acting or acting[name].shape != needed.get(name)]
     if wrong:
-        raise RunFolderError(f"{source}: its weights do not fit its config, {wrong[0]} is missing or has another size")
+        raise RunFolderError(
+            f"{source}: its weights do not fit its config, {shown(wrong[0])} is missing or has another size"
+        )
     network.load_state_dict(acting)
-    return Agent(network.to(device), config, (height, width, channels), seed=seed)
+    return Agent(network.to(device), config, shape, seed=seed)
 
 
-def _read(source: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors, and what they belong to: config, image shape, number of actions."""
+def _make_network(config: TrainConfig, image_shape: tuple[int, int, int], num_actions: int) -> AchievementNetwork:
+    if config.learner == "qrdqn":
+        quantiles = config.qrdqn.num_quantiles
+        return QuantileNetwork(config.model, image_shape, num_actions, auxiliary=False, num_quantiles=quantiles)
+    return ActorCritic(config.model, image_shape, num_actions, auxiliary=False)
+
+
+def _fewest_weights(config: TrainConfig, image_shape: tuple[int, int, int], num_actions: int) -> int:
+    """Weights of the largest layers alone, so that a network is made only if there are weights for it."""
+    model = config.model
+    height, width, inputs = image_shape
+    a, b, c = model.channels
+    if model.encoder == "residual":
+        convolutions = sum(9 * one * two + 36 * two * two for one, two in zip((inputs, a, b), (a, b, c), strict=True))
+    else:
+        convolutions = 64 * inputs * a + 16 * a * b + 9 * b * c
+    outputs = num_actions * (config.qrdqn.num_quantiles if config.learner == "qrdqn" else 1)
+    dense = (height // 8) * (width // 8) * c * model.dense_size + model.dense_size * model.hidden_size
+    return convolutions + dense + model.hidden_size * outputs
+
+
+class About(NamedTuple):
+    """What weights belong to."""
+
+    config: TrainConfig
+    image_shape: tuple[int, int, int]
+    num_actions: int
+
+    def as_metadata(self) -> dict[str, str]:
+        """As it is written into a weight file, enough to load it alone."""
+        values = {
+            "config": to_dict(self.config),
+            "image_shape": list(self.image_shape),
+            "num_actions": self.num_actions,
+        }
+        return {"agent": json.dumps(values)}
+
+
+def find_weights(source: str | Path) -> Path:
+    """The file that holds an agent's weights: a run's last checkpoint where the run has not finished."""
     if source == PRETRAINED:
-        path = Path(str(files("achieve") / "assets" / "pretrained.safetensors"))
-        return _read_file(path)
+        return Path(str(files("achieve") / "assets" / "pretrained.safetensors"))
     path = Path(source)
-    if path.is_file():
-        return _read_file(path)
-    if not path.exists():
-        raise RunFolderError(f"{source} is neither a run folder nor a weight file, nor the word 'pretrained'")
-    weights = path / "weights.safetensors"
-    if weights.exists():
-        return _read_file(weights)
-    saved = read_config(path)
-    checkpoint = load_checkpoint(path / "checkpoint")
-    if checkpoint is None:
+    try:
+        if path.is_file():
+            return path
+        if not path.exists():
+            raise RunFolderError(f"{source} is neither a run folder nor a weight file, nor the word 'pretrained'")
+        weights, checkpoint = path / "weights.safetensors", path / "checkpoint" / FILE_NAME
+        found = next((file for file in (weights, checkpoint) if file.is_file()), None)
+    except OSError as error:
+        raise RunFolderError(f"{source} cannot be read: {reason(error)}") from error
+    if found is None:
         raise RunFolderError(f"{path} has neither weights nor a checkpoint: there is no agent in it (yet)")
+    return found
+
+
+def read_weights(source: str | Path) -> tuple[dict[str, Tensor], About]:
+    """An agent's weights, all of them and checked, and what they belong to."""
+    path = find_weights(source)
+    if path.name == FILE_NAME and path.parent.name == "checkpoint":
+        tensors, about, _ = read_checkpoint_agent(path.parent.parent)
+    else:
+        tensors, about = _read_file(path)
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point():
+            raise RunFolderError(f"{path}: {shown(name)} is of type {tensor.dtype}; weights are fractions")
+        if not tensor.float().isfinite().all():
+            raise RunFolderError(f"{path}: {shown(name)} has values that are not finite; its agent cannot act")
+    return tensors, about
+
+
+def read_checkpoint_agent(run: Path) -> tuple[dict[str, Tensor], About, int]:
+    """Weights and what they belong to, from the last checkpoint of a run, and the step it was written at."""
+    folder = run / "checkpoint"
+    config = _config(read_config(run)["config"], run)
+    checkpoint = load_checkpoint(folder)
+    if checkpoint is None:
+        raise RunFolderError(f"{run} has neither weights nor a checkpoint: there is no agent in it (yet)")
     prefix = "network/"
     tensors = {k.removeprefix(prefix): v for k, v in checkpoint.tensors.items() if k.startswith(prefix)}
-    config = from_dict(saved["config"])
     values = config.learner == "qrdqn"
     head, seen = ("advantage.bias", "explorer/observation") if values else ("policy.bias", "collector/observation")
-    if head not in tensors or seen not in checkpoint.tensors:
-        raise RunFolderError(f"{path / 'checkpoint'} does not hold an agent; it is not a training run's")
+    if head not in tensors or not tensors[head].dim() or seen not in checkpoint.tensors:
+        raise RunFolderError(f"{folder} does not hold an agent; it is not a training run's")
     outputs = len(tensors[head])
-    return tensors, {
-        "config": saved["config"],
-        "image_shape": list(checkpoint.tensors[seen].shape[1:]),
-        "num_actions": outputs // config.qrdqn.num_quantiles if values else outputs,
-    }
+    actions = outputs // config.qrdqn.num_quantiles if values else outputs
+    about = _about(folder, config, list(checkpoint.tensors[seen].shape[1:]), actions)
+    rollouts = checkpoint.state.get("rollouts")
+    return tensors, about, rollouts * config.rollout_steps if type(rollouts) is int else 0
 
 
-def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _read_file(path: Path) -> tuple[dict[str, Tensor], About]:
     tensors, metadata = load_weights(path)
     if "agent" not in metadata:
         raise RunFolderError(f"{path} does not say which agent its weights belong to")
-    return tensors, json.loads(metadata["agent"])
+    try:
+        about = parse_json(metadata["agent"])
+    except ValueError as error:
+        raise RunFolderError(f"{path}: what it says of its agent is not JSON ({error})") from error
+    if not isinstance(about, dict):
+        raise RunFolderError(f"{path}: what it says of its agent is {shown(about)}, not a table")
+    config = _config(about.get("config"), path)
+    return tensors, _about(path, config, about.get("image_shape"), about.get("num_actions"))
+
+
+def _config(value: Any, path: Path) -> TrainConfig:
+    try:
+        return from_dict(value)
+    except ConfigError as error:
+        raise RunFolderError(f"{path}: its config cannot be used: {error}") from error
+
+
+def _about(path: Path, config: TrainConfig, image_shape: Any, num_actions: Any) -> About:
+    sides = image_shape if isinstance(image_shape, list) and len(image_shape) == 3 else (0, 0, 0)
+    if any(type(side) is not int or not least <= side <= LARGEST for side, least in zip(sides, (8, 8, 1), strict=True)):
+        raise RunFolderError(
+            f"{path}: its agent's images are of the shape {shown(image_shape)}; height, width and channels are needed, "
+            "at least 8 x 8 x 1"
+        )
+    if type(num_actions) is not int or not 1 <= num_actions <= LARGEST:
+        raise RunFolderError(f"{path}: its agent has {shown(num_actions)} actions; at least one is needed")
+    height, width, channels = sides
+    return About(config, (height, width, channels), num_actions)
 
 
 def describe_agent(config: TrainConfig, image_shape: tuple[int, int, int], num_actions: int) -> dict[str, str]:
     """The metadata of a weight file, enough to load it alone."""
-    about = {"config": to_dict(config), "image_shape": list(image_shape), "num_actions": num_actions}
-    return {"agent": json.dumps(about)}
+    return About(config, image_shape, num_actions).as_metadata()
 
 
-def save_acting(path: str | Path, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> str:
-    """Write the acting weights alone, in half precision. Returns the file's SHA-256."""
-    acting = {
+def save_acting(
+    path: str | Path, tensors: Mapping[str, Tensor], about: Mapping[str, str], *, auxiliary: bool = False
+) -> str:
+    """Write the acting weights, with ``auxiliary`` all of them, in half precision. Returns the file's SHA-256."""
+    kept = {
         # The normaliser's three scalars cost nothing and lose digits.
         name: t if name.startswith("normalizer.") else t.half()
         for name, t in tensors.items()
-        if not name.startswith(AUXILIARY)
+        if auxiliary or not name.startswith(AUXILIARY)
     }
-    return save_weights(Path(path), acting, about)
+    return save_weights(Path(path), kept, about)
 
 
-def export_agent(source: str | Path, path: str | Path) -> str:
-    """Write an agent's acting weights alone, in half precision: what acting needs, in a small file.
+def export_agent(source: str | Path, path: str | Path, *, auxiliary: bool = False) -> str:
+    """Write an agent's weights in half precision: what acting needs, in a small file.
 
-    Returns its SHA-256.
+    With ``auxiliary`` also those of the nets that predict the next achievement, which only distillation trains. Returns
+    the file's SHA-256.
     """
-    tensors, about = _read(source)
-    return save_acting(path, tensors, {"agent": json.dumps(about)})
+    tensors, about = read_weights(source)
+    if auxiliary and not any(name.startswith(AUXILIARY) for name in tensors):
+        raise RunFolderError(
+            f"{source} has no auxiliary nets: it was trained without distillation, or exported without them"
+        )
+    return save_acting(path, tensors, about.as_metadata(), auxiliary=auxiliary)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -12,7 +13,7 @@ from rich.table import Table
 
 import achieve
 from achieve.commands import ABOUT
-from achieve.errors import AchieveError
+from achieve.errors import AchieveError, UntrustedError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,6 +36,10 @@ def _run(arguments: list[str]) -> int:
     name, rest = arguments[0], arguments[1:]
     try:
         import_module(f"achieve.commands.{name}").run(rest)
+    except UntrustedError as error:
+        again = shlex.join(["achieve", *arguments])
+        print(f"achieve {name}: {error}. The command is then:\n  {again} {error.flag}", file=sys.stderr)
+        return 2
     except AchieveError as error:
         print(f"achieve {name}: {error}", file=sys.stderr)
         return 2

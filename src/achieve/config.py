@@ -10,6 +10,7 @@ import ast
 import dataclasses
 import json
 import math
+import re
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from typing import Any, Literal
 from achieve.envs.worlds import find_world, is_known, unknown
 from achieve.errors import ConfigError
 from achieve.migration import migrate
-from achieve.settings import build, plain
+from achieve.settings import LONGEST, build, check_name, plain, shown
 
 
 @dataclass(frozen=True)
@@ -220,6 +221,10 @@ class TrainConfig:
     """With `qrdqn`: where frames are kept; `auto` takes the GPU if they fit twice."""
     snapshots: int = 0
     """Keep the acting weights of the beginning and after each of so many equal parts of the run, in `snapshots/`."""
+    init_from: str | None = None
+    """Start from the weights of another agent: a run folder, a weight file, or `pretrained`. Not a run from scratch."""
+    init_sha256: str | None = None
+    """SHA-256 of those weights. The run records it; given here, other weights are refused."""
     tensorboard: bool = False
     """Also write TensorBoard logs into the run folder (extra `tensorboard`)."""
     wandb: bool = False
@@ -229,6 +234,13 @@ class TrainConfig:
     ppo: PPOConfig = field(default_factory=PPOConfig)
     qrdqn: QRDQNConfig = field(default_factory=QRDQNConfig)
     distill: DistillConfig = field(default_factory=DistillConfig)
+
+    @property
+    def origin(self) -> str | None:
+        """What to say wherever figures of a run are shown that is not one from scratch; None for others."""
+        if self.init_from is None:
+            return None
+        return f"started from the weights of {self.init_from} (SHA-256 {(self.init_sha256 or 'not known')[:12]})"
 
     @property
     def rollout_length(self) -> int:
@@ -270,8 +282,9 @@ RUNTIME_FIELDS = (
     "snapshots", "env.threads",
 )  # fmt: skip
 
-# Settings with which a run may be resumed otherwise than it began: those above, and how long it goes on.
-FREE_FIELDS = (*RUNTIME_FIELDS, "total_steps")
+# Settings with which a run may be resumed otherwise than it began: those above, and how long it goes on. The SHA-256 of
+# its first weights may be left out; `achieve.initial.settle` looks after it.
+FREE_FIELDS = (*RUNTIME_FIELDS, "total_steps", "init_sha256")
 
 # Fields that say nothing about a run of the other learner.
 _OF_PPO = ("ppo",)
@@ -282,18 +295,18 @@ _NO_OPTIONS = ("name", "id", "num_envs", "seed", "threads", "infos", "unlock_thr
 
 def _read_option(option: str) -> tuple[str, Any]:
     name, equals, value = option.partition("=")
+    if len(option) > LONGEST:
+        raise ConfigError(f"env.options has {shown(option)} of {len(option):,} characters; {LONGEST:,} are possible")
     if not equals or not name.isidentifier():
         raise ConfigError(f"env.options has {option!r}; give name=value, such as depth=3")
     if name in _NO_OPTIONS:
         raise ConfigError(f"env.options has {option!r}, which is no option; a flag of its own or the run decides it")
-    try:
-        return name, json.loads(value)
-    except json.JSONDecodeError:
-        pass
-    try:
-        return name, ast.literal_eval(value)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return name, value
+    for read in (json.loads, ast.literal_eval):
+        try:
+            return name, read(value)
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+            pass
+    return name, value
 
 
 def with_world(config: TrainConfig, name: str) -> TrainConfig:
@@ -308,6 +321,7 @@ def with_world(config: TrainConfig, name: str) -> TrainConfig:
 def validate(config: TrainConfig) -> None:
     """Raise :class:`ConfigError` for sizes that cannot work together."""
     ppo, distill, model = config.ppo, config.distill, config.model
+    check_name("preset", config.preset)  # which is part of the run folder's name
 
     def positive(**values: float) -> None:
         for name, value in values.items():
@@ -354,6 +368,11 @@ def validate(config: TrainConfig) -> None:
         distill__match_threshold=distill.match_threshold,
     )
     _ = config.env.own_settings  # which says what is wrong with them
+    if config.init_sha256 is not None:
+        if config.init_from is None:
+            raise ConfigError("init_sha256 says nothing without init_from")
+        if not re.fullmatch("[0-9a-f]{64}", config.init_sha256):
+            raise ConfigError(f"init_sha256 is {config.init_sha256!r}; a SHA-256 has 64 digits from 0 to f")
     for name, threads in (("env.threads", config.env.threads), ("torch_threads", config.torch_threads)):
         if threads is not None and threads < 1:
             raise ConfigError(f"{name} is {threads}; it must be 1 or more")
@@ -439,6 +458,9 @@ def to_dict(config: TrainConfig) -> dict[str, Any]:
         del tree["env"]["options"]
     if not config.snapshots:
         del tree["snapshots"]
+    for name in ("init_from", "init_sha256"):
+        if tree[name] is None:
+            del tree[name]
     if config.distill.episodes_per_update == 1:
         del tree["distill"]["episodes_per_update"]
     return tree

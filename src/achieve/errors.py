@@ -1,7 +1,14 @@
 """Errors meant for people: one sentence that names the value, what is accepted, and a way out.
 
-The command line prints them without a traceback and exits with code 2.
+The command line prints them without a traceback and exits with code 2. Whatever a file holds, reading it raises nothing
+but these: `load_agent`, `train`, the config's `from_dict` and everything that reads a run folder keep to that.
 """
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
 
 
 class AchieveError(Exception):
@@ -22,6 +29,19 @@ class RunFolderError(AchieveError):
 
 class CheckpointError(RunFolderError):
     """A checkpoint that cannot be written or read."""
+
+
+class UntrustedError(RunFolderError):
+    """A file that names code to import, which runs only if the user says so."""
+
+    def __init__(self, source: str | Path, named: Sequence[str], world: str | None = None) -> None:
+        self.flag = "--trust" if world is None else f"--env {shlex.quote(world)}"
+        """What says so on the command line, appended to the command."""
+        by_name = "" if world is None else f"name that world yourself ({self.flag}, or env={world!r} in Python), or "
+        super().__init__(
+            f"{source} names code that would be imported and run: {', '.join(named)}. A file may run nothing of its "
+            f"own accord: {by_name}say that you trust the file (--trust, or trust=True in Python)"
+        )
 
 
 class EpisodeLogError(RunFolderError):

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from achieve.errors import ConfigError
+from achieve.settings import shown
 
 RENAMED = {"algo": "ppo"}
 """Tables and settings of the whole config, by the name they had before."""
@@ -36,8 +37,8 @@ def migrate(config: Mapping[str, Any]) -> dict[str, Any]:
         for name, default in settings.items():
             if values.get(name, default) != default:
                 raise ConfigError(
-                    f"{table}.{name} is {values[name]!r}, and this version has no such setting any more; run it with "
-                    f"the version that wrote it, or leave the setting out to have what was {default!r} before"
+                    f"{table}.{name} is {shown(values[name])}, and this version has no such setting any more; run it "
+                    f"with the version that wrote it, or leave the setting out to have what was {default!r} before"
                 )
         renamed[table] = {name: value for name, value in values.items() if name not in settings}
     return renamed

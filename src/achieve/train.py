@@ -26,6 +26,7 @@ from achieve.analysis.episodes import load_episodes
 from achieve.analysis.score import score_run
 from achieve.config import FREE_FIELDS, EnvConfig, TrainConfig, to_dict, validate
 from achieve.errors import RunFolderError
+from achieve.initial import settle, take_weights
 from achieve.nn.model import ActorCritic, count_parameters
 from achieve.presets import PRESETS
 from achieve.run.checkpoint import CheckpointWriter, has_checkpoint, load_checkpoint
@@ -79,6 +80,7 @@ def train(
     """
     validate(config)
     path = Path(folder) if folder is not None else default_folder(config)
+    config = settle(config, path)
     began = time.perf_counter()
     with contextlib.ExitStack() as stack:
         run = stack.enter_context(RunFolder.open(path, to_dict(config), free=FREE_FIELDS))
@@ -100,7 +102,8 @@ def train(
 
         with _forgotten_on_failure(run):
             trainer = make_trainer(config, check)
-        stack.callback(trainer.close)
+            stack.callback(trainer.close)
+            taken = None if has_checkpoint(run.checkpoint) else take_weights(trainer)
         neighbours = Neighbours(device_key(trainer.device))
         stack.callback(neighbours.close)
         stack.enter_context(playing(lambda: f"When it is mended, {way_on()}."))
@@ -139,12 +142,16 @@ def train(
                     trainer.world.measure,
                 )
             )
+            if taken is not None:
+                progress.say(taken)
             if trainer.restarted:
                 progress.say("this world cannot be saved: the episodes under way were started anew, on unseen worlds")
         trainer.seconds["start"] = (
             trainer.seconds.get("start", 0.0) + time.perf_counter() - began
         )
         journal = Journal(trainer, run, neighbours, episodes, metrics, trackers, writer, progress)
+        if taken is not None:
+            journal.checkpoint()  # from here on, the run needs nothing but its folder
         _learn(trainer, journal)
         writer.wait()
         episodes.sync()

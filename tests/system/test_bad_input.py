@@ -104,7 +104,7 @@ def test_no_gpu_where_one_is_asked_for(
         ('{"ppo": {"lambda": 1}}', "unknown setting ppo.lambda; known here: "),
         ('{"seed": "1"}', "seed is '1'; a value of type int is needed"),
         ('{"seed": true}', "seed is True; a value of type int is needed"),
-        ('{"ppo": 3}', "ppo. must be a table of settings, not 3"),
+        ('{"ppo": 3}', "ppo must be a table of settings, not 3"),
         ('{"precision": "fp8"}', "precision is 'fp8'; accepted: 'auto', 'fp16', 'bf16', 'tf32', 'fp32'"),
     ],
 )

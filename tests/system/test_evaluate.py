@@ -18,9 +18,10 @@ from achieve.analysis.episodes import Episodes, load_episodes
 from achieve.analysis.evaluate import evaluate, evaluate_random, play, save_episodes, unseen_seeds
 from achieve.config import EnvConfig
 from achieve.envs.base import FinishedEpisodes
+from achieve.errors import ConfigError
 from achieve.presets import PRESETS
 from achieve.run.seeding import world_seeds
-from tests.system.tiny import tiny_config
+from tests.system.tiny import NUM_ENVS, STEPS, tiny_config
 
 MODULUS = 2**31 - 1
 
@@ -220,3 +221,12 @@ def test_saved_episodes_read_back(agent: Agent, tmp_path: Path) -> None:
     assert np.array_equal(again.achievements, episodes.achievements)
     np.testing.assert_allclose(again.reward, episodes.reward, atol=1e-9)
     assert again.names == episodes.names
+
+
+def test_config_of_an_impossible_run_takes_no_memory() -> None:
+    """Sizes that a file may claim: the worlds of training are looked up, but never more than fit."""
+    endless = replace(tiny_config(), total_steps=2**62, env=EnvConfig(num_envs=20_000_000, threads=1))
+    assert module._most_episodes(endless) == 2
+    assert module._most_episodes(tiny_config()) == STEPS // NUM_ENVS + 1
+    with pytest.raises(ConfigError, match="has 1,099,511,627,776 environments; no run has so many"):
+        unseen_seeds(replace(tiny_config(), env=EnvConfig(num_envs=2**40)), 0, 1, 1)

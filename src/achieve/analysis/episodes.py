@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from achieve.errors import EpisodeLogError
+from achieve.settings import parse_json, shown
 
 PREFIX = "achievement_"
 FILE_NAMES = ("episodes.jsonl", "episodes.jsonl.gz")
@@ -52,28 +53,51 @@ def load_episodes(run: str | Path) -> Episodes:
         except EpisodeLogError:
             warnings.warn(f"{path}: left out a torn last line ({tail[:40]!r})", stacklevel=2)
     names = tuple(key.removeprefix(PREFIX) for key in (rows or [{}])[0] if key.startswith(PREFIX))
-    try:
-        length = np.array([row["length"] for row in rows], np.int64)
-        stepped = any("step" in row for row in rows)
-        episodes = Episodes(
-            step=np.array([row["step"] for row in rows], np.int64) if stepped else length.cumsum(),
-            length=length,
-            reward=np.array([row["reward"] for row in rows], np.float64),
-            achievements=np.array(
-                [[row[PREFIX + name] for name in names] for row in rows], np.int64
-            ).reshape(len(rows), len(names)),
-            names=names,
-        )
-    except KeyError as error:
-        raise EpisodeLogError(f"{path} has a line without the key {error}") from None
-    except (TypeError, ValueError, OverflowError) as error:
-        raise EpisodeLogError(f"{path} has a value that is not a number: {error}") from None
+    length = _whole(rows, "length", path)
+    step = _whole(rows, "step", path) if any("step" in row for row in rows) else length.cumsum()
+    counts = [_whole(rows, PREFIX + name, path) for name in names]
+    episodes = Episodes(
+        step=step,
+        length=length,
+        reward=_numbers(rows, "reward", path),
+        achievements=np.stack(counts, 1) if counts else np.zeros((len(rows), 0), np.int64),
+        names=names,
+    )
     if np.any(np.diff(episodes.step) < 0):
         at = int(np.argmax(np.diff(episodes.step) < 0)) + 2
         raise EpisodeLogError(
             f"{path}:{at} ends before the episode above it: the log is not one run's"
         )
     return episodes
+
+
+def _whole(rows: list[dict[str, Any]], key: str, path: Path) -> NDArray[np.int64]:
+    """A column of whole numbers, none of them negative and none beyond what can be added up."""
+    values = _column(rows, key, path, (int,))
+    wrong = next((i for i, value in enumerate(values) if not 0 <= value < 2**53), None)
+    if wrong is not None:
+        raise EpisodeLogError(f"{path}:{wrong + 1} has {shown(values[wrong])} as its {key}; a count is needed")
+    return np.array(values, np.int64)
+
+
+def _numbers(rows: list[dict[str, Any]], key: str, path: Path) -> NDArray[np.float64]:
+    """A column of finite numbers."""
+    values = _column(rows, key, path, (int, float))
+    wrong = next((i for i, value in enumerate(values) if not -1e300 < value < 1e300), None)
+    if wrong is not None:
+        raise EpisodeLogError(f"{path}:{wrong + 1} has {shown(values[wrong])} as its {key}; a finite number is needed")
+    return np.array(values, np.float64)
+
+
+def _column(rows: list[dict[str, Any]], key: str, path: Path, kinds: tuple[type, ...]) -> list[Any]:
+    """The values under one key, all there and all of these types."""
+    values = [row.get(key) for row in rows]
+    if not set(map(type, values)) <= set(kinds):
+        at, row = next((i, row) for i, row in enumerate(rows, 1) if type(row.get(key)) not in kinds)
+        if key not in row:
+            raise EpisodeLogError(f"{path}:{at} has no {shown(key)}, which every episode has")
+        raise EpisodeLogError(f"{path}:{at} has {shown(row[key])} as its {key}; a number is needed")
+    return values
 
 
 def find_log(run: Path) -> Path:
@@ -101,9 +125,10 @@ def _read(path: Path) -> str:
 
 def _parse(line: str, where: str) -> dict[str, Any]:
     try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise EpisodeLogError(f"{where} is not JSON ({error.msg}): {line[:60]!r}") from None
+        row = parse_json(line)
+    except ValueError as error:
+        why = error.msg if isinstance(error, json.JSONDecodeError) else error
+        raise EpisodeLogError(f"{where} is not JSON ({why}): {line[:60]!r}") from None
     if not isinstance(row, dict):
         raise EpisodeLogError(f"{where} is not an episode: {line[:60]!r}")
     return row

@@ -24,6 +24,8 @@ PARALLEL = 32
 PATIENCE = 100_000
 """Steps of each environment in which an episode must have ended; Crafter's last 10,000 at most."""
 _WORLDS = 2**31 - 1
+_LOOKED_UP = 20_000_000
+"""Worlds of training that are looked up at most, in memory; of those beyond, one could be met by chance."""
 
 Policy = Callable[[NDArray[np.uint8], Any, Any], NDArray[np.int64]]
 
@@ -48,7 +50,10 @@ def evaluate(
         actions: NDArray[np.int64] = agent.act(obs, reward, done, greedy=greedy)
         return actions
 
-    return play(policy, agent.config, episodes, seed, progress, patience)
+    def check(envs: Any) -> None:
+        agent.check_world(envs.single_observation_space.shape, int(envs.single_action_space.n))
+
+    return play(policy, agent.config, episodes, seed, progress, patience, check)
 
 
 def evaluate_random(
@@ -76,10 +81,12 @@ def play(
     seed: int,
     progress: Callable[[int], None] = lambda done: None,
     patience: int = PATIENCE,
+    check: Callable[[Any], None] = lambda envs: None,
 ) -> Episodes:
     """Let a policy play ``episodes`` episodes; returned in order of completion.
 
-    Where none ends within ``patience`` steps of each environment, it is a :class:`ConfigError`.
+    Where none ends within ``patience`` steps of each environment, it is a :class:`ConfigError`. ``check`` may refuse
+    the environments.
     """
     if episodes < 1:
         raise ConfigError(f"episodes is {episodes}; it must be 1 or more")
@@ -96,6 +103,7 @@ def play(
     rows = []
     waited = 0
     with playing(), closing(envs):
+        check(envs)
         observation, _ = envs.reset()
         reward = done = None
         while (played < quota).any():
@@ -146,6 +154,8 @@ def unseen_seeds(config: TrainConfig, seed: int, count: int, episodes: int) -> l
     environment had one.
     """
     _check_seed(seed)
+    if config.env.num_envs > _LOOKED_UP:
+        raise ConfigError(f"the agent's config has {config.env.num_envs:,} environments; no run has so many")
     seeds = world_seeds(config.seed, config.env.num_envs)
     crafter = config.env.name == "crafter"
     trained = set(_worlds(seeds, _most_episodes(config))) if crafter else set(seeds)
@@ -169,5 +179,5 @@ def _worlds(seeds: list[int], episodes: int) -> Iterator[int]:
 
 
 def _most_episodes(config: TrainConfig) -> int:
-    """More episodes than one environment can have started: each has a step at least."""
-    return config.num_rollouts * config.rollout_length + 1
+    """More episodes than one environment can have started: each has a step at least, and in a long run many more."""
+    return min(config.num_rollouts * config.rollout_length, _LOOKED_UP // config.env.num_envs) + 1

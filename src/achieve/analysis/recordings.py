@@ -96,6 +96,7 @@ def record(
     expert.reset(seed)
     envs = _open(expert.config, seed, count)
     with playing(), closing(envs):
+        expert.check_world(envs.single_observation_space.shape, int(envs.single_action_space.n))
         return _play(expert, envs, episodes, states, images, progress)
 
 

@@ -20,6 +20,10 @@ class EvalArguments:
 
     agent: tyro.conf.Positional[str] = "pretrained"
     """A run folder, a weight file, or `pretrained`."""
+    env: str | None = None
+    """World to play in, if not the one the agent was trained in, or if it is code that you allow to run."""
+    trust: bool = False
+    """Import the code that a file of somebody else's names: a world `module:function`, or an option of one."""
     episodes: int = 100
     """Episodes to play."""
     seed: int = 0
@@ -42,7 +46,9 @@ def run(arguments: list[str]) -> None:
     from achieve.analysis.score import RunScore, measure, success_rates
     from achieve.train import resolve_device
 
-    agent = load_agent(parsed.agent, device=str(resolve_device(parsed.device)))
+    agent = load_agent(
+        parsed.agent, device=str(resolve_device(parsed.device)), env=parsed.env, trust=parsed.trust
+    )
     with showing() as show:
         episodes = evaluate(
             agent,

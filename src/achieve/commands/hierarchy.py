@@ -37,6 +37,10 @@ class Arguments:
     """Of the worlds played."""
     device: str = "auto"
     """`auto`, `cpu` or `cuda`."""
+    env: str | None = None
+    """World to play in, if not the one the agents were trained in, or if it is code that you allow to run."""
+    trust: bool = False
+    """Import the code that a file of somebody else's names: a world `module:function`, or an option of one."""
 
 
 def run(arguments: list[str]) -> None:
@@ -52,8 +56,8 @@ def run(arguments: list[str]) -> None:
     from achieve.viz.graph import draw_hierarchy
 
     device = str(resolve_device(parsed.device))
-    expert = load_agent(parsed.expert, device=device)
-    subjects = load_subjects(parsed.agents, device)
+    expert = load_agent(parsed.expert, device=device, env=parsed.env, trust=parsed.trust)
+    subjects = load_subjects(parsed.agents, device, env=parsed.env, trust=parsed.trust)
     check_same_world(expert, [(subject.name, subject.agent) for subject in subjects])
     out = output_folder(parsed.out)
     requirements = true_requirements(expert.config.env)

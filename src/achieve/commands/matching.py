@@ -48,6 +48,10 @@ class Arguments:
     """Of the worlds played and the pairs drawn."""
     device: str = "auto"
     """`auto`, `cpu` or `cuda`."""
+    env: str | None = None
+    """World to play in, if not the one the agents were trained in, or if it is code that you allow to run."""
+    trust: bool = False
+    """Import the code that a file of somebody else's names: a world `module:function`, or an option of one."""
 
 
 def run(arguments: list[str]) -> None:
@@ -63,10 +67,10 @@ def run(arguments: list[str]) -> None:
         raise ConfigError(f"episodes is {parsed.episodes}; it must be 1 or more")
     device = str(resolve_device(parsed.device))
     sources = _stages(parsed.agents) if parsed.through_training else list(parsed.agents)
-    subjects = load_subjects(sources, device)
+    subjects = load_subjects(sources, device, env=parsed.env, trust=parsed.trust)
     played: Recordings | None = None
     if parsed.expert != SELF:
-        expert = load_agent(parsed.expert, device=device)
+        expert = load_agent(parsed.expert, device=device, env=parsed.env, trust=parsed.trust)
         check_same_world(expert, [(subject.name, subject.agent) for subject in subjects])
     out = output_folder(parsed.out)
     reports: list[Report] = []

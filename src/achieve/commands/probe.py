@@ -53,6 +53,10 @@ class Arguments:
     """Of the worlds played, the states drawn and the classifier."""
     device: str = "auto"
     """`auto`, `cpu` or `cuda`."""
+    env: str | None = None
+    """World to play in, if not the one the agents were trained in, or if it is code that you allow to run."""
+    trust: bool = False
+    """Import the code that a file of somebody else's names: a world `module:function`, or an option of one."""
 
 
 def run(arguments: list[str]) -> None:
@@ -75,8 +79,8 @@ def run(arguments: list[str]) -> None:
         seed=parsed.seed,
     )
     device = str(resolve_device(parsed.device))
-    expert = load_agent(parsed.expert, device=device)
-    subjects = load_subjects(parsed.agents, device)
+    expert = load_agent(parsed.expert, device=device, env=parsed.env, trust=parsed.trust)
+    subjects = load_subjects(parsed.agents, device, env=parsed.env, trust=parsed.trust)
     check_same_world(expert, [(subject.name, subject.agent) for subject in subjects])
     out = output_folder(parsed.out)
     pool = parsed.pool if parsed.pool is not None else settings.pool

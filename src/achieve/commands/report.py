@@ -23,6 +23,8 @@ class ReportArguments:
     """Folder to write `index.html`, `figures/` and `tables/` into."""
     videos: bool = False
     """Let the agents whose weights are there play, and show them. Without a GPU that takes a minute for each."""
+    trust: bool = False
+    """With videos: import the code that a run of somebody else's names as its world."""
     readme: tuple[Path, ...] = ()
     """Also renew the table and picture between the markers of these Markdown files."""
 
@@ -34,7 +36,7 @@ def run(arguments: list[str]) -> None:
     sources = parsed.sources or tuple(Path(name) for name in DEFAULT_SOURCES if Path(name).is_dir())
     with console.status("...") as status:
         page, gathered = write_report(
-            sources, parsed.out, videos=parsed.videos, tell=lambda text: status.update(text)
+            sources, parsed.out, videos=parsed.videos, trust=parsed.trust, tell=lambda text: status.update(text)
         )
     for remark in gathered.remarks:
         say(f"{remark.path}: {remark.text}")

@@ -9,7 +9,7 @@ from pathlib import Path
 import tyro
 
 from achieve import config as configs
-from achieve.commands import console, parse
+from achieve.commands import console, parse, say
 from achieve.envs import find_world
 from achieve.errors import ConfigError
 from achieve.run.files import read_json
@@ -57,6 +57,15 @@ def _show_scores(runs: Sequence[Path], steps: int | None) -> None:
         layout = f" ({', '.join(options)})" if options else ""
         title = "Training score" if len(tables) == 1 else f"Training score, {scores[0].world.title}{layout}"
         console.print(score_tables(labels, scores, title))
+    _say_origins(runs)
+
+
+def _say_origins(runs: Sequence[Path]) -> None:
+    """Figures of runs that did not start from scratch are not to be taken for those of others."""
+    for run in runs:
+        saved = _saved_config(run / "config.json") if (run / "config.json").is_file() else None
+        if saved is not None and saved.origin is not None:
+            say(f"{run.name} {saved.origin}: its figures are not those of a run from scratch.")
 
 
 def _saved_config(path: Path) -> configs.TrainConfig:

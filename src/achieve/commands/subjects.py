@@ -24,7 +24,9 @@ class Subject(NamedTuple):
         return {"name": self.name, "source": self.source, "preset": config.preset, "seed": config.seed}
 
 
-def load_subjects(sources: Sequence[str], device: str) -> list[Subject]:
+def load_subjects(
+    sources: Sequence[str], device: str, *, env: str | None = None, trust: bool = False
+) -> list[Subject]:
     """The agents of run folders, weight files or the word `pretrained`, each with a name of its own."""
     if not sources:
         raise ConfigError("name at least one agent: a run folder, a weight file, or pretrained")
@@ -33,7 +35,11 @@ def load_subjects(sources: Sequence[str], device: str) -> list[Subject]:
         raise ConfigError(f"{twice} is named twice; name each agent once")
     names = [_short(source) for source in sources]
     return [
-        Subject(name if names.count(name) == 1 else source, source, load_agent(source, device=device))
+        Subject(
+            name if names.count(name) == 1 else source,
+            source,
+            load_agent(source, device=device, env=env, trust=trust),
+        )
         for name, source in zip(names, sources, strict=True)
     ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,6 +35,8 @@ class TrainArguments:
     A run with the same config in it is continued."""
     report: bool = True
     """When done, write curve, video and a page that holds them into the run folder."""
+    trust: bool = False
+    """With --config: import the code that a config of somebody else's names, such as a world `module:function`."""
     quiet: bool = False
     """No progress display."""
 
@@ -74,6 +76,8 @@ def run(arguments: list[str]) -> None:
     base = _in_world(base, _value_of("--env", arguments), _value_of("--env.name", arguments))
     default = TrainArguments(train=base)
     parsed: TrainArguments = parse(TrainArguments, "train", arguments, default)
+    if source is not None and not parsed.trust:
+        _refuse_code(parsed.train, source, arguments)
     from achieve.train import Interrupted, default_folder, resolve_device, train
 
     device = resolve_device(parsed.train.device)
@@ -87,7 +91,7 @@ def run(arguments: list[str]) -> None:
     summary = train(parsed.train, folder, quiet=parsed.quiet)
     if parsed.report:
         try:
-            _report(folder, summary, find_world(parsed.train.env.name).measure)
+            _report(folder, summary, parsed.train.env)
         except KeyboardInterrupt:
             raise Interrupted(
                 f"stopped; the run in {folder} is complete, and the same command writes its report"
@@ -107,6 +111,16 @@ def _value_of(flag: str, arguments: list[str]) -> str | None:
     return None
 
 
+def _refuse_code(config: configs.TrainConfig, source: str, arguments: list[str]) -> None:
+    """What a saved config names is imported only if the command names it too."""
+    from achieve.trust import trusted
+
+    if any(argument.partition("=")[0] == "--env.options" for argument in arguments):
+        config = replace(config, env=replace(config.env, options=()))
+    world = _value_of("--env", arguments) or _value_of("--env.name", arguments)
+    trusted(config, source, env=world)
+
+
 def _in_world(base: configs.TrainConfig, world: str | None, name: str | None) -> configs.TrainConfig:
     """The base config in the world given by `--env` or `--env.name`, whose threshold is then the default."""
     if world is not None and name is not None and world != name:
@@ -115,15 +129,15 @@ def _in_world(base: configs.TrainConfig, world: str | None, name: str | None) ->
     return base if wanted is None else configs.with_world(base, wanted)
 
 
-def _report(folder: Path, summary: Mapping[str, Any], measure: str) -> None:
+def _report(folder: Path, summary: Mapping[str, Any], env: configs.EnvConfig) -> None:
     from achieve.viz.run_page import random_baseline, write_run_page
 
     with showing() as show:
-        baseline = random_baseline(folder, show)
-        page = write_run_page(folder, baseline, tell=show)
+        baseline = random_baseline(folder, show, env=env)
+        page = write_run_page(folder, baseline, env=env, tell=show)
     _show_scores([folder], None)
     reached = "-" if summary["reward"] is None else f"{summary['reward']:.2f}"
-    known = f"{measure} {baseline.score:.2f} %, mean return {baseline.mean_return:.2f}"
+    known = f"{find_world(env.name).measure} {baseline.score:.2f} %, mean return {baseline.mean_return:.2f}"
     console.print(
         f"random agent: {known if math.isfinite(baseline.score) else 'not known, its episodes do not end'}; "
         f"this agent at the end: mean return {reached}"

@@ -19,6 +19,10 @@ class VideoArguments:
 
     agent: tyro.conf.Positional[str] = "pretrained"
     """A run folder, a weight file, or `pretrained`."""
+    env: str | None = None
+    """World to play in, if not the one the agent was trained in, or if it is code that you allow to run."""
+    trust: bool = False
+    """Import the code that a file of somebody else's names: a world `module:function`, or an option of one."""
     out: Path = Path("video.mp4")
     """File to write, .mp4 or .gif."""
     seed: int = 0
@@ -45,7 +49,7 @@ def run(arguments: list[str]) -> None:
     from achieve.viz.episode import achievement_names, best_world, counted, episode_moments
     from achieve.viz.video import check_video, write_video
 
-    agent = load_agent(parsed.agent)
+    agent = load_agent(parsed.agent, env=parsed.env, trust=parsed.trust)
     check_video(parsed.out, parsed.fps, parsed.every)
     with showing() as show:
         played = best_world(

@@ -117,12 +117,9 @@ class StridedEncoder(ImageEncoder):
         ]
         for layer in layers:
             scale_rows(layer, math.sqrt(2))
-        with torch.no_grad():
-            probe = torch.zeros(1, image_shape[2], *image_shape[:2])
-            for layer in layers:
-                probe = layer(probe)
+        height, width = (side // 4 // 2 for side in image_shape[:2])
         self.convs = nn.ModuleList(layers)
-        self.add_head(probe.numel(), dense_size, hidden_size, norm=norm)
+        self.add_head(height * width * c, dense_size, hidden_size, norm=norm)
 
     def features(self, images: UInt8[Tensor, "B H W C"]) -> Float[Tensor, "B C2 H2 W2"]:
         x = images.permute(0, 3, 1, 2).float() / 255

@@ -107,6 +107,9 @@ class BaseTrainer:
     def tidy_up(self) -> None:
         """Remove what only a run that goes on needs; called when it is complete."""
 
+    def weights_taken(self) -> None:
+        """The network was given other weights, before the run has started."""
+
     def start(self) -> None:
         """Begin the first episodes."""
         raise TypeError("a trainer says itself how it starts")

@@ -87,6 +87,9 @@ class QRDQNTrainer(BaseTrainer):
 
     # What a run does
 
+    def weights_taken(self) -> None:
+        self.learner.update_target()
+
     def start(self) -> None:
         self.explorer.start()
 

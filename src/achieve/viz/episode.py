@@ -30,6 +30,7 @@ def episode_moments(
     with playing(), closing(make_player(agent.config.env, seed)) as player:
         agent.reset(seed)
         observation = player.reset()
+        agent.check_world(observation.shape, len(player.actions))
         reward: float | None = None
         done = False
         step, total, action = 0, 0.0, "start"

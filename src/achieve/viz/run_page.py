@@ -12,12 +12,13 @@ from achieve.agent import load_agent
 from achieve.analysis.episodes import load_episodes
 from achieve.analysis.evaluate import evaluate_random
 from achieve.analysis.score import measure, score_run, success_rates
-from achieve.config import from_dict
+from achieve.config import EnvConfig, from_dict
 from achieve.envs import find_world
 from achieve.errors import ConfigError
 from achieve.run.folder import read_config, read_summary
 from achieve.run.hardware import one_line
 from achieve.run.progress import duration
+from achieve.trust import trusted
 from achieve.viz.curves import Baseline, draw_curves, png
 from achieve.viz.episode import best_world, counted, episode_moments
 from achieve.viz.page import Page, write_page
@@ -38,12 +39,15 @@ Tell = Callable[[str, float | None], None]
 """Takes what is being done, and the share of it that is done where that is known."""
 
 
-def random_baseline(run: Path, tell: Tell = lambda what, share: None) -> Baseline:
+def random_baseline(
+    run: Path, tell: Tell = lambda what, share: None, *, env: EnvConfig | None = None, trust: bool = False
+) -> Baseline:
     """The world's measure and the mean return of an agent that acts at random in the same world.
 
-    Not known (nan) where episodes do not end.
+    Not known (nan) where episodes do not end. ``env`` and ``trust`` are those of
+    :func:`achieve.trust.trusted`.
     """
-    config = from_dict(read_config(run)["config"])
+    config = trusted(from_dict(read_config(run)["config"]), run, env=env, trust=trust)
     unknown = Baseline("random agent", math.nan, math.nan)
     lengths = load_episodes(run).length
     if not len(lengths):
@@ -65,19 +69,28 @@ def random_baseline(run: Path, tell: Tell = lambda what, share: None) -> Baselin
 
 
 def write_run_page(
-    run: Path, baseline: Baseline | None = None, *, best_of: int = 8, tell: Tell = lambda what, share: None
+    run: Path,
+    baseline: Baseline | None = None,
+    *,
+    best_of: int = 8,
+    env: EnvConfig | None = None,
+    trust: bool = False,
+    tell: Tell = lambda what, share: None,
 ) -> Path:
-    """Write `curve.png`, `video.mp4` and `index.html` into a finished run's folder; returns the page's path."""
+    """Write `curve.png`, `video.mp4` and `index.html` into a finished run's folder; returns the page's path.
+
+    ``env`` and ``trust`` are those of :func:`achieve.agent.load_agent`.
+    """
     saved, summary = read_config(run), read_summary(run) or {}
     config = from_dict(saved["config"])
     world = find_world(config.env.name)
-    baseline = baseline or random_baseline(run, tell)
+    baseline = baseline or random_baseline(run, tell, env=env, trust=trust)
     tell("drawing the curve", None)
     episodes = load_episodes(run)
     title = f"{config.preset}, seed {config.seed}"
     curve = png(draw_curves({title: [episodes]}, baseline, goal=world.goal))
     (run / "curve.png").write_bytes(curve)
-    agent = load_agent(run)
+    agent = load_agent(run, env=env, trust=trust)
     played = best_world(agent, best_of, max_steps=VIDEO_STEPS, progress=partial(tell, "playing for the video"))
     video = run / "video.mp4"
     moments = episode_moments(agent, played.seed, max_steps=VIDEO_STEPS)
@@ -93,6 +106,7 @@ def write_run_page(
         facts=_facts(summary),
         config=saved["config"],
         notes=[
+            *([] if config.origin is None else [f"The run {config.origin}, not from scratch."]),
             f"The video shows the best of {best_of} episodes on worlds the agent was not trained in "
             f"(at most {VIDEO_STEPS} steps each)."
         ],

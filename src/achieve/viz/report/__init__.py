@@ -26,7 +26,12 @@ TITLE = "Achievement distillation: what was run, beside what was published"
 
 
 def write_report(
-    sources: Sequence[Path], out: Path, *, videos: bool = False, tell: Callable[[str], None] = lambda text: None
+    sources: Sequence[Path],
+    out: Path,
+    *,
+    videos: bool = False,
+    trust: bool = False,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> tuple[Path, Gathered]:
     """Write the report on the runs in these folders; returns the page's path and what was found.
 
@@ -34,7 +39,7 @@ def write_report(
     """
     tell("reading the runs ...")
     gathered = gather(sources)
-    sections, remarks = build(gathered, videos=videos, tell=tell)
+    sections, remarks = build(gathered, videos=videos, trust=trust, tell=tell)
     tell("writing the page ...")
     page = render(TITLE, _lead(gathered), sections, [*gathered.remarks, *remarks])
     contents: dict[str, bytes] = {"index.html": page.encode()}
@@ -50,7 +55,7 @@ def write_report(
 
 
 def build(
-    gathered: Gathered, *, videos: bool = False, tell: Callable[[str], None] = lambda text: None
+    gathered: Gathered, *, videos: bool = False, trust: bool = False, tell: Callable[[str], None] = lambda text: None
 ) -> tuple[list[Section], list[Remark]]:
     """All sections in the page's order, and what could not be shown."""
     tell("drawing ...")
@@ -59,7 +64,7 @@ def build(
     sections = [_overview(gathered), *experiments, rates_section(gathered), *found]
     if videos:
         tell("playing and filming ...")
-        shown, more = videos_section(gathered)
+        shown, more = videos_section(gathered, trust=trust)
         sections.append(shown)
         remarks += more
     others = others_section(gathered)

@@ -202,6 +202,8 @@ def _why_not(run: Run) -> str | None:
         return f"{done}read at {run.score.read_at:,} steps, published figures at {published:,}"
     if run.preset not in PRESETS:
         return f"there is no preset {run.preset!r} in this version"
+    if run.config.init_from is not None:
+        return f"not from scratch: it {run.config.origin}"
     told = _changes(run.config)
     if told:
         return "not the preset's settings: " + "; ".join(told[:3]) + (f"; {len(told) - 3} more" if told[3:] else "")

@@ -6,7 +6,7 @@ import tempfile
 from importlib.resources import files
 from pathlib import Path
 
-from achieve.errors import AchieveError
+from achieve.errors import AchieveError, UntrustedError
 from achieve.run.weights import file_sha256
 from achieve.viz.report.gather import Gathered, Remark, Run
 from achieve.viz.report.section import Section, Video
@@ -15,8 +15,11 @@ STEPS = 400
 TRIES = 8
 
 
-def videos_section(gathered: Gathered) -> tuple[Section, list[Remark]]:
-    """The best seed of every preset and world that has weights, playing; and what could not be shown."""
+def videos_section(gathered: Gathered, *, trust: bool = False) -> tuple[Section, list[Remark]]:
+    """The best seed of every preset and world that has weights, playing; and what could not be shown.
+
+    A run whose world is code that its files name is shown only with ``trust``.
+    """
     best: dict[tuple[str, str], Run] = {}
     for run in gathered.runs:
         if agent_of(run) is not None:
@@ -25,7 +28,9 @@ def videos_section(gathered: Gathered) -> tuple[Section, list[Remark]]:
     videos, remarks = [], []
     for run in best.values():
         try:
-            videos.append(_video(run))
+            videos.append(_video(run, trust=trust))
+        except UntrustedError:
+            remarks.append(Remark(run.path, f"no video: its world {run.world.name} is code; --trust lets it run"))
         except AchieveError as error:
             remarks.append(Remark(run.path, f"no video: {error}"))
     section = Section(
@@ -47,14 +52,14 @@ def agent_of(run: Run) -> str | None:
     return "pretrained" if digest and asset.is_file() and file_sha256(asset) == digest else None
 
 
-def _video(run: Run) -> Video:
+def _video(run: Run, *, trust: bool) -> Video:
     from achieve.agent import load_agent
     from achieve.viz.episode import best_world, episode_moments
     from achieve.viz.video import write_video
 
     name = agent_of(run)
     assert name is not None
-    agent = load_agent(name)
+    agent = load_agent(name, trust=trust)
     played = best_world(agent, TRIES, max_steps=STEPS)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "agent.mp4"

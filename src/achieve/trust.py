@@ -1,0 +1,72 @@
+"""Files that name code: weights, configs and checkpoints run none of it unless the user says so.
+
+A config names its world, and a world may be ``module:function``: to play it is to import that module. So may options of
+a world. Where a config comes from a file, :func:`trusted` stands between the two. It lets a module pass that the user
+named as well, or all of them if the user trusts the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from achieve.config import EnvConfig, TrainConfig, with_world
+from achieve.envs.worlds import WORLDS, find_world
+from achieve.errors import UntrustedError
+from achieve.settings import shown
+
+
+def imports_named_by(config: TrainConfig) -> list[str]:
+    """What a config names that would be imported if it were used: its world, and whatever its options name.
+
+    An option counts if any text in it has a colon: it need not be a module's name, but it could be one.
+    """
+    env = config.env
+    world = [env.name] if ":" in env.name and env.name not in WORLDS else []
+    return world + [text for value in env.own_settings.values() for text in _texts(value) if ":" in text]
+
+
+def trusted(
+    config: TrainConfig, source: str | Path, *, env: str | EnvConfig | None = None, trust: bool = False
+) -> TrainConfig:
+    """The config of a file, in the world the user names; refused if it names code that the user did not.
+
+    Args:
+        config: what the file says.
+        source: the file, for the message.
+        env: the world, as the user names it: in place of the file's, or the same. With settings of one's own (an
+            :class:`EnvConfig`), nothing of the file's world is left.
+        trust: import whatever the file names.
+    """
+    if isinstance(env, EnvConfig):
+        return replace(config, env=env)
+    named_by_user = {env}
+    if env is not None:
+        config = _moved(config, env)
+    named = [name for name in imports_named_by(config) if name not in named_by_user]
+    if named and not trust:
+        told = [name if name.isprintable() else shown(name) for name in named]
+        raise UntrustedError(source, told, world=config.env.name if named == [config.env.name] else None)
+    return config
+
+
+def _moved(config: TrainConfig, env: str) -> TrainConfig:
+    """The same agent in the world of that name. One of the user's own keeps the options and the threshold."""
+    own = find_world(env).by_reward and find_world(config.env.name).by_reward
+    moved = with_world(config, env)
+    return replace(moved, env=replace(config.env, name=env)) if own else moved
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for pair in value.items():
+            yield from _texts(pair)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for item in value:
+            yield from _texts(item)
+    elif isinstance(value, bytes):
+        yield shown(value)
