@@ -81,7 +81,7 @@ def train(
     path = Path(folder) if folder is not None else default_folder(config)
     began = time.perf_counter()
     with contextlib.ExitStack() as stack:
-        run = stack.enter_context(RunFolder.open(path, to_dict(config), free=FREE_FIELDS))
+        run = stack.enter_context(RunFolder.open(path, config, free=FREE_FIELDS))
         summary = read_summary(path)
         if summary is not None and _as_long(path, summary, config):
             return summary
@@ -366,7 +366,10 @@ def _as_long(path: Path, summary: dict[str, Any], config: TrainConfig) -> bool:
 
 
 def default_folder(config: TrainConfig) -> Path:
-    """`runs/<preset>-s<seed>`, and `runs/<preset>-<world>-s<seed>` in a world that is not the preset's own."""
+    """`runs/<name>-s<seed>`; without a name `runs/<preset>-s<seed>`, or `runs/<preset>-<world>-s<seed>` in another world
+    than the preset's own."""
+    if config.name is not None:
+        return Path("runs") / f"{config.name}-s{config.seed}"
     own = PRESETS[config.preset].env if config.preset in PRESETS else EnvConfig()
     world = "" if config.env.name == own.name else "-" + re.sub(r"[^\w.-]+", "-", config.env.name)
     return Path("runs") / f"{config.preset}{world}-s{config.seed}"
