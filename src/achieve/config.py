@@ -473,5 +473,6 @@ def _differences(
 
 def refusal(saved: TrainConfig, wanted: TrainConfig, free: Collection[str], shown: int = 5) -> str | None:
     """`ppo.gamma is 0.95 there, 0.8 here; ...` where a saved run is not the one wanted; None where it is."""
-    found = [f"{name} is {there} there, {here} here" for name, (there, here) in differences(saved, wanted, free).items()]
+    unlike = differences(saved, wanted, free)
+    found = [f"{name} is {there} there, {here} here" for name, (there, here) in unlike.items()]
     return "; ".join(found[:shown]) + (f"; and {len(found) - shown} more" if found[shown:] else "") or None

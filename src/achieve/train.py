@@ -27,7 +27,7 @@ from achieve.analysis.score import score_run
 from achieve.config import FREE_FIELDS, EnvConfig, TrainConfig, to_dict, validate
 from achieve.errors import RunFolderError
 from achieve.nn.model import ActorCritic, count_parameters
-from achieve.presets import PRESETS
+from achieve.presets import PRESETS, check_name
 from achieve.run.checkpoint import CheckpointWriter, has_checkpoint, load_checkpoint
 from achieve.run.folder import RunFolder, read_config, read_summary
 from achieve.run.hardware import describe
@@ -78,6 +78,7 @@ def train(
         Interrupted: on Ctrl-C or SIGTERM; calling again continues from the last checkpoint.
     """
     validate(config)
+    check_name(config)
     path = Path(folder) if folder is not None else default_folder(config)
     began = time.perf_counter()
     with contextlib.ExitStack() as stack:
@@ -366,8 +367,8 @@ def _as_long(path: Path, summary: dict[str, Any], config: TrainConfig) -> bool:
 
 
 def default_folder(config: TrainConfig) -> Path:
-    """`runs/<name>-s<seed>`; without a name `runs/<preset>-s<seed>`, or `runs/<preset>-<world>-s<seed>` in another world
-    than the preset's own."""
+    """`runs/<name>-s<seed>`; without a name `runs/<preset>-s<seed>`, and `runs/<preset>-<world>-s<seed>` in a world
+    that is not the preset's own."""
     if config.name is not None:
         return Path("runs") / f"{config.name}-s{config.seed}"
     own = PRESETS[config.preset].env if config.preset in PRESETS else EnvConfig()

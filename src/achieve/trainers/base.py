@@ -158,7 +158,7 @@ class BaseTrainer:
     def load(self, saved: Checkpoint) -> None:
         """Continue where :meth:`save` was called, or say why that checkpoint is no use here."""
         try:
-            found = refusal(from_dict(saved.state.get("config")), self.config, FREE_FIELDS, shown=1)
+            found = refusal(from_dict(saved.state.get("config", {})), self.config, FREE_FIELDS, shown=1)
         except ConfigError as error:
             raise CheckpointError(f"the checkpoint's config cannot be read: {error}; {WAY_OUT}") from error
         if found:

@@ -6,8 +6,8 @@ import base64
 from collections.abc import Sequence
 from html import escape
 
+from achieve.analysis.runs import Remark
 from achieve.viz import page
-from achieve.viz.report.gather import Remark
 from achieve.viz.report.section import Section
 from achieve.viz.report.table import to_html
 
@@ -59,7 +59,10 @@ def _section(section: Section) -> str:
         parts.append(f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>")
     if section.commands:
         parts.append(f"<pre class=command>{escape(chr(10).join(section.commands))}</pre>")
-    return f"<section class=panel id={escape(section.key)}>{''.join(parts)}</section>"
+    inside = "".join(parts)
+    if section.collapsed:
+        inside = f"<details><summary>{escape(section.title)}: not run</summary>{inside}</details>"
+    return f"<section class=panel id={escape(section.key)}>{inside}</section>"
 
 
 def _url(kind: str, data: bytes) -> str:
