@@ -168,7 +168,7 @@ def setting(name: str, value: Any) -> str:
     return f"{name} {' '.join(map(str, value)) or 'none' if isinstance(value, tuple) else value}"
 
 
-def check_name(config: TrainConfig) -> None:
+def refuse_preset_name(config: TrainConfig) -> None:
     """Refuse a variant that goes by a preset's name, and so would be taken for it."""
     if config.name in PRESETS:
         raise ConfigError(f"name is {config.name!r}, which is a preset's; choose another, or leave it out")

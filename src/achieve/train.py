@@ -27,7 +27,7 @@ from achieve.analysis.score import score_run
 from achieve.config import FREE_FIELDS, EnvConfig, TrainConfig, to_dict, validate
 from achieve.errors import RunFolderError
 from achieve.nn.model import ActorCritic, count_parameters
-from achieve.presets import PRESETS, check_name
+from achieve.presets import PRESETS, refuse_preset_name
 from achieve.run.checkpoint import CheckpointWriter, has_checkpoint, load_checkpoint
 from achieve.run.folder import RunFolder, read_config, read_summary
 from achieve.run.hardware import describe
@@ -78,7 +78,7 @@ def train(
         Interrupted: on Ctrl-C or SIGTERM; calling again continues from the last checkpoint.
     """
     validate(config)
-    check_name(config)
+    refuse_preset_name(config)
     path = Path(folder) if folder is not None else default_folder(config)
     began = time.perf_counter()
     with contextlib.ExitStack() as stack:

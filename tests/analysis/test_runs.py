@@ -12,7 +12,7 @@ import pytest
 from achieve.analysis.runs import Gathered, gather, group_runs, read_groups, read_run
 from achieve.config import TrainConfig, with_world
 from achieve.errors import ConfigError, RunFolderError
-from achieve.presets import PRESETS, check_name, variant
+from achieve.presets import PRESETS, refuse_preset_name, variant
 from tests.viz.report.runs import make_run, score
 
 
@@ -295,6 +295,6 @@ def test_groups_are_read_at_equal_steps(tmp_path: Path) -> None:
 
 
 def test_names_that_would_be_taken_for_a_preset_are_refused() -> None:
-    check_name(replace(QUICK, name="quick2"))
+    refuse_preset_name(replace(QUICK, name="quick2"))
     with pytest.raises(ConfigError, match="name is 'ad', which is a preset's"):
-        check_name(replace(QUICK, name="ad"))
+        refuse_preset_name(replace(QUICK, name="ad"))

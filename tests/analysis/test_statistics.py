@@ -130,7 +130,8 @@ def test_few_seeds_are_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "message"), [([], "no run with a figure"), ([1.0, math.inf], "not a finite"), ([math.nan], "not a finite")]
+    ("values", "message"),
+    [([], "no run with a figure"), ([1.0, math.inf], "not a finite"), ([math.nan], "not a finite")],
 )
 def test_bad_input(values: list[float], message: str) -> None:
     for call in (summarize, mean_with_interval, lambda values: improvement_with_interval([1.0, 2.0], values)):

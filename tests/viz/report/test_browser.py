@@ -1,4 +1,4 @@
-"""The page in a real browser: it renders, with runs of the paper and with others alone, on a wide screen and on a narrow one."""
+"""The page in a real browser: it renders with the paper's runs and with others alone, on wide screens and narrow ones."""
 
 from __future__ import annotations
 
