@@ -43,7 +43,7 @@ def _show_scores(runs: Sequence[Path], steps: int | None) -> None:
         raise ConfigError(f"steps is {steps}; it must be 1 or more")
     known = [read_run(folder, []) for folder in runs if (folder / "config.json").is_file()]
     known = [run if steps is None else run.read_at(steps) for run in known]
-    names = {run.path: run.path.name for run in known}
+    names = {run.path: run.path.name + _origin(run.config) for run in known}
     notes = []
     # Figures of different worlds are not comparable: each has its table. A layout of its own makes a world of its own.
     tables: dict[str, dict[str, list[Row]]] = {}
@@ -62,6 +62,12 @@ def _show_scores(runs: Sequence[Path], steps: int | None) -> None:
         console.print(score_tables(groups, "Training score" if len(tables) == 1 else f"Training score, {title}"))
     for note in notes:
         say(note)
+
+
+def _origin(config: configs.TrainConfig) -> str:
+    """A word on a run that did not begin from scratch."""
+    source = getattr(config, "init_from", None)
+    return f" (from {source})" if source else ""
 
 
 def _log_alone(folder: Path, steps: int | None) -> RunScore:

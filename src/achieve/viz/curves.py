@@ -61,7 +61,7 @@ def draw_curves(
             handles,
             labels,
             loc="outside lower center",
-            ncols=min(len(labels), 4),
+            ncols=legend_columns(labels, 4),
             frameon=False,
             fontsize=9,
             labelcolor=INK,
@@ -118,6 +118,11 @@ def _dress(axes: Axes, title: str, unit: str) -> None:
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color("#d0d7de")
+
+
+def legend_columns(labels: Sequence[str], most: int) -> int:
+    """So many entries beside each other as fit under a figure."""
+    return max(1, min(len(labels), most, 120 // max(map(len, labels))))
 
 
 def short_number(value: float) -> str:

@@ -13,6 +13,7 @@ from achieve.analysis.score import measure, score_run, success_rates
 from achieve.config import from_dict
 from achieve.envs import find_world
 from achieve.errors import ConfigError
+from achieve.presets import variant
 from achieve.run.folder import read_config, read_summary
 from achieve.run.hardware import one_line
 from achieve.run.progress import duration
@@ -53,7 +54,7 @@ def write_run_page(run: Path, baseline: Baseline | None = None, *, best_of: int 
     world = find_world(config.env.name)
     baseline = baseline or random_baseline(run)
     episodes = load_episodes(run)
-    title = f"{config.preset}, seed {config.seed}"
+    title = f"{variant(config)}, seed {config.seed}"
     curve = png(draw_curves({title: [episodes]}, baseline, goal=world.goal))
     (run / "curve.png").write_bytes(curve)
     agent = load_agent(run)

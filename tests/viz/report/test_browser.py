@@ -1,4 +1,4 @@
-"""The page in a real browser: it renders with the paper's runs and with others alone, on wide screens and narrow ones."""
+"""The page in a real browser: with the paper's runs and with others alone, on wide screens and narrow ones."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def hardware_section(gathered: Gathered) -> Section:
     """Time and memory by group, length and machine, from what complete runs recorded."""
     labels = _labels(gathered.runs)
     groups: dict[tuple[str, str, str, int, Any], list[Run]] = {}
-    for run in sorted(gathered.runs, key=lambda run: (run.world.name, run.preset, at_once(run))):
+    for run in sorted(gathered.runs, key=lambda run: (run.world.name, run.preset, labels[run.path], at_once(run))):
         if run.summary.get("seconds"):
             machine = run.summary.get("machine")
             where = one_line(machine) if machine else ""
