@@ -147,7 +147,7 @@ def test_compare(achieve: Command, tmp_path: Path) -> None:
     runs = sorted(path for path in tmp_path.iterdir())
     code, out, _ = achieve("compare", *runs, "--out", "compare.json")
     assert code == 0 and "85.00 ± 5.00" in out and "ppo: s0 50.00, s3 60.00" in out
-    assert ">0.75 [0.12, 1)" in out and "4 of 4 pairs" in out and "Fewer than 5 seeds: ad (2), ppo (2)." in out
+    assert ">0.75 [0.12, 1)" in out and "4 of 4 pairs" in out and "Fewer than 5 seeds: ad (2); ppo (2)." in out
     found = json.loads((tmp_path / "compare.json").read_text())
     assert found["score"]["ad"]["by_seed"] == {"0": pytest.approx(90), "1": pytest.approx(80)}
     (over,) = found["score_improvement"]

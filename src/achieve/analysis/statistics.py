@@ -160,7 +160,7 @@ def caution(counts: Iterable[tuple[str, int]]) -> str | None:
     if not few:
         return None
     return (
-        f"Fewer than {FEW} seeds: {', '.join(few)}. Intervals of so few rest on the assumption that scores scatter "
+        f"Fewer than {FEW} seeds: {'; '.join(few)}. Intervals of so few rest on the assumption that scores scatter "
         "normally, and the order of agents may change with more seeds; published results use 10."
     )
 

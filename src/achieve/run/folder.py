@@ -203,7 +203,7 @@ def _refuse_other_config(path: Path, saved: Mapping[str, Any], config: TrainConf
     if found:
         raise RunFolderError(
             f"{path} holds a run with another config: {found}. "
-            "Choose another run folder, or give the settings it was started with to resume it"
+            "Choose another run folder (--name or --folder), or give the settings it was started with to resume it"
         )
 
 

@@ -242,7 +242,7 @@ def test_own_runs_alone_open_the_page(tmp_path: Path) -> None:
     assert (plain[:3], gamma[:3]) == (["quick", "0, 1", 245_760], ["quick, ppo.gamma 0.8", "0, 1, 2", 100_000])
     assert isinstance(plain[3], MeanStd) and plain[3].mean == pytest.approx(score(50, 100, 0))
     assert [picture.caption for picture in sections[0].pictures] == ["Crafter: quick; quick, ppo.gamma 0.8."]
-    assert "Fewer than 5 seeds: quick (2), quick, ppo.gamma 0.8 (3)." in str(sections[0].notes)
+    assert "Fewer than 5 seeds: quick (2); quick, ppo.gamma 0.8 (3)." in str(sections[0].notes)
 
 
 def test_certainty_is_never_printed(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_certainty_is_never_printed(tmp_path: Path) -> None:
     page, _ = write_report([tmp_path], tmp_path / "out")
     text = parse(page.read_text()).text
     assert ">0.89 [0.34, 1)" in text and "1.00 [" not in text
-    assert "Fewer than 5 seeds: ad (3), ppo (3)." in text
+    assert "Fewer than 5 seeds: ad (3); ppo (3)." in text
     (row,) = read_csv(tmp_path / "out" / "tables" / "table1-improvement.csv")
     assert float(row["probability_low"]) < 0.5
     assert "\\textgreater{}0.89 [0.34, 1)" in (tmp_path / "out" / "tables" / "table1-improvement.tex").read_text()
