@@ -144,13 +144,15 @@ INDIFFERENT = ("seed", "total_steps", "score_steps", "name", "precision", "compi
 def changes(config: TrainConfig) -> dict[str, tuple[Any, Any]]:
     """The settings that are not the preset's, by dotted name: what they are, and what the preset has.
 
-    In another world than the preset's, the threshold to compare with is that world's.
+    A threshold that is the world's own is no change, also in another world than the preset's.
     """
     preset = get_preset(config.preset)
-    if config.env.name != preset.env.name:
-        threshold = find_world(config.env.name).unlock_threshold
-        preset = replace(preset, env=replace(preset.env, unlock_threshold=threshold))
+    if config.env.unlock_threshold in (None, find_world(config.env.name).unlock_threshold):
+        preset = replace(preset, env=replace(preset.env, unlock_threshold=config.env.unlock_threshold))
     return differences(config, preset, INDIFFERENT)
+
+
+_ORIGIN = ("init_from", "init_sha256")  # told in words
 
 
 def variant(config: TrainConfig) -> str:
@@ -159,7 +161,7 @@ def variant(config: TrainConfig) -> str:
     origin = f", from {source}" if source else ""
     if config.name is not None or config.preset not in PRESETS:
         return (config.name or config.preset) + origin
-    told = [setting(name, value) for name, (value, _) in changes(config).items() if name != "init_from"]
+    told = [setting(name, value) for name, (value, _) in changes(config).items() if name not in _ORIGIN]
     return ", ".join([config.preset, *told]) + origin
 
 
