@@ -12,14 +12,14 @@ COPY src ./src
 
 # The wheels of PyPI bring CUDA along; the host needs NVIDIA's driver and container toolkit.
 FROM base AS cuda
-RUN pip install --no-cache-dir -c constraints.txt '.[minigrid,analysis,tensorboard]'
+RUN pip install --no-cache-dir -c constraints.txt '.[minigrid,tensorboard]'
 WORKDIR /work
 ENTRYPOINT ["achieve"]
 CMD ["--help"]
 
 FROM base AS cpu
 RUN pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu \
-      -c constraints.txt 'torch==2.13.0+cpu' '.[minigrid,analysis,tensorboard]'
+      -c constraints.txt 'torch==2.13.0+cpu' '.[minigrid,tensorboard]'
 WORKDIR /work
 ENTRYPOINT ["achieve"]
 CMD ["--help"]

@@ -12,7 +12,7 @@ import json
 import math
 import re
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -196,6 +196,8 @@ class TrainConfig:
 
     preset: str = "ad"
     """Preset to start from; `achieve presets` lists them."""
+    name: str | None = None
+    """Name of this variant; becomes the folder's and the group's name: `--name gamma08` is runs/gamma08-s0."""
     seed: int = 0
     """Seed of everything random: worlds, weights, actions, shuffles."""
     learner: Literal["ppo", "qrdqn"] = "ppo"
@@ -290,6 +292,8 @@ FREE_FIELDS = (*RUNTIME_FIELDS, "total_steps", "init_sha256")
 _OF_PPO = ("ppo",)
 _OF_QRDQN = ("learner", "qrdqn", "checkpoint_replay", "replay_device")
 
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
 _NO_OPTIONS = ("name", "id", "num_envs", "seed", "threads", "infos", "unlock_threshold", "render_mode")
 
 
@@ -367,6 +371,11 @@ def validate(config: TrainConfig) -> None:
         distill__value_reg_coef=distill.value_reg_coef,
         distill__match_threshold=distill.match_threshold,
     )
+    if config.name is not None and not _NAME.fullmatch(config.name):
+        raise ConfigError(
+            f"name is {config.name!r}; give letters, digits, '.', '_' and '-', at most 100, beginning with one of the "
+            "first two"
+        )
     _ = config.env.own_settings  # which says what is wrong with them
     if config.init_sha256 is not None:
         if config.init_from is None:
@@ -453,16 +462,6 @@ def to_dict(config: TrainConfig) -> dict[str, Any]:
     for name in _OF_QRDQN if config.learner == "ppo" else _OF_PPO:
         del tree[name]
     tree["env"]["unlock_threshold"] = config.env.threshold
-    # So that a config from before these settings still is the same config.
-    if not config.env.options:
-        del tree["env"]["options"]
-    if not config.snapshots:
-        del tree["snapshots"]
-    for name in ("init_from", "init_sha256"):
-        if tree[name] is None:
-            del tree[name]
-    if config.distill.episodes_per_update == 1:
-        del tree["distill"]["episodes_per_update"]
     return tree
 
 
@@ -473,3 +472,33 @@ def from_dict(data: Mapping[str, Any]) -> TrainConfig:
         config = replace(config, env=replace(config.env, unlock_threshold=None))
     validate(config)
     return config
+
+
+def differences(one: TrainConfig, other: TrainConfig, ignoring: Collection[str] = ()) -> dict[str, tuple[Any, Any]]:
+    """The settings in which two configs differ, by dotted name, each with its value in the one and in the other.
+
+    ``ignoring`` names settings (`seed`, `env.threads`) and whole tables (`env`) to leave out. Configs from files are
+    compared as :func:`from_dict` reads them, so a setting that is newer than the file has its default there.
+    """
+    return dict(_differences(one, other, ignoring, ""))
+
+
+def _differences(
+    one: Any, other: Any, ignoring: Collection[str], where: str
+) -> typing.Iterator[tuple[str, tuple[Any, Any]]]:
+    for setting in dataclasses.fields(one):
+        name = where + setting.name
+        mine, theirs = getattr(one, setting.name), getattr(other, setting.name)
+        if name in ignoring or mine == theirs:
+            continue
+        if dataclasses.is_dataclass(mine):
+            yield from _differences(mine, theirs, ignoring, f"{name}.")
+        else:
+            yield name, (mine, theirs)
+
+
+def refusal(saved: TrainConfig, wanted: TrainConfig, free: Collection[str], shown: int = 5) -> str | None:
+    """`ppo.gamma is 0.95 there, 0.8 here; ...` where a saved run is not the one wanted; None where it is."""
+    unlike = differences(saved, wanted, free)
+    found = [f"{name} is {there} there, {here} here" for name, (there, here) in unlike.items()]
+    return "; ".join(found[:shown]) + (f"; and {len(found) - shown} more" if found[shown:] else "") or None

@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
-from achieve.config import DistillConfig, EnvConfig, ModelConfig, PPOConfig, QRDQNConfig, TrainConfig
+from achieve.config import (
+    RUNTIME_FIELDS,
+    DistillConfig,
+    EnvConfig,
+    ModelConfig,
+    PPOConfig,
+    QRDQNConfig,
+    TrainConfig,
+    differences,
+)  # fmt: skip
+from achieve.envs.worlds import find_world
 from achieve.errors import ConfigError
 
 _SMALL = ModelConfig(channels=(16, 32, 32), hidden_size=256)
@@ -122,3 +133,43 @@ def get_preset(name: str) -> TrainConfig:
     if name not in PRESETS:
         raise ConfigError(f"unknown preset {name!r}; there are: {', '.join(PRESETS)}")
     return PRESETS[name]
+
+
+# Settings that do not make another agent: the seed, how long it learns and where its figures are read, its name. The
+# arithmetic does, but not as it was asked for: `auto` is fp16 on one machine and fp32 on another, and `compile` decides
+# it too. What was in force is compared by itself.
+INDIFFERENT = ("seed", "total_steps", "score_steps", "name", "precision", "compile", *RUNTIME_FIELDS)
+
+
+def changes(config: TrainConfig) -> dict[str, tuple[Any, Any]]:
+    """The settings that are not the preset's, by dotted name: what they are, and what the preset has.
+
+    A threshold that is the world's own is no change, also in another world than the preset's.
+    """
+    preset = get_preset(config.preset)
+    if config.env.unlock_threshold in (None, find_world(config.env.name).unlock_threshold):
+        preset = replace(preset, env=replace(preset.env, unlock_threshold=config.env.unlock_threshold))
+    return differences(config, preset, INDIFFERENT)
+
+
+_ORIGIN = ("init_from", "init_sha256")  # told in words
+
+
+def variant(config: TrainConfig) -> str:
+    """What a run is called: its name if it was given one, else the preset with its changes: `quick, ppo.gamma 0.8`."""
+    origin = f", from {config.init_from}" if config.init_from else ""
+    if config.name is not None or config.preset not in PRESETS:
+        return (config.name or config.preset) + origin
+    told = [setting(name, value) for name, (value, _) in changes(config).items() if name not in _ORIGIN]
+    return ", ".join([config.preset, *told]) + origin
+
+
+def setting(name: str, value: Any) -> str:
+    """`ppo.gamma 0.8`, `model.channels 16 32 32`."""
+    return f"{name} {' '.join(map(str, value)) or 'none' if isinstance(value, tuple) else value}"
+
+
+def refuse_preset_name(config: TrainConfig) -> None:
+    """Refuse a variant that goes by a preset's name, and so would be taken for it."""
+    if config.name in PRESETS:
+        raise ConfigError(f"name is {config.name!r}, which is a preset's; choose another, or leave it out")

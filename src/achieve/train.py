@@ -28,7 +28,7 @@ from achieve.config import FREE_FIELDS, EnvConfig, TrainConfig, to_dict, validat
 from achieve.errors import RunFolderError
 from achieve.initial import settle, take_weights
 from achieve.nn.model import ActorCritic, count_parameters
-from achieve.presets import PRESETS
+from achieve.presets import PRESETS, refuse_preset_name
 from achieve.run.checkpoint import CheckpointWriter, has_checkpoint, load_checkpoint
 from achieve.run.folder import RunFolder, read_config, read_summary
 from achieve.run.hardware import describe
@@ -79,11 +79,12 @@ def train(
         Interrupted: on Ctrl-C or SIGTERM; calling again continues from the last checkpoint.
     """
     validate(config)
+    refuse_preset_name(config)
     path = Path(folder) if folder is not None else default_folder(config)
     config = settle(config, path)
     began = time.perf_counter()
     with contextlib.ExitStack() as stack:
-        run = stack.enter_context(RunFolder.open(path, to_dict(config), free=FREE_FIELDS))
+        run = stack.enter_context(RunFolder.open(path, config, free=FREE_FIELDS))
         summary = read_summary(path)
         if summary is not None and _as_long(path, summary, config):
             return summary
@@ -375,7 +376,10 @@ def _as_long(path: Path, summary: dict[str, Any], config: TrainConfig) -> bool:
 
 
 def default_folder(config: TrainConfig) -> Path:
-    """`runs/<preset>-s<seed>`, and `runs/<preset>-<world>-s<seed>` in a world that is not the preset's own."""
+    """`runs/<name>-s<seed>`; without a name `runs/<preset>-s<seed>`, and `runs/<preset>-<world>-s<seed>` in a world
+    that is not the preset's own."""
+    if config.name is not None:
+        return Path("runs") / f"{config.name}-s{config.seed}"
     own = PRESETS[config.preset].env if config.preset in PRESETS else EnvConfig()
     world = "" if config.env.name == own.name else "-" + re.sub(r"[^\w.-]+", "-", config.env.name)
     return Path("runs") / f"{config.preset}{world}-s{config.seed}"

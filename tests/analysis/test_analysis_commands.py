@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,12 @@ import pytest
 from PIL import Image
 
 from achieve.cli import main
+from achieve.commands import console
 from achieve.config import EnvConfig, TrainConfig
+from achieve.presets import PRESETS
 from tests.analysis.agents import MODEL, save_agent
 from tests.helpers.threads import one_thread  # noqa: F401
+from tests.viz.report.runs import make_run
 
 Command = Callable[..., tuple[int, str, str]]
 RESULTS = Path(__file__).parents[2] / "results"
@@ -141,13 +145,56 @@ def test_compare(achieve: Command, tmp_path: Path) -> None:
         ]
         (folder / "episodes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     runs = sorted(path for path in tmp_path.iterdir())
-    code, out, _ = achieve("compare", *runs, "--resamples", 500, "--out", "compare.json")
+    code, out, _ = achieve("compare", *runs, "--out", "compare.json")
     assert code == 0 and "85.00 ± 5.00" in out and "ppo: s0 50.00, s3 60.00" in out
+    assert ">0.75 [0.12, 1)" in out and "4 of 4 pairs" in out and "Fewer than 5 seeds: ad (2); ppo (2)." in out
     found = json.loads((tmp_path / "compare.json").read_text())
     assert found["score"]["ad"]["by_seed"] == {"0": pytest.approx(90), "1": pytest.approx(80)}
-    assert found["score_improvement"][0] == {"of": "ad", "over": "ppo", "probability": 1.0, "interval": [1.0, 1.0]}
-    code, _, err = achieve("compare", *runs, "--resamples", 0)
-    assert code == 2 and "resamples is 0" in err
+    (over,) = found["score_improvement"]
+    assert (over["of"], over["over"], over["probability"], over["pairs"]) == ("ad", "ppo", 1.0, 4)
+    assert 0 < over["interval"][0] < 0.5 and over["interval"][1] == 1.0
+
+
+def test_compare_is_whole_in_80_columns(
+    achieve: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "_width", 80)
+    quick = PRESETS["quick"]
+    for number in range(6):
+        config = replace(quick, ppo=replace(quick.ppo, gamma=0.8 + number / 100, clip_coef=0.3))
+        for seed in range(2):
+            make_run(tmp_path / f"g{number}-s{seed}", "quick", seed, wood=0.1 + number / 10, config=config)
+    code, out, _ = achieve("compare", *sorted(tmp_path.iterdir()))
+    assert code == 0 and "…" not in out and max(map(len, out.splitlines())) <= 80
+    assert out.count("4 of 4 pairs") + out.count("0 of 4 pairs") == 15, "every pair of groups, of the score"
+    assert all(f"ppo.gamma 0.8{number}" in " ".join(out.split()) for number in range(1, 6))
+
+
+def test_unlike_runs_are_not_pooled_by_any_command(achieve: Command, tmp_path: Path) -> None:
+    quick = PRESETS["quick"]
+    for seed in range(2):
+        make_run(tmp_path / f"a-s{seed}", "quick", seed, wood=0.2)
+        config = replace(quick, ppo=replace(quick.ppo, gamma=0.8))
+        make_run(tmp_path / f"b-s{seed}", "quick", seed, wood=0.6, config=config)
+    runs = sorted(tmp_path.iterdir())
+    for command in ("curves", "rates"):
+        code, out, _ = achieve(command, *runs)
+        assert code == 0 and "with runs of quick (2); quick, ppo.gamma 0.8 (2)" in out
+    code, out, _ = achieve("score", *runs)
+    assert code == 0 and out.count("mean ± std of 2") == 2 and "mean ± std of 4" not in out
+    code, out, _ = achieve("score", runs[0], runs[2])
+    assert code == 0 and "mean" not in out.split("Success rates")[0] and "20.0 ± " not in out
+
+
+def test_score_of_a_seed_given_twice_and_of_a_log_alone(achieve: Command, tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / name / "ad-s0", wood=wood) for name, wood in (("a", 0.2), ("b", 0.8))]
+    bare = make_run(tmp_path / "bare")
+    (bare / "config.json").unlink()
+    code, out, _ = achieve("score", *runs, bare)
+    assert code == 0 and "mean ± std" not in out and "seed 0 again" in " ".join(out.split())
+    assert f"Not counted: {runs[1]}, which is seed 0 again, as {runs[0]}." in out
+    code, _, err = achieve("score", runs[0], "--steps", 0)
+    assert code == 2 and "steps is 0" in err
 
 
 @pytest.mark.parametrize(
@@ -170,11 +217,3 @@ def test_bad_input(
     code, _, err = achieve(*(places.get(argument, argument) for argument in arguments))
     assert code == 2 and message in err
     assert [path.name for path in tmp_path.iterdir()] == ["minigrid.safetensors"]  # nothing half-made is left
-
-
-def test_a_missing_scipy_is_told(
-    achieve: Command, agents: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "scipy.optimize", None)
-    code, _, err = achieve("matching", agents[0], "--expert", agents[0], "--episodes", 8, "--device", "cpu")
-    assert code == 2 and "pip install scipy" in err

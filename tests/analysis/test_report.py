@@ -5,7 +5,7 @@ import io
 import numpy as np
 from rich.console import Console
 
-from achieve.analysis.report import figure, score_markdown, score_tables
+from achieve.analysis.report import figure, score_tables
 from achieve.analysis.score import RunScore
 from achieve.envs import WORLDS, find_world
 
@@ -16,9 +16,10 @@ def run(score: float, reward: float, rates: list[float], read_at: int = 1_000_00
     )
 
 
-def text(*runs: RunScore) -> str:
-    console = Console(file=io.StringIO(), width=100)
-    console.print(score_tables([f"ad-s{i}" for i in range(len(runs))], runs))
+def text(*runs: RunScore, width: int = 80, **others: list[RunScore]) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    groups = {"ad": list(runs), **others}
+    console.print(score_tables({g: [(f"{g}-s{i}", one) for i, one in enumerate(some)] for g, some in groups.items()}))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -57,18 +58,33 @@ def test_world_with_a_goal_has_its_column_and_notes() -> None:
     assert "Gem and reward: success rate and mean return" in out and "1,000,000 steps" in out
     assert "comparable" not in out
     assert "Read before 25,000,000 steps" in text(heist._replace(read_at=1_000_000))
-    assert "| run | steps | episodes | gem % | reward |" in score_markdown(["a"], [heist])
 
 
 def test_own_world_is_compared_with_nothing() -> None:
     assert "comparable" not in text(run(5.0, 3.0, [1.0, 2.0], read_at=1_000)._replace(world=find_world("pkg:make")))
 
 
-def test_markdown_rows() -> None:
-    lines = score_markdown(["a", "b"], [run(20, 12, [5, 90]), run(22, 13, [15, 70])]).splitlines()
-    assert "| a | 1,000,000 | 1,234 | 20.00 | 12.00 |" in lines
-    assert "| mean ± std of 2 |  |  | 21.00 ± 1.00 | 12.50 ± 0.50 |" in lines
-    assert "| Wake up | 80.0 ± 10.0 |" in lines
+def test_each_group_has_its_mean_and_unlike_runs_have_none() -> None:
+    ours = [run(20.0, 12.0, [5.0, 90.0]), run(22.0, 13.0, [15.0, 70.0])]
+    out = text(*ours, ppo=[run(10.0, 9.0, [1.0, 50.0])])
+    assert "mean ± std of 2, ad" in out and "21.00 ± 1.00" in out and "mean ± std of 1" not in out
+    assert "17.33" not in out and "16.00" not in out, "the mean of all, and of two unlike"
+    (row,) = [line for line in out.splitlines() if "Wake up" in line]
+    assert "80.0 ± 10.0" in row and "50.0" in row
+
+
+def test_runs_read_at_different_steps_are_not_averaged() -> None:
+    out = text(run(20.0, 12.0, [5.0, 90.0]), run(10.0, 9.0, [15.0, 70.0], read_at=400_000))
+    assert "mean ± std" not in out and "15.00" not in out and "10.0 ± 5.0" not in out
+    told = "ad: read at different steps (400,000, 1,000,000), so without a mean; --steps 400000 reads all"
+    assert told in " ".join(out.split())
+
+
+def test_many_groups_fit_into_80_columns() -> None:
+    groups = {f"quick, ppo.gamma 0.{n}": [run(20.123 + n, 12.0, [10.0 + n, 90.0]) for _ in range(2)] for n in range(6)}
+    out = text(run(1.0, 1.0, [1.0, 1.0]), **groups)
+    assert "…" not in out and max(map(len, out.splitlines())) <= 80
+    assert all(f"{10 + n}.0 ± 0.0" in out for n in range(6))
 
 
 def test_bars_are_as_long_as_the_rates_and_are_read_without_colour() -> None:

@@ -3,32 +3,29 @@
 import json
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from achieve.config import EnvConfig, PPOConfig, TrainConfig, differences, refusal, to_dict
 from achieve.errors import RunFolderError
 from achieve.run import files
-from achieve.run.folder import RunFolder, command_line, differences, read_config, read_summary, without
+from achieve.run.folder import RunFolder, command_line, read_config, read_summary
 
-CONFIG: dict[str, Any] = {
-    "preset": "ad",
-    "seed": 1,
-    "device": "cpu",
-    "ppo": {"gae_lambda": 0.65, "gamma": 0.95},
-}
+CONFIG = TrainConfig(seed=1, device="cpu")
 
 
-def other(**changes: Any) -> dict[str, Any]:
-    return {**CONFIG, **changes}
+def other(**changes: Any) -> TrainConfig:
+    return replace(CONFIG, **changes)
 
 
 def test_new_folder_records_config_versions_machine_and_command(tmp_path: Path) -> None:
     with RunFolder.open(tmp_path / "runs" / "ad-s1", CONFIG, command="achieve train") as run:
         assert not run.resumed
         saved = json.loads(run.config.read_text())
-    assert saved["config"] == CONFIG
+    assert saved["config"] == to_dict(CONFIG)
     (start,) = saved["starts"]
     assert start["command"] == "achieve train"
     assert {"python", "torch", "numpy", "achieve"} <= start["versions"].keys()
@@ -55,19 +52,18 @@ def test_free_settings_may_change(tmp_path: Path) -> None:
 
 
 def test_free_settings_of_a_table_may_change(tmp_path: Path) -> None:
-    RunFolder.open(tmp_path / "run", other(env={"name": "a", "threads": 1})).close()
+    RunFolder.open(tmp_path / "run", other(env=EnvConfig(threads=1))).close()
     free = ("env.threads",)
-    with RunFolder.open(tmp_path / "run", other(env={"name": "a", "threads": 2}), free=free) as run:
+    with RunFolder.open(tmp_path / "run", other(env=EnvConfig(threads=2)), free=free) as run:
         assert run.resumed
-    with pytest.raises(RunFolderError, match=r"env\.name is a there, b here"):
-        RunFolder.open(tmp_path / "run", other(env={"name": "b", "threads": 2}), free=free)
-    assert without({"env": {"threads": 1, "n": 2}, "x": 3}, ("env.threads", "x")) == {"env": {"n": 2}}
+    with pytest.raises(RunFolderError, match=r"env\.name is crafter there, minigrid here"):
+        RunFolder.open(tmp_path / "run", other(env=EnvConfig(name="minigrid", threads=2)), free=free)
 
 
 def test_another_config_is_refused_with_what_differs(tmp_path: Path) -> None:
     RunFolder.open(tmp_path / "run", CONFIG).close()
     before = (tmp_path / "run" / "config.json").read_bytes()
-    changed = other(seed=3, ppo={"gae_lambda": 0.7, "gamma": 0.95})
+    changed = other(seed=3, ppo=PPOConfig(gae_lambda=0.7))
     message = r"another config: seed is 1 there, 3 here; ppo.gae_lambda is 0.65 there, 0.7 here"
     with pytest.raises(RunFolderError, match=message):
         RunFolder.open(tmp_path / "run", changed)
@@ -75,10 +71,32 @@ def test_another_config_is_refused_with_what_differs(tmp_path: Path) -> None:
     RunFolder.open(tmp_path / "run", CONFIG).close()  # and the lock was let go
 
 
+def test_a_config_from_before_a_setting_existed_is_the_same_config(tmp_path: Path) -> None:
+    RunFolder.open(tmp_path / "run", CONFIG).close()
+    saved = json.loads((tmp_path / "run" / "config.json").read_text())
+    del saved["config"]["name"], saved["config"]["env"]["options"], saved["config"]["distill"]["episodes_per_update"]
+    (tmp_path / "run" / "config.json").write_text(json.dumps(saved))
+    with RunFolder.open(tmp_path / "run", CONFIG) as run:
+        assert run.resumed
+    saved["config"]["of_tomorrow"] = 1
+    (tmp_path / "run" / "config.json").write_text(json.dumps(saved))
+    with pytest.raises(RunFolderError, match="is no config of this version: unknown setting of_tomorrow"):
+        RunFolder.open(tmp_path / "run", CONFIG)
+
+
+def test_differences_by_dotted_name() -> None:
+    one, two = TrainConfig(), other(ppo=PPOConfig(gamma=0.8), env=EnvConfig(threads=2, num_envs=4))
+    found = differences(one, two, ("device", "env.threads"))
+    assert found == {"seed": (0, 1), "env.num_envs": (8, 4), "ppo.gamma": (0.95, 0.8)}
+    assert differences(one, two, ("device", "seed", "env")) == {"ppo.gamma": (0.95, 0.8)}
+    assert differences(one, one) == {}
+
+
 def test_many_differences_are_cut_short() -> None:
-    a, b = {str(i): 0 for i in range(9)}, {str(i): 1 for i in range(9)}
-    assert len(differences(a, b)) == 9
-    assert differences({"x": 1}, {"x": 1, "y": 2}) == ["y is unset there, 2 here"]
+    two = other(ppo=PPOConfig(gamma=0.8, num_epochs=1, clip_coef=0.3))
+    told = "ppo.gamma is 0.95 there, 0.8 here; ppo.num_epochs is 3 there, 1 here; and 1 more"
+    assert refusal(CONFIG, two, (), shown=2) == told
+    assert refusal(CONFIG, two, ("ppo",)) is None
 
 
 def test_second_process_is_kept_out_until_the_first_is_gone(tmp_path: Path) -> None:
@@ -157,9 +175,9 @@ def test_damaged_config_is_named_and_kept(tmp_path: Path) -> None:
 
 def test_config_is_read_from_folder_saved_file_and_plain_file(tmp_path: Path) -> None:
     RunFolder.open(tmp_path / "run", CONFIG).close()
-    (tmp_path / "plain.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "plain.json").write_text(json.dumps(to_dict(CONFIG)))
     for source in (tmp_path / "run", tmp_path / "run" / "config.json", tmp_path / "plain.json"):
-        assert read_config(source)["config"] == CONFIG
+        assert read_config(source)["config"] == to_dict(CONFIG)
     assert len(read_config(tmp_path / "run")["starts"]) == 1
     assert read_config(tmp_path / "plain.json")["starts"] == []
     with pytest.raises(RunFolderError, match="nowhere does not exist"):

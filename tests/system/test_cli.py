@@ -264,17 +264,29 @@ def test_score_reads_what_the_summary_says(achieve: Command, finished: Path) -> 
     assert f"last {summary['reward_window']:,} steps" in out
 
 
-def test_score_of_several_runs_has_mean_and_deviation(
-    achieve: Command, finished: Path, stopped: Path
-) -> None:
-    code, out, _ = achieve("score", finished, stopped)
+def test_score_of_several_seeds_has_mean_and_deviation(achieve: Command, finished: Path, tmp_path: Path) -> None:
+    other = tmp_path / "tiny-s1"
+    other.mkdir()
+    saved = read(finished / "config.json")
+    saved["config"]["seed"] = 1
+    (other / "config.json").write_text(json.dumps(saved))
+    (other / "summary.json").write_bytes((finished / "summary.json").read_bytes())
+    log = (finished / "episodes.jsonl").read_text().splitlines(keepends=True)
+    (other / "episodes.jsonl").write_text("".join(log[::2]))
+    code, out, _ = achieve("score", finished, other)
     assert code == 0
     found = re.search(r"mean ± std of 2.*?│ +([\d.]+) ± ([\d.]+) │", out)
     assert found is not None, out
-    scores = [float(s) for s in re.findall(r"│ tiny-s0 +│ +[\d,]+ │ +\d+ │ +([\d.]+) │", out)]
-    assert len(scores) == 2
+    scores = [float(s) for s in re.findall(r"│ tiny-s[01] +│ +[\d,]+ │ +\d+ │ +([\d.]+) │", out)]
+    assert len(set(scores)) == 2
     assert float(found.group(1)) == pytest.approx(np.mean(scores), abs=0.011)
     assert float(found.group(2)) == pytest.approx(np.std(scores), abs=0.011)
+
+
+def test_score_of_one_seed_twice_has_no_mean(achieve: Command, finished: Path, stopped: Path) -> None:
+    code, out, _ = achieve("score", finished, stopped)
+    assert code == 0 and "mean ± std" not in out
+    assert f"Not counted: {stopped}, which is seed 0 again, as {finished}." in out
 
 
 def test_score_at_fewer_steps(achieve: Command, finished: Path) -> None:

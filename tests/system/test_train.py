@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from importlib import import_module
 from itertools import pairwise
@@ -19,8 +20,10 @@ from achieve.analysis.score import score_run
 from achieve.config import to_dict
 from achieve.envs.base import FinishedEpisodes
 from achieve.envs.crafter.data import ACHIEVEMENTS
+from achieve.errors import ConfigError
 from achieve.run.checkpoint import load_checkpoint
 from achieve.run.weights import file_sha256, load_weights
+from achieve.train import default_folder
 from tests.system.conftest import Train
 from tests.system.runs import FILES, assert_same_run, read, rows
 from tests.system.tiny import (
@@ -237,6 +240,24 @@ def test_default_folder_is_named_by_preset_and_seed(
     monkeypatch.chdir(tmp_path)
     train(tiny_config(total_steps=1, seed=7), quiet=True)
     assert (tmp_path / "runs" / "tiny-s7" / "summary.json").exists()
+    named = tiny_config(total_steps=1, seed=7, name="gamma08")
+    assert default_folder(named) == Path("runs/gamma08-s7")
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("../up", "name is '../up'; give letters"), ("", "name is ''"), (".hidden", "name is '.hidden'"),
+        ("a/b", "name is 'a/b'"), ("a" * 101, "at most 100"), ("ad", "which is a preset's"),
+    ],
+)  # fmt: skip
+def test_a_name_that_cannot_be_a_folders_is_refused(
+    name: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        train(tiny_config(name=name), quiet=True)
+    assert not list(tmp_path.iterdir())
 
 
 def test_interrupted_is_an_interrupt() -> None:

@@ -116,10 +116,6 @@ def test_options_are_read_kept_and_left_behind(resolved: Any) -> None:
     }
 
 
-def test_config_without_options_is_written_as_it_was_before_there_were_any() -> None:
-    assert list(to_dict(TrainConfig())["env"]) == ["name", "num_envs", "threads", "unlock_threshold"]
-
-
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [

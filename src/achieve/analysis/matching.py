@@ -20,7 +20,7 @@ from torch import Tensor
 from achieve.algo.transport import cosine_cost, partial_transport
 from achieve.analysis.recordings import Ints
 from achieve.config import DistillConfig
-from achieve.errors import ConfigError, MissingExtraError
+from achieve.errors import ConfigError
 
 Floats = NDArray[np.float32]
 Bools = NDArray[np.bool_]
@@ -100,10 +100,8 @@ class Report:
 
 def hungarian(cost: Floats) -> Bools:
     """The assignment of min(m, n) pairs with the least total cost, as a mask [m, n]."""
-    try:
-        from scipy.optimize import linear_sum_assignment
-    except ImportError:
-        raise MissingExtraError("the Hungarian algorithm needs scipy: pip install scipy") from None
+    from scipy.optimize import linear_sum_assignment
+
     mask = np.zeros(cost.shape, np.bool_)
     mask[linear_sum_assignment(cost)] = True
     return mask

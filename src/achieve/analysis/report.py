@@ -1,15 +1,18 @@
-"""The tables `achieve score` and `achieve eval` print, for a terminal and as Markdown."""
+"""The tables `achieve score` and `achieve eval` print."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from rich.console import Group
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from achieve.analysis.score import RunScore, mean_std
 
 BAR_WIDTH = 20
+BESIDE = 4
+"""Groups whose success rates stand beside each other, at most: so many fit into 80 columns."""
 
 
 def figure(values: Sequence[float], digits: int = 2) -> str:
@@ -21,27 +24,23 @@ def figure(values: Sequence[float], digits: int = 2) -> str:
     return f"{mean:.{digits}f}" + (f" ± {std:.{digits}f}" if len(finite) > 1 else "")
 
 
+Row = tuple[str, RunScore]
+"""A run's label and figures."""
+
+
 def score_tables(
-    labels: Sequence[str],
-    runs: Sequence[RunScore],
+    groups: Mapping[str, Sequence[Row]],
     title: str = "Training score",
     notes: Sequence[str] | None = None,
 ) -> Group:
-    """One table of runs with their mean, one of success rates with bars, and notes below them.
+    """One table of runs with a mean for each group, then success rates by group, and notes below them.
 
-    The runs are of one world. The default notes are those of the training protocol.
+    groups: by label, runs that are alike; all are of one world. The default notes are those of the training protocol.
     """
+    runs = [run for rows in groups.values() for _, run in rows]
     lines = [Text(note, "dim") for note in (_protocol_notes(runs) if notes is None else notes)]
-    return Group(_runs_table(labels, runs, title), "", _rates_table(runs), *lines)
-
-
-def score_markdown(labels: Sequence[str], runs: Sequence[RunScore]) -> str:
-    """The same figures as Markdown, for a README."""
-    lines = [f"| run | steps | episodes | {_measure(runs)} | reward |", "| --- | --- | --- | --- | --- |"]
-    lines += ["| " + " | ".join(row) + " |" for row in _rows(labels, runs)]
-    lines += ["", "| achievement | success rate % |", "| --- | --- |"]
-    lines += [f"| {name} | {rate} |" for name, rate, _ in _rates(runs)]
-    return "\n".join(lines) + "\n"
+    lines += [Text(note, "dim") for label, rows in groups.items() if (note := _unlike(label, rows))]
+    return Group(_runs_table(groups, title), "", *_rates_tables(groups), *lines)
 
 
 def title_case(name: str) -> str:
@@ -53,51 +52,62 @@ def _measure(runs: Sequence[RunScore]) -> str:
     return f"{runs[0].world.measure} %"
 
 
-def _rows(labels: Sequence[str], runs: Sequence[RunScore]) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = [
-        (label, f"{r.read_at:,}", f"{r.episodes:,}", figure([r.score]), figure([r.reward]))
-        for label, r in zip(labels, runs, strict=True)
-    ]
-    if len(runs) > 1:
-        mean = (figure([r.score for r in runs]), figure([r.reward for r in runs]))
-        rows.append((f"mean ± std of {len(runs)}", "", "", *mean))
-    return rows
+def _unlike(label: str, rows: Sequence[Row]) -> str | None:
+    """Why a group has no mean though it has several runs; None where it has one."""
+    steps = sorted({run.read_at for _, run in rows})
+    if len(steps) < 2:
+        return None
+    at = ", ".join(f"{step:,}" for step in steps)
+    return f"{label}: read at different steps ({at}), so without a mean; --steps {steps[0]} reads all of them there."
 
 
-def _rates(runs: Sequence[RunScore]) -> list[tuple[str, str, float]]:
-    names = dict.fromkeys(name for run in runs for name in run.names)
-    rates = []
-    for name in names:
-        found = [float(r.success_rates[r.names.index(name)]) for r in runs if name in r.names]
-        known = [rate for rate in found if np.isfinite(rate)]
-        rates.append((title_case(name), figure(found, digits=1), float(np.mean(known)) if known else 0.0))
-    return rates
-
-
-def _runs_table(labels: Sequence[str], runs: Sequence[RunScore], title: str) -> Table:
+def _runs_table(groups: Mapping[str, Sequence[Row]], title: str) -> Table:
+    runs = [run for rows in groups.values() for _, run in rows]
     table = Table(title=title, title_justify="left", title_style="bold")
-    table.add_column("run")
+    table.add_column("run", overflow="fold")
     for column in ("steps", "episodes", _measure(runs), "reward"):
-        table.add_column(column, justify="right")
-    for number, row in enumerate(_rows(labels, runs)):
-        if number == len(runs):
+        table.add_column(column, justify="right", no_wrap=True)
+    for label, rows in groups.items():
+        for name, r in rows:
+            table.add_row(escape(name), f"{r.read_at:,}", f"{r.episodes:,}", figure([r.score]), figure([r.reward]))
+        if len(rows) > 1 and not _unlike(label, rows):
+            mean = (figure([r.score for _, r in rows]), figure([r.reward for _, r in rows]))
+            of = f", {escape(label)}" if len(groups) > 1 else ""
             table.add_section()
-        table.add_row(*row)
+            table.add_row(f"mean ± std of {len(rows)}{of}", "", "", *mean)
+        table.add_section()
     return table
 
 
-def _rates_table(runs: Sequence[RunScore]) -> Table:
-    table = Table(title="Success rates", title_justify="left", title_style="bold")
-    table.add_column("achievement")
-    table.add_column("% of episodes", justify="right")
-    table.add_column("", width=BAR_WIDTH)
-    for name, rate, mean in _rates(runs):
-        filled = round(mean / 100 * BAR_WIDTH)
-        table.add_row(
-            name,
-            rate,
-            Text("━" * filled, "green") + Text("·" * (BAR_WIDTH - filled), "bright_black"),
-        )
+def _rates_tables(groups: Mapping[str, Sequence[Row]]) -> list[Table]:
+    """Rates with bars; of several groups, a few beside each other without bars."""
+    alike = {label: rows for label, rows in groups.items() if not _unlike(label, rows)}
+    alike |= {name: [(name, run)] for label, rows in groups.items() if label not in alike for name, run in rows}
+    labels = list(alike)
+    return [
+        _rates_table({label: alike[label] for label in labels[first : first + BESIDE]}, bars=len(labels) == 1)
+        for first in range(0, len(labels), BESIDE)
+    ]
+
+
+def _rates_table(groups: Mapping[str, Sequence[Row]], bars: bool) -> Table:
+    table = Table(title="Success rates, % of episodes", title_justify="left", title_style="bold")
+    table.add_column("achievement", no_wrap=True)
+    for label in groups:
+        table.add_column("%" if bars else escape(label), justify="right", overflow="fold", min_width=12)
+    if bars:
+        table.add_column("", width=BAR_WIDTH)
+    for name in dict.fromkeys(name for rows in groups.values() for _, run in rows for name in run.names):
+        found = [
+            [float(run.success_rates[run.names.index(name)]) for _, run in rows if name in run.names]
+            for rows in groups.values()
+        ]
+        cells: list[str | Text] = [figure(rates, digits=1) for rates in found]
+        if bars:
+            known = [rate for rate in found[0] if np.isfinite(rate)]
+            filled = round(float(np.mean(known)) / 100 * BAR_WIDTH) if known else 0
+            cells.append(Text("━" * filled, "green") + Text("·" * (BAR_WIDTH - filled), "bright_black"))
+        table.add_row(title_case(name), *cells)
     return table
 
 

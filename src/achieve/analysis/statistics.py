@@ -1,48 +1,74 @@
-"""Comparing runs by few seeds: mean and deviation as published, interquartile mean, probability of improvement.
+"""Figures over few seeds: mean and interquartile mean with intervals, and the probability of improvement.
 
-Scores are arrays [runs] or [runs, tasks]. The intervals are percentile intervals of a stratified bootstrap: every task
-draws its runs anew, with replacement and apart from the other tasks, as Agarwal et al. (2021) do. Crafter's score of a
-run is one number, so runs of Crafter are [runs] or [runs, 1]; success rates of achievements can be taken as tasks,
-[runs, 22], but then a run's achievements are drawn apart from each other, and the interval is one of the mean over
-achievements, not of the score.
+Most comparisons rest on three to ten runs. A bootstrap over so few hardly reaches beyond their smallest and largest
+value, so the intervals here are those of Student's t, which widen as runs become fewer:
 
-Everything is a pure function; randomness comes from ``seed`` alone.
+- mean: Student's t with n - 1 degrees of freedom;
+- interquartile mean: the same for a trimmed mean, from the winsorised variance (Tukey and McLaughlin 1963; Yuen 1974);
+- probability of improvement: the score interval of Newcombe (2006, method 5) for the Mann-Whitney measure, which has no
+  width of zero even where every pair is won, with Student's t in place of the normal quantile.
+
+They take scores of an agent to scatter about normally over seeds, which few runs cannot show.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from scipy import optimize, stats
 
 from achieve.errors import ConfigError
 
-Floats = NDArray[np.float64]
-
-RESAMPLES = 10_000
 CONFIDENCE = 0.95
-_CHUNK = 2_000_000
-"""Numbers to hold at once while resampling."""
+PERCENT = (0.0, 100.0)
+"""Where scores and success rates lie, and so their means; an interval goes no further."""
+ANYWHERE = (-math.inf, math.inf)
+FEW = 5
+"""Below so many seeds an interval rests on its assumptions more than on the runs."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value and its bootstrap interval; one run has no interval (nan)."""
+    """A value and its 95 % interval; one run has no interval (nan)."""
 
     value: float
-    low: float
-    high: float
+    low: float = math.nan
+    high: float = math.nan
 
     @property
     def interval(self) -> list[float] | None:
         """For JSON."""
-        return [self.low, self.high] if np.isfinite(self.low) else None
+        return [self.low, self.high] if math.isfinite(self.low) else None
 
     def __str__(self) -> str:
         return f"{self.value:.2f}" + (f" [{self.low:.2f}, {self.high:.2f}]" if self.interval else "")
+
+
+@dataclass(frozen=True)
+class Improvement(Estimate):
+    """How likely a run of one agent beats one of another."""
+
+    pairs: int = 0
+    """Pairs of runs it was counted in."""
+
+    @property
+    def won(self) -> str:
+        """`7 of 9 pairs`; a tie is half a pair."""
+        return f"{self.value * self.pairs:g} of {self.pairs} pair{'' if self.pairs == 1 else 's'}"
+
+    def __str__(self) -> str:
+        """`0.78 [0.29, 0.96]`, and `>0.89 [0.34, 1)` where all of nine pairs were won: certainty is never printed."""
+        least = max(0.01, 1 / self.pairs)
+        told = f"<{least:.2f}" if self.value == 0 else f">{1 - least:.2f}" if self.value == 1 else _inside(self.value)
+        if not self.interval:
+            return told
+        low = "(0" if self.low == 0 else f"[{_inside(self.low)}"
+        high = "1)" if self.high == 1 else f"{_inside(self.high)}]"
+        return f"{told} {low}, {high}"
 
 
 @dataclass(frozen=True)
@@ -51,10 +77,9 @@ class Summary:
 
     values: tuple[float, ...]
     """Every run's figure, in the order given."""
-    mean: float
     std: float
     """Population deviation (ddof 0), as published."""
-    mean_interval: Estimate
+    mean: Estimate
     iqm: Estimate
 
     @property
@@ -66,165 +91,103 @@ class Summary:
         return {
             "runs": self.runs,
             "values": list(self.values),
-            "mean": self.mean,
+            "mean": self.mean.value,
             "std": self.std,
-            "mean_interval": self.mean_interval.interval,
+            "mean_interval": self.mean.interval,
             "iqm": self.iqm.value,
             "iqm_interval": self.iqm.interval,
         }
 
 
-def interquartile_mean(scores: ArrayLike, axis: tuple[int, ...] | int | None = None) -> Any:
-    """Mean of the middle half: a quarter of the values, rounded down, is left out at either end.
+def mean_with_interval(values: Sequence[float], within: tuple[float, float] = ANYWHERE) -> Estimate:
+    """The mean over runs and its Student's t interval, as far as that lies ``within`` what is possible."""
+    return _trimmed(values, 0, within)
 
-    Over the flattened array by default, else over ``axis``. Runs and tasks are pooled, as in Agarwal et al.
+
+def iqm_with_interval(values: Sequence[float], within: tuple[float, float] = ANYWHERE) -> Estimate:
+    """The mean of the middle half, a quarter of the runs left out at either end, rounded down; with its interval.
+
+    Of fewer than four runs it is the mean.
     """
-    values = np.asarray(scores, np.float64)
-    if axis is None:
-        values = values.reshape(-1)
-    else:
-        axes = (axis,) if isinstance(axis, int) else axis
-        values = np.moveaxis(values, axes, range(-len(axes), 0))
-        values = values.reshape(*values.shape[: values.ndim - len(axes)], -1)
-    count = values.shape[-1]
-    cut = count // 4
-    middle = np.sort(values, axis=-1)[..., cut : count - cut]
-    return middle.mean(axis=-1)
+    return _trimmed(values, len(values) // 4, within)
 
 
-def probability_of_improvement(ours: ArrayLike, theirs: ArrayLike) -> float:
-    """How likely a run of ours beats one of theirs: the share of pairs won, ties half, averaged over tasks.
+def improvement_with_interval(ours: Sequence[float], theirs: Sequence[float]) -> Improvement:
+    """The share of pairs of runs that ours win, ties half: Mann and Whitney's U over n m. Both need two runs for an
+    interval.
 
-    ours: [n] or [n, tasks]; theirs: [m] or [m, tasks]. This is Mann and Whitney's U over n m.
+    The limits are where (p - q)^2 = t^2 V(q), q standing for the probability and p for its estimate, with Hanley and
+    McNeil's variance V(q) = q (1 - q) (1 + N ((1 - q) / (2 - q) + q / (1 + q))) / (n m) and N = (n + m) / 2 - 1.
     """
-    a, b = _two(ours, theirs)
-    return float(_improvement(a[None], b[None])[0])
+    one, other = _checked(ours), _checked(theirs)
+    n, m = len(one), len(other)
+    share = float(stats.mannwhitneyu(one, other, method="asymptotic").statistic) / (n * m)
+    if min(n, m) < 2:
+        return Improvement(share, pairs=n * m)
+    t = float(stats.t.ppf((1 + CONFIDENCE) / 2, n + m - 2))
+
+    def lower(estimate: float) -> float:
+        def excess(q: float) -> float:
+            spread = 1 + ((n + m) / 2 - 1) * ((1 - q) / (2 - q) + q / (1 + q))
+            return (estimate - q) ** 2 - t**2 * q * (1 - q) * spread / (n * m)
+
+        # At an estimate of 1 the equation also holds at 1 itself, which is not the limit.
+        return float(optimize.brentq(excess, 0.0, min(estimate, 1 - 1e-9))) if estimate > 0 else 0.0
+
+    return Improvement(share, lower(share), 1 - lower(1 - share), n * m)
 
 
-def bootstrap(
-    scores: ArrayLike,
-    statistic: Callable[[Floats], Floats],
-    *,
-    resamples: int = RESAMPLES,
-    confidence: float = CONFIDENCE,
-    seed: int = 0,
-) -> Estimate:
-    """A statistic with its stratified percentile interval.
-
-    scores: [runs] or [runs, tasks]. ``statistic`` takes [B, runs, tasks] and returns [B].
-    """
-    values = _runs(scores)
-    _check(resamples, confidence)
-    value = float(statistic(values[None])[0])
-    if len(values) < 2:
-        return Estimate(value, float("nan"), float("nan"))
-    rng = np.random.default_rng(seed)
-    draws = [statistic(chunk) for chunk in _resample(values, resamples, rng)]
-    return Estimate(value, *_percentiles(np.concatenate(draws), confidence))
+def summarize(values: Sequence[float], within: tuple[float, float] = ANYWHERE) -> Summary:
+    """Mean ± std, interquartile mean and intervals of one figure per run."""
+    kept = _checked(values)
+    mean, iqm = mean_with_interval(values, within), iqm_with_interval(values, within)
+    return Summary(tuple(kept.tolist()), float(kept.std()), mean, iqm)
 
 
-def mean_with_interval(scores: ArrayLike, **settings: Any) -> Estimate:
-    """The mean over runs and tasks, with its interval."""
-    return bootstrap(scores, lambda draws: draws.mean(axis=(1, 2)), **settings)
-
-
-def iqm_with_interval(scores: ArrayLike, **settings: Any) -> Estimate:
-    """The interquartile mean over runs and tasks, with its interval."""
-    return bootstrap(scores, lambda draws: interquartile_mean(draws, axis=(1, 2)), **settings)
-
-
-def improvement_with_interval(
-    ours: ArrayLike,
-    theirs: ArrayLike,
-    *,
-    resamples: int = RESAMPLES,
-    confidence: float = CONFIDENCE,
-    seed: int = 0,
-) -> Estimate:
-    """The probability of improvement; both agents' runs are drawn anew. Below two runs a side there is no interval."""
-    a, b = _two(ours, theirs)
-    _check(resamples, confidence)
-    value = float(_improvement(a[None], b[None])[0])
-    if min(len(a), len(b)) < 2:
-        return Estimate(value, float("nan"), float("nan"))
-    rng = np.random.default_rng(seed)
-    size = max(1, _CHUNK // (len(a) * len(b) * a.shape[1]))
-    draws = []
-    for start in range(0, resamples, size):
-        count = min(size, resamples - start)
-        draws.append(_improvement(_draw(a, count, rng), _draw(b, count, rng)))
-    return Estimate(value, *_percentiles(np.concatenate(draws), confidence))
-
-
-def summarize(values: Sequence[float], *, resamples: int = RESAMPLES, seed: int = 0) -> Summary:
-    """Mean ± std, interquartile mean and intervals of one figure per run; runs without a figure (nan) are left out."""
-    kept = tuple(float(value) for value in values if np.isfinite(value))
-    if not kept:
-        raise ConfigError("there is no run with a figure to summarise")
-    settings = {"resamples": resamples, "seed": seed}
-    return Summary(
-        values=kept,
-        mean=float(np.mean(kept)),
-        std=float(np.std(kept)),
-        mean_interval=mean_with_interval(kept, **settings),
-        iqm=iqm_with_interval(kept, **settings),
-    )
-
-
-def compare(groups: Mapping[str, Sequence[float]], *, resamples: int = RESAMPLES) -> dict[tuple[str, str], Estimate]:
-    """Probability of improvement of each group over each other, for groups that have a figure at all."""
-    kept = {name: [v for v in values if np.isfinite(v)] for name, values in groups.items()}
+def compare(groups: Mapping[str, Sequence[float]]) -> dict[tuple[str, str], Improvement]:
+    """Probability of improvement of each group over each that comes after it."""
+    names = list(groups)
     return {
-        (one, other): improvement_with_interval(kept[one], kept[other], resamples=resamples)
-        for one in kept
-        for other in kept
-        if one != other and kept[one] and kept[other]
+        (one, other): improvement_with_interval(groups[one], groups[other])
+        for number, one in enumerate(names)
+        for other in names[number + 1 :]
     }
 
 
-def _improvement(a: Floats, b: Floats) -> Floats:
-    """[B, n, tasks] and [B, m, tasks] -> [B]."""
-    won = np.sign(a[:, :, None] - b[:, None, :])
-    return (won / 2 + 0.5).mean(axis=(1, 2, 3))
+def caution(counts: Iterable[tuple[str, int]]) -> str | None:
+    """What intervals are worth where there are few seeds; None where there are enough. counts: label, seeds."""
+    few = [f"{label} ({seeds})" for label, seeds in counts if 0 < seeds < FEW]
+    if not few:
+        return None
+    return (
+        f"Fewer than {FEW} seeds: {'; '.join(few)}. Intervals of so few rest on the assumption that scores scatter "
+        "normally, and the order of agents may change with more seeds; published results use 10."
+    )
 
 
-def _draw(values: Floats, count: int, rng: np.random.Generator) -> Floats:
-    """[runs, tasks] -> [count, runs, tasks]: each task's runs drawn with replacement, apart from other tasks'."""
-    runs, tasks = values.shape
-    picks = rng.integers(0, runs, (count, runs, tasks))
-    return np.take_along_axis(np.broadcast_to(values, picks.shape), picks, axis=1)
+def _inside(value: float) -> str:
+    """Two digits of what lies between 0 and 1, and is not to be rounded to them."""
+    return "<0.01" if value < 0.01 else ">0.99" if value > 0.99 else f"{value:.2f}"
 
 
-def _resample(values: Floats, resamples: int, rng: np.random.Generator) -> Iterator[Floats]:
-    size = max(1, _CHUNK // values.size)
-    return (_draw(values, min(size, resamples - start), rng) for start in range(0, resamples, size))
+def _trimmed(values: Sequence[float], cut: int, within: tuple[float, float]) -> Estimate:
+    """The mean without ``cut`` values at either end, with Yuen's interval."""
+    kept = np.sort(_checked(values))
+    count = len(kept)
+    left = count - 2 * cut
+    mean = float(kept[cut : count - cut].mean())
+    if left < 2:
+        return Estimate(mean)
+    winsorised = np.clip(kept, kept[cut], kept[count - cut - 1])
+    error = math.sqrt(np.square(winsorised - winsorised.mean()).sum() / (left * (left - 1)))
+    low, high = mean + np.array([-1, 1]) * error * stats.t.ppf((1 + CONFIDENCE) / 2, left - 1)
+    return Estimate(mean, max(float(low), within[0]), min(float(high), within[1]))
 
 
-def _percentiles(draws: Floats, confidence: float) -> tuple[float, float]:
-    tail = 100 * (1 - confidence) / 2
-    low, high = np.percentile(draws, [tail, 100 - tail])
-    return float(low), float(high)
-
-
-def _runs(scores: ArrayLike) -> Floats:
-    values = np.asarray(scores, np.float64)
-    values = values[:, None] if values.ndim == 1 else values
-    if values.ndim != 2 or values.size == 0:
-        raise ConfigError(f"scores have the shape {np.shape(scores)}; they must be [runs] or [runs, tasks], not empty")
-    if not np.isfinite(values).all():
+def _checked(values: Sequence[float]) -> np.ndarray:
+    kept = np.asarray(values, np.float64)
+    if kept.ndim != 1 or not kept.size:
+        raise ConfigError("there is no run with a figure to summarise")
+    if not np.isfinite(kept).all():
         raise ConfigError("a score is not a finite number; leave runs without a figure out")
-    return values
-
-
-def _two(ours: ArrayLike, theirs: ArrayLike) -> tuple[Floats, Floats]:
-    a, b = _runs(ours), _runs(theirs)
-    if a.shape[1] != b.shape[1]:
-        raise ConfigError(f"the agents have {a.shape[1]} and {b.shape[1]} tasks; they must have the same")
-    return a, b
-
-
-def _check(resamples: int, confidence: float) -> None:
-    if resamples < 1:
-        raise ConfigError(f"resamples is {resamples}; it must be 1 or more")
-    if not 0 < confidence < 1:
-        raise ConfigError(f"confidence is {confidence}; it must lie between 0 and 1, such as 0.95")
+    return kept

@@ -12,7 +12,7 @@ console = Console(highlight=False)
 
 ABOUT: dict[str, str] = {
     "train": "Train an agent, or continue a run that was stopped.",
-    "score": "Score, reward and success rates of runs, by the training protocol, with mean and deviation over them.",
+    "score": "Score, reward and success rates of runs, by the training protocol, with mean and deviation over seeds.",
     "eval": "Play whole episodes with the final policy, on worlds it was not trained in.",
     "video": "Write a video of an agent playing a world it was not trained in.",
     "bench": "Measure environment, acting, learning and distillation on this machine, and what a whole run would take.",
@@ -21,8 +21,8 @@ ABOUT: dict[str, str] = {
     "reproduce": "Make the runs of a table or figure of the paper, as many at a time as is fastest, and report.",
     "probe": "How well agents' latents tell the next achievement (appendix A).",
     "matching": "Which achievements of two episodes agents take for the same, and how often rightly (appendix B).",
-    "compare": "Presets against each other: mean ± std, interquartile mean, probability of improvement, every run.",
-    "curves": "Learning curves of runs, mean and spread by preset.",
+    "compare": "Groups of runs against each other: mean ± std, intervals, probability of improvement, every run.",
+    "curves": "Learning curves of runs, mean and spread over the seeds of each group.",
     "rates": "Success rates of runs on a log axis, beside published ones.",
     "hierarchy": "The graph of achievements an agent has discovered, beside the true one.",
     "report": "Write one page about all runs there are, with the published figures beside ours.",

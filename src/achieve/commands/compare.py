@@ -1,4 +1,4 @@
-"""`achieve compare`: presets against each other, with intervals."""
+"""`achieve compare`: groups of runs against each other, with intervals."""
 
 from __future__ import annotations
 
@@ -14,73 +14,88 @@ from rich.table import Table
 from achieve.commands import console, parse, say
 
 if TYPE_CHECKING:
-    from achieve.viz.report.gather import Run
+    from achieve.analysis.runs import Group
+    from achieve.analysis.statistics import Improvement, Summary
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """Compare runs by preset: mean ± std as published, interquartile mean, probability of improvement.
+    """Compare groups of runs: mean ± std as published, interquartile mean, probability of improvement.
 
-    Intervals are 95 % percentile intervals of a stratified bootstrap over runs.
+    Runs that differ in nothing but their seeds are a group. Intervals are 95 % intervals of Student's t over seeds.
     """
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Run folders (or folders of `results/`), of one world."""
-    resamples: int = 10_000
-    """Bootstrap resamples."""
     out: Path | None = None
     """Also write the figures there, as JSON."""
 
 
 def run(arguments: list[str]) -> None:
     parsed: Arguments = parse(Arguments, "compare", arguments)
-    from achieve.analysis.statistics import compare, summarize
-    from achieve.commands.groups import by_preset
-    from achieve.errors import ConfigError
+    from achieve.analysis.runs import read_groups
+    from achieve.analysis.statistics import ANYWHERE, PERCENT, caution, compare, summarize
     from achieve.run.files import write_json
 
-    if parsed.resamples < 1:
-        raise ConfigError(f"resamples is {parsed.resamples}; it must be 1 or more")
-    groups = by_preset(parsed.runs)
-    first = next(iter(groups.values()))[0]
-    told: dict[str, object] = {"kind": "compare", "resamples": parsed.resamples}
-    for name, title in (("score", f"{first.world.measure} %"), ("reward", "reward")):
-        values = {preset: _finite(runs, name) for preset, runs in groups.items()}
-        measured = {preset: found for preset, found in values.items() if found}
+    groups, notes = read_groups(parsed.runs)
+    told: dict[str, object] = {"kind": "compare", "notes": notes}
+    for name, title in (("score", f"{groups[0].runs[0].world.measure} %"), ("reward", "reward")):
+        values = {group.label: _finite(group, name) for group in groups}
+        measured = {label: found for label, found in values.items() if found}
         if not measured:
             continue
-        summaries = {p: summarize(list(f.values()), resamples=parsed.resamples) for p, f in measured.items()}
-        versus = compare({p: list(f.values()) for p, f in measured.items()}, resamples=parsed.resamples)
-        table = Table(title=title.capitalize(), title_justify="left", title_style="bold")
-        for column in ("preset", "runs", "mean ± std", "interquartile mean", *(f"beats {p}" for p in measured)):
-            table.add_column(column, justify="left" if column == "preset" else "right", no_wrap=True)
-        for preset, summary in summaries.items():
-            won = [str(versus[preset, other]) if other != preset else "" for other in measured]
-            spread = f"{summary.mean:.2f} ± {summary.std:.2f}" if summary.runs > 1 else f"{summary.mean:.2f}"
-            table.add_row(preset, str(summary.runs), spread, str(summary.iqm), *won)
-        console.print(table)
-        for preset, found in measured.items():
-            every = ", ".join(f"s{seed} {value:.2f}" for seed, value in found.items())
-            console.print(f"{preset}: {every}", style="dim")
-        told[name] = {
-            preset: {**summary.as_dict(), "by_seed": measured[preset]} for preset, summary in summaries.items()
-        }
+        within = PERCENT if name == "score" else ANYWHERE
+        summaries = {label: summarize(list(found.values()), within) for label, found in measured.items()}
+        versus = compare({label: list(found.values()) for label, found in measured.items()})
+        _show(title.capitalize(), summaries, versus, measured)
+        told[name] = {label: {**summary.as_dict(), "by_seed": measured[label]} for label, summary in summaries.items()}
         told[f"{name}_improvement"] = [
-            {"of": a, "over": b, "probability": estimate.value, "interval": estimate.interval}
-            for (a, b), estimate in versus.items()
+            {"of": a, "over": b, "probability": found.value, "interval": found.interval, "pairs": found.pairs}
+            for (a, b), found in versus.items()
         ]
-    console.print("In brackets: 95 % intervals. Beats: how likely a run of this preset is better.", style="dim")
+    for note in (caution((group.label, len(group.runs)) for group in groups), *notes):
+        if note:
+            console.print(note, markup=False)
     if parsed.out is not None:
         write_json(parsed.out, told)
         say(f"written: {parsed.out}")
 
 
-def _finite(runs: Sequence[Run], name: str) -> Mapping[str, float]:
-    """Each run's figure by its seed; the same seed twice is told apart by its folder."""
-    found: dict[str, float] = {}
-    for run in runs:
-        value = float(getattr(run.score, name))
-        if math.isfinite(value):  # a run too short for this figure has none
-            key = str(run.seed)
-            found[key if key not in found else f"{key} ({run.path.name})"] = value
-    return found
+def _show(
+    title: str,
+    summaries: Mapping[str, Summary],
+    versus: Mapping[tuple[str, str], Improvement],
+    values: Mapping[str, Mapping[str, float]],
+) -> None:
+    """One table of the groups and one of every pair: narrow enough for 80 columns, whatever the number of groups."""
+    rows = []
+    for label, summary in summaries.items():
+        spread = f" ± {summary.std:.2f}" if summary.runs > 1 else ""
+        mean, _, interval = str(summary.mean).partition(" ")
+        rows.append((label, str(summary.runs), mean + spread, interval or "one seed", f"{summary.iqm.value:.2f}"))
+    _table(title, ("group", "seeds", "mean ± std", "95 % of the mean", "IQM"), rows)
+    if versus:
+        pairs = [
+            (f"{a}\nover {b}", found.won, str(found) if found.interval else "one seed")
+            for (a, b), found in versus.items()
+        ]
+        _table("Probability of improvement", ("a run of one over one of the other", "won", "probability [95 %]"), pairs)
+    for label, found in values.items():
+        every = ", ".join(f"s{seed} {value:.2f}" for seed, value in found.items())
+        console.print(f"{label}: {every}", style="dim", markup=False)
+    console.print()
+
+
+def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number else "left", no_wrap=number > 0, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table, markup=False)
+
+
+def _finite(group: Group, name: str) -> dict[str, float]:
+    """Each run's figure by its seed."""
+    found = {str(run.seed): float(getattr(run.score, name)) for run in group.runs}
+    return {seed: value for seed, value in found.items() if math.isfinite(value)}  # too short a run has none

@@ -12,7 +12,9 @@ from achieve.commands import parse, say
 
 @dataclass(frozen=True)
 class Arguments:
-    """Draw the learning curves of runs: one line per preset, the mean of its runs with their deviation."""
+    """Draw the learning curves of runs: a line for each group, the mean of its runs with their deviation.
+
+    Runs that differ in nothing but their seeds are a group."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Run folders (or folders of `results/`), of one world."""
@@ -23,14 +25,15 @@ class Arguments:
 def run(arguments: list[str]) -> None:
     parsed: Arguments = parse(Arguments, "curves", arguments)
     from achieve.analysis.published import find_published
-    from achieve.commands.groups import by_preset
+    from achieve.analysis.runs import read_groups
     from achieve.commands.subjects import write_bytes
     from achieve.viz.curves import png
     from achieve.viz.report.figures import curves
 
-    groups = by_preset(parsed.runs)
-    known = {preset: find_published(preset) for preset in groups}
-    levels = {preset: row.score for preset, row in known.items() if row is not None and row.score is not None}
-    write_bytes(parsed.out, png(curves(groups, levels)))
-    counts = ", ".join(f"{preset} ({len(runs)})" for preset, runs in groups.items())
-    say(f"written: {parsed.out}, with runs of {counts}")
+    groups, notes = read_groups(parsed.runs)
+    known = {group.label: find_published(group.label) for group in groups}
+    levels = {label: row.score for label, row in known.items() if row is not None and row.score is not None}
+    write_bytes(parsed.out, png(curves({group.label: group.runs for group in groups}, levels)))
+    for note in notes:
+        say(note)
+    say(f"written: {parsed.out}, with runs of {'; '.join(f'{group.label} ({len(group.runs)})' for group in groups)}")

@@ -77,7 +77,8 @@ def run(arguments: list[str]) -> None:
         f"from {episodes.length.min()} to {episodes.length.max()}.",
         f"Return: mean {episodes.reward.mean():.2f}, deviation {episodes.reward.std():.2f}.",
     ]
-    console.print(score_tables([Path(parsed.agent).name], [result], title="Final policy, unseen worlds", notes=notes))
+    rows = {"": [(Path(parsed.agent).name, result)]}
+    console.print(score_tables(rows, title="Final policy, unseen worlds", notes=notes))
     if parsed.out is not None:
         save_episodes(parsed.out, episodes, world.decimals)
 

@@ -14,6 +14,7 @@ from rich.table import Table
 from achieve.commands import console, parse, say
 from achieve.commands.progress import Show, showing
 from achieve.errors import ConfigError
+from achieve.presets import variant
 
 if TYPE_CHECKING:
     from achieve.agent import Agent
@@ -165,7 +166,7 @@ def _table(subjects: Sequence[Subject], results: Sequence[Sequence[ProbeResult]]
     known = {row.preset: row for row in PROBE}
     for subject, found in zip(subjects, results, strict=True):
         for result in found:
-            row = known.get(subject.agent.config.preset) if result.split == "state" else None
+            row = known.get(variant(subject.agent.config)) if result.split == "state" else None
             table.add_row(
                 subject.name,
                 result.split,

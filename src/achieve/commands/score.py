@@ -9,15 +9,18 @@ from pathlib import Path
 import tyro
 
 from achieve import config as configs
+from achieve.analysis.score import BUDGET, CRAFTER, RunScore, score_run
 from achieve.commands import console, parse, say
-from achieve.envs import find_world
 from achieve.errors import ConfigError
 from achieve.run.files import read_json
 
 
 @dataclass(frozen=True)
 class ScoreArguments:
-    """Score, reward and success rates of runs, by the training protocol, with mean and deviation over them."""
+    """Score, reward and success rates of runs, by the training protocol, with mean and deviation over seeds.
+
+    Runs that differ in more than their seeds are never averaged.
+    """
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Run folders (or folders of `results/`)."""
@@ -33,39 +36,44 @@ def run(arguments: list[str]) -> None:
 
 
 def _show_scores(runs: Sequence[Path], steps: int | None) -> None:
+    from achieve.analysis.report import Row, score_tables
+    from achieve.analysis.runs import group_runs, read_run, repeated
+
+    if steps is not None and steps < 1:
+        raise ConfigError(f"steps is {steps}; it must be 1 or more")
+    known = [read_run(folder, []) for folder in runs if (folder / "config.json").is_file()]
+    known = [run if steps is None else run.read_at(steps) for run in known]
+    names = {run.path: run.path.name for run in known}
+    notes = []
+    # Figures of different worlds are not comparable: each has its table. A layout of its own makes a world of its own.
+    tables: dict[str, dict[str, list[Row]]] = {}
+    for group in group_runs(known):
+        env = group.runs[0].config.env
+        layout = f" ({', '.join(sorted(env.options))})" if env.options else ""
+        rows = tables.setdefault(f"{group.runs[0].world.title}{layout}", {})
+        rows[group.label] = [(names[run.path], run.score) for run in group.runs]
+        for run in group.repeats:
+            rows[f"{group.label} ({run.path})"] = [(f"{names[run.path]} (seed {run.seed} again)", run.score)]
+            notes.append(repeated(run))
+    for folder in runs:
+        if folder not in names:
+            tables.setdefault(CRAFTER.title, {})[str(folder)] = [(folder.name, _log_alone(folder, steps))]
+    for title, groups in tables.items():
+        console.print(score_tables(groups, "Training score" if len(tables) == 1 else f"Training score, {title}"))
+    for run in known:
+        if run.config.origin is not None:
+            notes.append(f"{run.path.name} {run.config.origin}: its figures are not those of a run from scratch.")
+    for note in notes:
+        say(note)
+
+
+def _log_alone(folder: Path, steps: int | None) -> RunScore:
+    """The figures of a log without its config, taken for one of Crafter; nobody knows what it may be averaged with."""
     from achieve.analysis.episodes import load_episodes
-    from achieve.analysis.report import score_tables
-    from achieve.analysis.score import BUDGET, CRAFTER, RunScore, score_run
     from achieve.run.folder import read_summary
 
-    # Figures of different worlds are not comparable: each has its table, and its mean over runs. A layout of its own
-    # makes a world of its own.
-    tables: dict[tuple[str, tuple[str, ...]], list[tuple[str, RunScore]]] = {}
-    for run in runs:
-        saved = _saved_config(run / "config.json") if (run / "config.json").is_file() else None
-        world = find_world(saved.env.name) if saved else CRAFTER
-        budget = steps if steps is not None else saved.score_steps if saved else BUDGET
-        if budget < 1:
-            raise ConfigError(f"steps is {budget}; it must be 1 or more")
-        # A finished run went on after its last episode; an unfinished one is read at the last one's end.
-        taken = (read_summary(run) or {}).get("steps")
-        score = score_run(load_episodes(run), taken, budget, world)
-        options = tuple(sorted(saved.env.options)) if saved else ()
-        tables.setdefault((world.name, options), []).append((run.name, score))
-    for (_, options), rows in tables.items():
-        labels, scores = zip(*rows, strict=True)
-        layout = f" ({', '.join(options)})" if options else ""
-        title = "Training score" if len(tables) == 1 else f"Training score, {scores[0].world.title}{layout}"
-        console.print(score_tables(labels, scores, title))
-    _say_origins(runs)
-
-
-def _say_origins(runs: Sequence[Path]) -> None:
-    """Figures of runs that did not start from scratch are not to be taken for those of others."""
-    for run in runs:
-        saved = _saved_config(run / "config.json") if (run / "config.json").is_file() else None
-        if saved is not None and saved.origin is not None:
-            say(f"{run.name} {saved.origin}: its figures are not those of a run from scratch.")
+    taken = (read_summary(folder) or {}).get("steps")
+    return score_run(load_episodes(folder), taken, BUDGET if steps is None else steps)
 
 
 def _saved_config(path: Path) -> configs.TrainConfig:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from achieve.agent import PRETRAINED, Agent, load_agent
 from achieve.errors import ConfigError, RunFolderError
+from achieve.presets import variant
 from achieve.run.files import atomic_file, reason
 
 
@@ -21,7 +22,8 @@ class Subject(NamedTuple):
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         config = self.agent.config
-        return {"name": self.name, "source": self.source, "preset": config.preset, "seed": config.seed}
+        told = {"name": self.name, "source": self.source, "preset": config.preset, "seed": config.seed}
+        return told | {"group": variant(config)}
 
 
 def load_subjects(

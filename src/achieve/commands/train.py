@@ -31,7 +31,8 @@ class TrainArguments:
     config: Path | None = None
     """Start from a saved config (a run folder or its config.json) in place of a preset."""
     folder: Path | None = None
-    """Run folder; runs/<preset>-s<seed> by default (runs/<preset>-<world>-s<seed> in a world that is not the preset's).
+    """Run folder; runs/<preset>-s<seed> by default (runs/<preset>-<world>-s<seed> in a world that is not the preset's,
+    runs/<name>-s<seed> for a variant with a name).
     A run with the same config in it is continued."""
     report: bool = True
     """When done, write curve, video and a page that holds them into the run folder."""

@@ -10,12 +10,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from achieve.config import RUNTIME_FIELDS, TrainConfig, from_dict, to_dict
+from achieve.config import RUNTIME_FIELDS, TrainConfig, from_dict, refusal
 from achieve.errors import AchieveError, ConfigError, RunFolderError
 from achieve.reproduce.experiments import Run
 from achieve.reproduce.watch import read_progress
 from achieve.run.files import reason
-from achieve.run.folder import differences, read_config, read_summary, without
+from achieve.run.folder import read_config, read_summary
 
 
 class State(Enum):
@@ -113,11 +113,8 @@ def is_locked(path: Path) -> bool:
 
 def _refuse_other_config(wanted: TrainConfig, path: Path) -> None:
     try:
-        # Through the dataclasses, so that a setting newer than the folder has the value it had by then.
-        saved = to_dict(from_dict(read_config(path)["config"]))
+        found = refusal(from_dict(read_config(path)["config"]), wanted, RUNTIME_FIELDS, shown=3)
     except ConfigError as error:
         raise RunFolderError(f"{path / 'config.json'} is no config of this version: {error}") from error
-    found = differences(without(saved, RUNTIME_FIELDS), without(to_dict(wanted), RUNTIME_FIELDS))
     if found:
-        shown = "; ".join(found[:3]) + (f"; and {len(found) - 3} more" if len(found) > 3 else "")
-        raise RunFolderError(f"{path} holds a run with another config: {shown}")
+        raise RunFolderError(f"{path} holds a run with another config: {found}")

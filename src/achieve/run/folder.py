@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from achieve.errors import RunFolderError
-from achieve.migration import migrate
+from achieve.config import TrainConfig, from_dict, refusal, to_dict
+from achieve.errors import ConfigError, RunFolderError
 from achieve.run.files import read_json, reason, write_json
 from achieve.run.hardware import describe
 
@@ -42,7 +42,7 @@ class RunFolder:
     def open(
         cls,
         path: Path,
-        config: Mapping[str, Any],
+        config: TrainConfig,
         free: Collection[str] = (),
         command: str | None = None,
     ) -> "RunFolder":
@@ -73,8 +73,8 @@ class RunFolder:
                 **describe(),
             }
             starts = [*saved.get("starts", []), start]
-            run = cls(path, lock, resumed, made, {"config": dict(config), "starts": starts})
-            if not resumed or saved.get("config") == dict(config):
+            run = cls(path, lock, resumed, made, {"config": to_dict(config), "starts": starts})
+            if not resumed or from_dict(saved["config"]) == config:
                 run.record()
         except BaseException:
             os.close(lock)
@@ -180,28 +180,6 @@ def read_summary(run: Path) -> dict[str, Any] | None:
     return read_json(path) if path.exists() else None
 
 
-def differences(saved: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """`ppo.gae_lambda is 0.65 there, 0.7 here` for every setting that differs."""
-    found = []
-    for name in dict.fromkeys([*saved, *wanted]):
-        there, here = saved.get(name, "unset"), wanted.get(name, "unset")
-        if isinstance(there, Mapping) and isinstance(here, Mapping):
-            found += differences(there, here, f"{prefix}{name}.")
-        elif there != here:
-            found.append(f"{prefix}{name} is {there} there, {here} here")
-    return found
-
-
-def without(settings: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """The settings but for those named; `env.threads` is `threads` in the table `env`."""
-    left = {}
-    for name, value in settings.items():
-        inner = [n.removeprefix(f"{name}.") for n in names if n.startswith(f"{name}.")]
-        if name not in names:
-            left[name] = without(value, inner) if inner and isinstance(value, Mapping) else value
-    return left
-
-
 def _refuse_foreign(path: Path) -> None:
     try:
         entries = sorted(p.name for p in path.iterdir()) if path.is_dir() else []
@@ -214,18 +192,18 @@ def _refuse_foreign(path: Path) -> None:
         raise RunFolderError(f"{path} is not a run folder (it holds {shown}); choose another")
 
 
-def _refuse_other_config(
-    path: Path, saved: Mapping[str, Any], config: Mapping[str, Any], free: Collection[str]
-) -> None:
+def _refuse_other_config(path: Path, saved: Mapping[str, Any], config: TrainConfig, free: Collection[str]) -> None:
     there = saved.get("config")
     if not isinstance(there, Mapping):
         raise RunFolderError(f"{path / 'config.json'} does not hold a run's config; choose another")
-    found = differences(without(migrate(there), free), without(config, free))
+    try:
+        found = refusal(from_dict(there), config, free)
+    except ConfigError as error:
+        raise RunFolderError(f"{path / 'config.json'} is no config of this version: {error}") from error
     if found:
-        shown = "; ".join(found[:5]) + (f"; and {len(found) - 5} more" if len(found) > 5 else "")
         raise RunFolderError(
-            f"{path} holds a run with another config: {shown}. "
-            "Choose another run folder, or give the settings it was started with to resume it"
+            f"{path} holds a run with another config: {found}. "
+            "Choose another run folder (--name or --folder), or give the settings it was started with to resume it"
         )
 
 

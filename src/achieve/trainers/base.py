@@ -16,15 +16,13 @@ import torch
 from achieve.algo.distill import Distiller
 from achieve.algo.transport import partial_transport
 from achieve.analysis.tally import Tally
-from achieve.config import FREE_FIELDS, TrainConfig, to_dict, validate
+from achieve.config import FREE_FIELDS, TrainConfig, from_dict, refusal, to_dict, validate
 from achieve.envs import find_world, make_vec
 from achieve.errors import CheckpointError, ConfigError
-from achieve.migration import migrate
 from achieve.nn.model import AchievementNetwork
 from achieve.nn.optim import ClippedAdam
 from achieve.openmp import make_sleep
 from achieve.run.checkpoint import Checkpoint, CheckpointWriter
-from achieve.run.folder import differences, without
 from achieve.run.seeding import Generators, stream_seed, world_seeds
 from achieve.run.worlds import opening
 
@@ -148,7 +146,7 @@ class BaseTrainer:
         random_state, random_tensors = self.generators.save()
         tensors = {**self.tensors(), **{f"random/{k}": v for k, v in random_tensors.items()}}
         state = {
-            "config": self._decisive_config(),
+            "config": to_dict(self.config),
             "rollouts": self.rollouts,
             "seconds": self.seconds,
             "random": random_state,
@@ -164,10 +162,12 @@ class BaseTrainer:
 
     def load(self, saved: Checkpoint) -> None:
         """Continue where :meth:`save` was called, or say why that checkpoint is no use here."""
-        theirs = without(migrate(saved.state.get("config", {})), FREE_FIELDS)
-        found = differences(theirs, self._decisive_config())
+        try:
+            found = refusal(from_dict(saved.state.get("config", {})), self.config, FREE_FIELDS, shown=1)
+        except ConfigError as error:
+            raise CheckpointError(f"the checkpoint's config cannot be read: {error}; {WAY_OUT}") from error
         if found:
-            raise CheckpointError(f"the checkpoint is another run's: {found[0]}; {WAY_OUT}")
+            raise CheckpointError(f"the checkpoint is another run's: {found}; {WAY_OUT}")
         mine = self.tensors()
         given = {k: v for k, v in saved.tensors.items() if not k.startswith(("random/", "only/"))}
         wrong = sorted(
@@ -200,10 +200,6 @@ class BaseTrainer:
         if not self.envs.exact_resume:
             self.restart()
             self.restarted = True
-
-    def _decisive_config(self) -> dict[str, Any]:
-        """The settings that decide what is computed, without those that say how and where."""
-        return without(to_dict(self.config), FREE_FIELDS)
 
     def close(self) -> None:
         self.envs.close()

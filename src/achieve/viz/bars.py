@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from achieve.analysis.published import Claim
 from achieve.analysis.report import title_case
-from achieve.viz.curves import COLOURS, INK
+from achieve.viz.curves import COLOURS, INK, legend_columns
 
 FLOOR = 0.001
 """The lowest rate on the axis, percent. An agent that never succeeds has no bar, and a cross on the floor instead."""
@@ -67,7 +67,8 @@ def draw_success_rates(
     axes.set_axisbelow(True)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
-    figure.legend(loc="outside upper center", ncols=min(series + 1, 5), frameon=False, fontsize=8.5, labelcolor=INK)
+    columns = legend_columns(axes.get_legend_handles_labels()[1], 5)
+    figure.legend(loc="outside upper center", ncols=columns, frameon=False, fontsize=8.5, labelcolor=INK)
     if title:
         figure.suptitle(title, fontsize=12, color=INK, fontweight="bold")
     return figure

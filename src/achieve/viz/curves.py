@@ -2,7 +2,6 @@
 
 import io
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -13,8 +12,6 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from achieve.analysis.episodes import Episodes
 from achieve.analysis.score import curve_grid, learning_curve, mean_std
-from achieve.errors import RunFolderError
-from achieve.run.files import atomic_file, reason
 
 # Okabe and Ito's palette, which stays distinct for colour-blind eyes.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -64,7 +61,7 @@ def draw_curves(
             handles,
             labels,
             loc="outside lower center",
-            ncols=min(len(labels), 4),
+            ncols=legend_columns(labels, 4),
             frameon=False,
             fontsize=9,
             labelcolor=INK,
@@ -80,20 +77,6 @@ def png(figure: Figure) -> bytes:
     # No metadata, so that the same data give the same file.
     figure.savefig(buffer, format="png", metadata={"Software": None})
     return buffer.getvalue()
-
-
-def save_curves(
-    path: Path,
-    groups: Mapping[str, Sequence[Episodes]],
-    baseline: Baseline | None = None,
-    title: str = "",
-) -> None:
-    """Draws and writes a PNG."""
-    try:
-        with atomic_file(path) as file:
-            file.write(png(draw_curves(groups, baseline, title)))
-    except OSError as error:
-        raise RunFolderError(f"{path} cannot be written: {reason(error)}") from error
 
 
 def _line(axes: Axes, grid: np.ndarray, values: np.ndarray, label: str, colour: str) -> None:
@@ -135,6 +118,11 @@ def _dress(axes: Axes, title: str, unit: str) -> None:
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color("#d0d7de")
+
+
+def legend_columns(labels: Sequence[str], most: int) -> int:
+    """So many entries beside each other as fit under a figure."""
+    return max(1, min(len(labels), most, 120 // max(map(len, labels))))
 
 
 def short_number(value: float) -> str:

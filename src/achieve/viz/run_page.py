@@ -15,6 +15,7 @@ from achieve.analysis.score import measure, score_run, success_rates
 from achieve.config import EnvConfig, from_dict
 from achieve.envs import find_world
 from achieve.errors import ConfigError
+from achieve.presets import variant
 from achieve.run.folder import read_config, read_summary
 from achieve.run.hardware import one_line
 from achieve.run.progress import duration
@@ -87,7 +88,7 @@ def write_run_page(
     baseline = baseline or random_baseline(run, tell, env=env, trust=trust)
     tell("drawing the curve", None)
     episodes = load_episodes(run)
-    title = f"{config.preset}, seed {config.seed}"
+    title = f"{variant(config)}, seed {config.seed}"
     curve = png(draw_curves({title: [episodes]}, baseline, goal=world.goal))
     (run / "curve.png").write_bytes(curve)
     agent = load_agent(run, env=env, trust=trust)

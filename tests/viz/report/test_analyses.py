@@ -14,10 +14,10 @@ from PIL import Image
 from achieve.analysis.hierarchy import Cluster, EdgeScore, Hierarchy
 from achieve.analysis.matching import Quality, Report
 from achieve.analysis.probe import ProbeResult
+from achieve.analysis.runs import gather
 from achieve.reproduce.experiments import EXPERIMENTS
 from achieve.viz.report import build
 from achieve.viz.report.analyses import analyses_sections
-from achieve.viz.report.gather import gather
 from achieve.viz.report.section import Section
 from achieve.viz.report.table import MeanStd, plain
 

@@ -1,4 +1,4 @@
-"""The page in a real browser: it renders, with runs and without, on a wide screen and on a narrow one."""
+"""The page in a real browser: with the paper's runs and with others alone, on wide screens and narrow ones."""
 
 from __future__ import annotations
 
@@ -84,8 +84,10 @@ def with_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def without_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    page, _ = write_report([], tmp_path_factory.mktemp("empty"))
+def own_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("own")
+    make_run(folder / "runs" / "quick-s0", "quick")
+    page, _ = write_report([folder / "runs"], folder / "out")
     return page
 
 
@@ -101,10 +103,10 @@ def test_fits_a_narrow_screen(browser: str, with_runs: Path) -> None:
     assert 'data-overflow="0"' in inspect(browser, with_runs, 500)  # the narrowest window Chromium makes
 
 
-def test_renders_without_runs(browser: str, without_runs: Path, tmp_path: Path) -> None:
-    body = inspect(browser, without_runs, 1240)
-    assert 'data-images="0/0"' in body and 'data-overflow="0"' in body
-    look(browser, without_runs, f"--screenshot={tmp_path / 'page.png'}")
+def test_renders_with_own_runs_alone(browser: str, own_runs: Path, tmp_path: Path) -> None:
+    body = inspect(browser, own_runs, 1240)
+    assert 'data-images="1/1"' in body and 'data-overflow="0"' in body
+    look(browser, own_runs, f"--screenshot={tmp_path / 'page.png'}")
     with Image.open(tmp_path / "page.png") as image:
         picture = np.asarray(image.convert("RGB"))
     assert picture.shape[:2] == (1600, 1240)

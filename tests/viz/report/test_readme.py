@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from achieve.analysis.runs import Gathered, gather
 from achieve.cli import main
 from achieve.errors import ConfigError
 from achieve.viz.report import build
-from achieve.viz.report.gather import Gathered, gather
 from achieve.viz.report.readme import PICTURE, draw, renewed, results_table, stamp_of, update
 from achieve.viz.report.table import MeanStd, to_csv, to_html
 from tests.viz.report.runs import make_run, score
@@ -130,6 +130,7 @@ def test_command_renews_readmes(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "README.md").write_text(TEXT)
+    make_run(tmp_path / "runs" / "ad-s0")
     assert main(["report", "--readme", "README.md"]) == 0
     assert "README.md: renewed" in capsys.readouterr().out
     assert main(["report", "--readme", "missing.md"]) == 2

@@ -13,18 +13,19 @@ import numpy as np
 import pytest
 
 from achieve.analysis.published import PUBLISHED
-from achieve.analysis.statistics import improvement_with_interval, iqm_with_interval
+from achieve.analysis.runs import gather
+from achieve.analysis.statistics import PERCENT, improvement_with_interval, iqm_with_interval
 from achieve.cli import main
 from achieve.config import with_world
 from achieve.errors import RunFolderError
 from achieve.presets import PRESETS
 from achieve.viz.report import build, write_report
-from achieve.viz.report.gather import gather
 from achieve.viz.report.section import Section
 from achieve.viz.report.table import MeanStd
 from tests.viz.report.runs import make_run, score
 
 PNG = b"\x89PNG\r\n"
+GAMMA = replace(PRESETS["quick"], ppo=replace(PRESETS["quick"].ppo, gamma=0.8))
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
@@ -89,7 +90,7 @@ def test_figures_are_those_of_the_logs(written: Path) -> None:
     assert float(ad["score_std"]) == pytest.approx(math.sqrt(math.fsum((x - mean) ** 2 for x in ours) / 3))
     assert (float(ad["reward"]), ad["seeds"], ad["parameters"]) == (pytest.approx(13.0), "3", "1234")
     assert (ad["published_score"], ad["published_score_std"]) == ("21.79", "1.37")
-    iqm = iqm_with_interval(ours)
+    iqm = iqm_with_interval(ours, PERCENT)
     assert [float(ad[key]) for key in ("iqm", "iqm_low", "iqm_high")] == pytest.approx([iqm.value, iqm.low, iqm.high])
     (over,) = read_csv(written / "tables" / "table1-improvement.csv")
     expected = improvement_with_interval(ours, theirs)
@@ -156,7 +157,7 @@ def test_all_runs_and_their_time_are_listed(written: Path) -> None:
     assert rows["ad-s1"]["counted"] == "yes" and float(rows["ad-s1"]["score"]) == pytest.approx(score(40, 100, 0))
     assert float(rows["ad-s1"]["minutes"]) == 1.0
     assert rows["quick-s0"]["counted"].startswith("no: ")
-    hardware = {row["preset"]: row for row in read_csv(written / "tables" / "hardware.csv")}
+    hardware = {row["group"]: row for row in read_csv(written / "tables" / "hardware.csv")}
     assert (hardware["ad"]["runs"], float(hardware["ad"]["rate"]), hardware["ad"]["torch"]) == ("3", 100.0, "2.11.0")
 
 
@@ -215,12 +216,46 @@ def sections_of(folder: Path) -> dict[str, Section]:
 
 
 def test_no_runs_at_all(tmp_path: Path) -> None:
-    page, gathered = write_report([], tmp_path / "out")
-    parsed = parse(page.read_text())
-    assert gathered.runs == () and "0 runs found" in parsed.text
-    assert not list((tmp_path / "out").glob("figures/*"))
-    for row in read_csv(tmp_path / "out" / "tables" / "table1.csv"):
-        assert row["published_score"] and not row["score"] and row["seeds"] == "0"
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "torn" / "run").mkdir(parents=True)
+    (tmp_path / "torn" / "run" / "episodes.jsonl").write_text("{")
+    with pytest.raises(RunFolderError, match="there is no run to report in this folder, which has neither results nor"):
+        write_report([], tmp_path / "out")
+    with pytest.raises(RunFolderError, match=r"no run to report in .*bare; give folders that hold runs, or make one"):
+        write_report([tmp_path / "bare"], tmp_path / "out")
+    with pytest.raises(RunFolderError, match=r"no run to report in .*torn \(.*run: not shown: has no config.json\)"):
+        write_report([tmp_path / "torn"], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_own_runs_alone_open_the_page(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        make_run(tmp_path / f"quick-s{seed}", "quick", seed, wood=0.5)
+        make_run(tmp_path / f"gamma-s{seed}", "quick", seed, wood=0.2, config=GAMMA)
+    make_run(tmp_path / "gamma-s2", "quick", 2, wood=0.8, steps=100_000, config=GAMMA)
+    sections, _ = build(gather([tmp_path]))
+    assert [section.key for section in sections[:3]] == ["others", "hardware", "runs"]
+    assert sections[0].title == "Runs" and all(section.collapsed for section in sections[3:])
+    assert {section.key for section in sections[3:]} >= {*PUBLISHED, "overview", "probe"}, "nothing is left out"
+    (table,) = sections[0].tables
+    plain, gamma = table.rows
+    assert (plain[:3], gamma[:3]) == (["quick", "0, 1", 245_760], ["quick, ppo.gamma 0.8", "0, 1, 2", 100_000])
+    assert isinstance(plain[3], MeanStd) and plain[3].mean == pytest.approx(score(50, 100, 0))
+    assert [picture.caption for picture in sections[0].pictures] == ["Crafter: quick; quick, ppo.gamma 0.8."]
+    assert "Fewer than 5 seeds: quick (2); quick, ppo.gamma 0.8 (3)." in str(sections[0].notes)
+
+
+def test_certainty_is_never_printed(tmp_path: Path) -> None:
+    for seed, (ours, theirs) in enumerate(((0.5, 0.1), (0.6, 0.2), (0.7, 0.3))):
+        make_run(tmp_path / f"ad-s{seed}", "ad", seed, wood=ours)
+        make_run(tmp_path / f"ppo-s{seed}", "ppo", seed, wood=theirs)
+    page, _ = write_report([tmp_path], tmp_path / "out")
+    text = parse(page.read_text()).text
+    assert ">0.89 [0.34, 1)" in text and "1.00 [" not in text
+    assert "Fewer than 5 seeds: ad (3); ppo (3)." in text
+    (row,) = read_csv(tmp_path / "out" / "tables" / "table1-improvement.csv")
+    assert float(row["probability_low"]) < 0.5
+    assert "\\textgreater{}0.89 [0.34, 1)" in (tmp_path / "out" / "tables" / "table1-improvement.tex").read_text()
 
 
 def test_runs_without_an_episode_or_a_summary_are_shown_for_what_they_are(tmp_path: Path) -> None:
@@ -238,17 +273,20 @@ def test_other_runs_of_one_name_are_both_drawn(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         make_run(tmp_path / folder / "quick-s0", "quick")
     (picture,) = sections_of(tmp_path)["others"].pictures
-    assert picture.caption == f"Crafter: {tmp_path / 'b' / 'quick-s0'}, quick-s0."
+    assert picture.caption == f"Crafter: quick; quick, seed 0 again ({tmp_path / 'b' / 'quick-s0'})."
+    (table,) = sections_of(tmp_path)["others"].tables
+    assert [row[1] for row in table.rows] == ["0", "0"], "each by itself, and no mean of both"
 
 
 def test_nothing_is_deleted_and_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("mine")
-    write_report([], tmp_path / "out")
+    make_run(tmp_path / "run", "quick")
+    write_report([tmp_path / "run"], tmp_path / "out")
     assert (tmp_path / "out" / "mine.txt").read_text() == "mine"
     (tmp_path / "file").touch()
     with pytest.raises(RunFolderError, match="cannot be written"):
-        write_report([], tmp_path / "file")
+        write_report([tmp_path / "run"], tmp_path / "file")
 
 
 def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -260,5 +298,7 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     out = capsys.readouterr().out
     assert "2 runs, 2 of them comparable" in out and "torn last line" in out
     assert (tmp_path / "report" / "index.html").is_file()
+    assert main(["report", "report", "--out", "other"]) == 2
+    assert "no run to report in report" in capsys.readouterr().err and not (tmp_path / "other").exists()
     assert main(["report", "nowhere"]) == 2
     assert "nowhere does not exist" in capsys.readouterr().err

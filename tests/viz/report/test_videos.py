@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from achieve.analysis.runs import gather
 from achieve.run.weights import file_sha256
 from achieve.viz.report import videos, write_report
-from achieve.viz.report.gather import gather
 from tests.viz.report.runs import make_run
 
 ASSET = Path(str(files("achieve") / "assets" / "pretrained.safetensors"))

@@ -1,7 +1,7 @@
 """One page about all runs there are: every table and figure of the paper, with the published numbers beside ours.
 
 :func:`write_report` gathers runs, builds the sections and writes `index.html`, which holds everything, and beside it
-`figures/*.png`, `videos/*.mp4`, and `tables/*.csv` and `*.tex`. What was not run is shown as not run.
+`figures/*.png`, `videos/*.mp4`, and `tables/*.csv` and `*.tex`. What was not run is shown as not run, at the end.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from achieve.analysis.published import PUBLISHED
+from achieve.analysis.runs import ANALYSES, Gathered, Remark, gather
 from achieve.errors import RunFolderError
 from achieve.run.files import atomic_file, reason
 from achieve.viz.report.analyses import analyses_sections
 from achieve.viz.report.experiments import HEADINGS, SEEDS, experiment_section
-from achieve.viz.report.gather import Gathered, Remark, gather
 from achieve.viz.report.html import render
 from achieve.viz.report.inventory import hardware_section, others_section, runs_section
 from achieve.viz.report.rates import rates_section
@@ -39,6 +39,7 @@ def write_report(
     """
     tell("reading the runs ...")
     gathered = gather(sources)
+    _refuse_nothing(sources, gathered)
     sections, remarks = build(gathered, videos=videos, trust=trust, tell=tell)
     tell("writing the page ...")
     page = render(TITLE, _lead(gathered), sections, [*gathered.remarks, *remarks])
@@ -67,9 +68,22 @@ def build(
         shown, more = videos_section(gathered, trust=trust)
         sections.append(shown)
         remarks += more
-    others = others_section(gathered)
-    sections += [*([others] if others else []), hardware_section(gathered), runs_section(gathered)]
-    return sections, remarks
+    sections += [hardware_section(gathered), runs_section(gathered)]
+    if others := others_section(gathered):
+        # Where nothing is beside published figures, the page is about these.
+        sections.insert(len(sections) - 2 if any(not section.collapsed for section in experiments) else 0, others)
+    return sorted(sections, key=lambda section: section.collapsed), remarks
+
+
+def _refuse_nothing(sources: Sequence[Path], gathered: Gathered) -> None:
+    if gathered.runs or any((folder / name).is_file() for folder in gathered.folders for name in ANALYSES):
+        return
+    where = " or ".join(map(str, sources)) or "this folder, which has neither results nor runs"
+    why = "".join(f" ({remark.path}: {remark.text})" for remark in gathered.remarks[:1] if remark.path not in sources)
+    raise RunFolderError(
+        f"there is no run to report in {where}{why}; give folders that hold runs, or make one with "
+        "achieve train --preset quick"
+    )
 
 
 def _lead(gathered: Gathered) -> list[str]:
@@ -78,7 +92,8 @@ def _lead(gathered: Gathered) -> list[str]:
         f"{len(gathered.runs)} run{'' if len(gathered.runs) == 1 else 's'} found, of which {counted} "
         f"{'is' if counted == 1 else 'are'} comparable with published figures. Every figure is computed from the "
         "episode logs; ± is the population standard deviation over seeds, as published; IQM is the mean of the middle "
-        "half of the seeds, with a bootstrap interval from two seeds on.",
+        "half of the seeds. In brackets: 95 % intervals of Student's t over seeds; for the probability that one agent "
+        "beats another, Newcombe's interval of the Mann-Whitney measure.",
     ]
 
 
@@ -101,6 +116,7 @@ def _overview(gathered: Gathered) -> Section:
         title="What stands behind the figures",
         tables=[Table("overview", "What stands behind the figures", columns, rows)],
         commands=[f"achieve reproduce all --seeds {SEEDS}", "achieve report"],
+        collapsed=all(run.uncounted for run in gathered.runs),
     )
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from achieve.analysis.published import PROBE
 from achieve.analysis.report import title_case
+from achieve.analysis.runs import ANALYSES, Gathered, Remark
 from achieve.errors import AchieveError
 from achieve.run.files import read_json, reason
 from achieve.viz.report.experiments import SEEDS
-from achieve.viz.report.gather import ANALYSES, Gathered, Remark
 from achieve.viz.report.section import Picture, Section
 from achieve.viz.report.table import NOT_PUBLISHED, Cell, Column, MeanStd, Missing, Table, estimate
 
@@ -75,6 +75,7 @@ def _section(name: str, folders: Sequence[Path]) -> tuple[Section, list[Remark]]
         notes=notes,
         folded=folded,
         missing=None if tables else "Not run.",
+        collapsed=not tables,
     )
     return section, remarks
 
@@ -93,7 +94,7 @@ def _probe(name: str, record: Record) -> list[Table]:
     """By preset beside the published figures, then every agent; the published split is that by state."""
     rows: list[list[Cell]] = []
     agents = record["agents"]
-    presets = dict.fromkeys([*(row.preset for row in PROBE), *(agent["preset"] for agent in agents)])
+    presets = dict.fromkeys([*(row.preset for row in PROBE), *(_group(agent) for agent in agents)])
     known = {row.preset: row for row in PROBE}
     for preset in presets:
         for split in ("state", "episode"):
@@ -112,7 +113,7 @@ def _probe(name: str, record: Record) -> list[Table]:
                 ]
             )
     columns = [
-        Column("preset", "preset"),
+        Column("group", "group"),
         Column("split", "split by"),
         Column("published_accuracy", "published accuracy %", MeanStd),
         Column("accuracy", "our accuracy %", MeanStd),
@@ -127,12 +128,12 @@ def _probe(name: str, record: Record) -> list[Table]:
     return tables
 
 
-def _of(agents: Sequence[Record], preset: str, split: str) -> list[Record]:
-    """The results of a preset's agents, one for each seed: a seed given by two names is one agent."""
+def _of(agents: Sequence[Record], group: str, split: str) -> list[Record]:
+    """The results of a group's agents, one for each seed: a seed given by two names is one agent."""
     seeds: dict[int, Record] = {}
     for agent in agents:
         for result in agent["results"]:
-            if agent["preset"] == preset and result["split"] == split:
+            if _group(agent) == group and result["split"] == split:
                 seeds.setdefault(agent["seed"], result)
     return list(seeds.values())
 
@@ -250,11 +251,16 @@ def _edges(record: Record) -> list[tuple[str, str]]:
     return folded
 
 
-_AGENT = [Column("agent", "agent"), Column("preset", "preset"), Column("seed", "seed", int)]
+_AGENT = [Column("agent", "agent"), Column("group", "group"), Column("seed", "seed", int)]
 
 
 def _agent(agent: Record) -> list[Cell]:
-    return [str(agent["name"]), str(agent["preset"]), int(agent["seed"])]
+    return [str(agent["name"]), _group(agent), int(agent["seed"])]
+
+
+def _group(agent: Record) -> str:
+    """What an agent is averaged with: records from before there were groups have the preset alone."""
+    return str(agent.get("group", agent["preset"]))
 
 
 def _number(value: float | None, digits: int) -> Cell:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from achieve.analysis.published import PUBLISHED, Published
 from achieve.analysis.published import Figure as PublishedFigure
+from achieve.analysis.runs import Gathered, Run
 from achieve.analysis.score import score_run
-from achieve.analysis.statistics import Estimate, improvement_with_interval, iqm_with_interval
+from achieve.analysis.statistics import PERCENT, Estimate, caution, improvement_with_interval, iqm_with_interval
 from achieve.envs.worlds import find_world
 from achieve.viz.report.figures import Row, compact, comparison, curves
-from achieve.viz.report.gather import Gathered, Run
 from achieve.viz.report.section import Picture, Section
 from achieve.viz.report.table import NOT_PUBLISHED, NOT_RUN, Cell, Column, Interval, MeanStd, Missing, Table, estimate
 
@@ -102,8 +102,9 @@ def experiment_section(name: str, gathered: Gathered) -> Section:
         tables=tables,
         pictures=pictures,
         commands=[f"achieve reproduce {name} --seeds {SEEDS}"],
-        notes=[*_seed_notes(runs), *_uncounted(runs, gathered), f"Published: {_sources(entries)}."],
+        notes=[*_seed_notes(runs), *_caution(runs), *_uncounted(runs, gathered), f"Published: {_sources(entries)}."],
         missing=missing,
+        collapsed=not there and not shorter,
     )
 
 
@@ -148,10 +149,11 @@ def printed(figure: PublishedFigure | None) -> Cell:
     return NOT_PUBLISHED if figure is None else MeanStd(figure.mean, figure.std, figure.digits)
 
 
-def interval(estimated: Estimate, digits: int = 2) -> Interval:
-    """A bootstrap estimate as a cell; an interval that does not exist is left out."""
-    low, high = (estimated.low, estimated.high) if math.isfinite(estimated.low) else (None, None)
-    return Interval(estimated.value, low, high, digits)
+def interval(estimated: Estimate) -> Cell:
+    """An estimate as a cell; of one seed alone there is none."""
+    if estimated.interval is None:
+        return FEW
+    return Interval(estimated.value, estimated.low, estimated.high, str(estimated))
 
 
 def _measure(world: str) -> str:
@@ -188,7 +190,7 @@ def _figures(name: str, entries: Sequence[Published], runs: Mapping[str, Sequenc
         row += [printed(entry.reward)] if rewards else []
         row += [_size(found)] if sizes else []
         row += [estimate(scores), estimate([run.score.reward for run in found])]
-        row += [_iqm(scores), len(found)]
+        row += [interval(iqm_with_interval(scores, PERCENT)) if scores else NOT_RUN, len(found)]
         rows.append(row)
     return Table(name, HEADINGS[name].title, columns, rows)
 
@@ -219,13 +221,6 @@ def shorter_table(name: str, gathered: Gathered) -> Table | None:
     return Table(f"{name}-shorter", "Runs that did not go as far as the published ones", columns, rows)
 
 
-def _iqm(scores: Sequence[float]) -> Cell:
-    """Of one seed alone it would be that seed's figure once more."""
-    if len(scores) < 2:
-        return FEW if scores else NOT_RUN
-    return interval(iqm_with_interval(scores))
-
-
 def _size(runs: Sequence[Run]) -> Cell:
     known = {run.summary["parameters"] for run in runs if "parameters" in run.summary}
     return known.pop() if len(known) == 1 else Missing("unknown") if runs else NOT_RUN
@@ -237,8 +232,7 @@ def _improvements(name: str, runs: Mapping[str, Sequence[Run]]) -> Table:
     for one, other in pairs:
         found: Cell = NOT_RUN
         if runs[one] and runs[other]:
-            enough = min(len(runs[one]), len(runs[other])) > 1
-            found = interval(improvement_with_interval(_scores(runs[one]), _scores(runs[other]))) if enough else FEW
+            found = interval(improvement_with_interval(_scores(runs[one]), _scores(runs[other])))
         rows.append([one, other, found, len(runs[one]), len(runs[other])])
     columns = [
         Column("agent", "agent"),
@@ -254,6 +248,11 @@ def _seed_notes(runs: Mapping[str, Sequence[Run]]) -> list[str]:
     """All seeds, by agent."""
     found = [f"{preset}: {', '.join(str(run.seed) for run in some)}" for preset, some in runs.items() if some]
     return [f"Seeds counted: {'; '.join(found)}."] if found else []
+
+
+def _caution(runs: Mapping[str, Sequence[Run]]) -> list[str]:
+    told = caution((preset, len(some)) for preset, some in runs.items())
+    return [told] if told else []
 
 
 def _sources(entries: Sequence[Published]) -> str:

@@ -14,8 +14,8 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from achieve.analysis.published import Figure as PublishedFigure
+from achieve.analysis.runs import Run
 from achieve.viz.curves import COLOURS, FAINT, INK, draw_curves, png
-from achieve.viz.report.gather import Run
 
 OURS = COLOURS[0]
 COLOURS_KEPT = 128

@@ -6,23 +6,28 @@ import base64
 from collections.abc import Sequence
 from html import escape
 
+from achieve.analysis.runs import Remark
 from achieve.viz import page
-from achieve.viz.report.gather import Remark
 from achieve.viz.report.section import Section
 from achieve.viz.report.table import to_html
+
+NOT_RUN = "not-run"
 
 
 def render(title: str, lead: Sequence[str], sections: Sequence[Section], remarks: Sequence[Remark]) -> str:
     """The page as HTML."""
     intro = "".join(f"<p class=lead>{escape(text)}</p>" for text in lead)
-    links = "".join(f"<a href='#{escape(s.key)}'>{escape(s.title.partition(':')[0])}</a>" for s in sections)
+    shown, empty = ([s for s in sections if s.collapsed is collapsed] for collapsed in (False, True))
+    named = [(s.key, s.title.partition(":")[0]) for s in shown] + [(NOT_RUN, "Not run")] * bool(empty)
+    links = "".join(f"<a href='#{escape(key)}'>{escape(name)}</a>" for key, name in named)
     return (
         "<!doctype html>\n<html lang=en><head><meta charset=utf-8>"
         "<meta name=viewport content='width=device-width, initial-scale=1'>"
         f"<title>{escape(title)}</title><style>{page.STYLE}{_STYLE}</style></head>\n"
         f"<body><main><header><h1>{escape(title)}</h1>{intro}<nav>{links}</nav></header>\n"
         + _remarks(remarks)
-        + "".join(f"{_section(section)}\n" for section in sections)
+        + "".join(f"{_section(section)}\n" for section in shown)
+        + (_not_run(empty) if empty else "")
         + "</main></body></html>\n"
     )
 
@@ -34,8 +39,20 @@ def _remarks(remarks: Sequence[Remark]) -> str:
     return f"<section class='panel remarks' id=remarks><h2>To know about these folders</h2><ul>{items}</ul></section>\n"
 
 
+def _not_run(sections: Sequence[Section]) -> str:
+    """What has nothing of ours in it, each behind its title."""
+    folded = "".join(
+        f"<details id={escape(s.key)}><summary>{escape(s.title)}</summary>{_inside(s)}</details>" for s in sections
+    )
+    return f"<section class=panel id={NOT_RUN}><h2>Not run</h2>{folded}</section>\n"
+
+
 def _section(section: Section) -> str:
-    parts = [f"<h2>{escape(section.title)}</h2>"]
+    return f"<section class=panel id={escape(section.key)}><h2>{escape(section.title)}</h2>{_inside(section)}</section>"
+
+
+def _inside(section: Section) -> str:
+    parts: list[str] = []
     parts += [f"<p class=note>{escape(section.about)}</p>"] if section.about else []
     parts += [f"<p class='note none'>{escape(section.missing)}</p>"] if section.missing else []
     for number, table in enumerate(section.tables):
@@ -59,7 +76,7 @@ def _section(section: Section) -> str:
         parts.append(f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>")
     if section.commands:
         parts.append(f"<pre class=command>{escape(chr(10).join(section.commands))}</pre>")
-    return f"<section class=panel id={escape(section.key)}>{''.join(parts)}</section>"
+    return "".join(parts)
 
 
 def _url(kind: str, data: bytes) -> str:

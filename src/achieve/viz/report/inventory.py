@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from achieve.analysis.runs import Gathered, Group, Run, group_runs
+from achieve.analysis.statistics import PERCENT, caution, mean_with_interval
 from achieve.run.hardware import one_line
-from achieve.viz.report.experiments import drawn_as_shorter
+from achieve.viz.report.experiments import drawn_as_shorter, interval
 from achieve.viz.report.figures import compact, curves
-from achieve.viz.report.gather import Gathered, Run
 from achieve.viz.report.section import Picture, Section
-from achieve.viz.report.table import Cell, Column, MeanStd, Missing, Table, estimate
+from achieve.viz.report.table import Cell, Column, Interval, MeanStd, Missing, Table, estimate
 
 UNKNOWN = Missing("not recorded")
 LINES = 6
@@ -21,7 +24,7 @@ def runs_section(gathered: Gathered) -> Section:
     """All runs with all their seeds, whether they count or not, and the command of each."""
     columns = [
         Column("run", "run"),
-        Column("preset", "preset"),
+        Column("group", "group"),
         Column("world", "world"),
         Column("seed", "seed", int),
         Column("steps", "read at step", int),
@@ -32,12 +35,13 @@ def runs_section(gathered: Gathered) -> Section:
         Column("at_once", "at once", MeanStd),
         Column("counted", "counted"),
     ]
-    runs = sorted(gathered.runs, key=lambda run: (run.world.name, run.preset, run.seed))
+    labels = _labels(gathered.runs)
+    runs = sorted(gathered.runs, key=lambda run: (run.world.name, run.preset, labels[run.path], run.seed))
     none = Missing("no episode")
     rows: list[list[Cell]] = [
         [
             str(run.path),
-            run.preset,
+            labels[run.path],
             run.world.title,
             run.seed,
             run.score.read_at,
@@ -63,15 +67,17 @@ def runs_section(gathered: Gathered) -> Section:
 
 
 def hardware_section(gathered: Gathered) -> Section:
-    """Time and memory by preset and machine, from what complete runs recorded."""
-    groups: dict[tuple[str, str, str, int], list[Run]] = {}
-    for run in sorted(gathered.runs, key=lambda run: (run.world.name, run.preset, at_once(run))):
+    """Time and memory by group, length and machine, from what complete runs recorded."""
+    labels = _labels(gathered.runs)
+    groups: dict[tuple[str, str, str, int, Any], list[Run]] = {}
+    for run in sorted(gathered.runs, key=lambda run: (run.world.name, run.preset, labels[run.path], at_once(run))):
         if run.summary.get("seconds"):
             machine = run.summary.get("machine")
             where = one_line(machine) if machine else ""
-            groups.setdefault((run.preset, run.world.title, where, round(at_once(run))), []).append(run)
+            key = (labels[run.path], run.world.title, where, round(at_once(run)), run.summary.get("steps"))
+            groups.setdefault(key, []).append(run)
     columns = [
-        Column("preset", "preset"),
+        Column("group", "group"),
         Column("world", "world"),
         Column("machine", "machine"),
         Column("runs", "runs", int),
@@ -85,7 +91,7 @@ def hardware_section(gathered: Gathered) -> Section:
     ]
     rows: list[list[Cell]] = [
         [
-            preset,
+            label,
             world,
             machine or UNKNOWN,
             len(runs),
@@ -97,7 +103,7 @@ def hardware_section(gathered: Gathered) -> Section:
             _words(run.summary.get("arithmetic") for run in runs),
             _words(run.summary.get("versions", {}).get("torch") for run in runs),
         ]
-        for (preset, world, machine, _), runs in groups.items()
+        for (label, world, machine, _, _), runs in groups.items()
     ]
     hours = sum(minutes(gathered.runs)) / 60
     phases = _phases(gathered.runs)
@@ -108,34 +114,80 @@ def hardware_section(gathered: Gathered) -> Section:
         tables=[Table("hardware", "Hardware and time", columns, rows), *([phases] if phases else [])] if rows else [],
         notes=[f"{hours:.1f} hours of training stand behind the complete runs."] if rows else [],
         missing=None if rows else "No complete run recorded its time.",
+        collapsed=not rows,
     )
 
 
 def others_section(gathered: Gathered) -> Section | None:
-    """Learning curves of the runs that do not count, by world, so that they can be looked at all the same."""
+    """The runs that are not beside published figures, by world and group: their figures and learning curves."""
     shown = drawn_as_shorter(gathered)
-    worlds: dict[str, dict[str, list[Run]]] = {}
+    worlds: dict[str, list[Run]] = {}
     for run in gathered.runs:
         if run.uncounted is not None and run.twin is None and len(run.episodes.step) and run.path not in shown:
-            groups = worlds.setdefault(run.world.title, {})
-            groups[run.path.name if run.path.name not in groups else str(run.path)] = [run]
+            worlds.setdefault(run.world.title, []).append(run)
     if not worlds:
         return None
-    pictures = []
-    for title, groups in worlds.items():
-        labels = sorted(groups)
-        for first in range(0, len(labels), LINES):
-            some = {label: groups[label] for label in labels[first : first + LINES]}
-            number = f"-{first // LINES + 1}" if len(labels) > LINES else ""
-            name = "".join(c if c.isalnum() else "-" for c in title.lower())
-            pictures.append(Picture(f"other-{name}{number}", f"{title}: {', '.join(some)}.", compact(curves(some))))
+    tables: list[Table] = []
+    pictures: list[Picture] = []
+    counts: list[tuple[str, int]] = []
+    for title, runs in worlds.items():
+        name = "other-" + "".join(c if c.isalnum() else "-" for c in title.lower())
+        groups = sorted(_told_apart(group_runs(runs)), key=lambda group: group.label)
+        counts += [(group.label, len(group.runs)) for group in groups]
+        tables.append(_groups_table(name, title, groups))
+        for first in range(0, len(groups), LINES):
+            some = {group.label: group.runs for group in groups[first : first + LINES]}
+            number = f"-{first // LINES + 1}" if len(groups) > LINES else ""
+            pictures.append(Picture(f"{name}{number}", f"{title}: {'; '.join(some)}.", compact(curves(some))))
+    told = caution(counts)
     return Section(
         key="others",
-        title="Other runs",
+        title="Other runs" if any(run.uncounted is None for run in gathered.runs) else "Runs",
         about="Runs that are not comparable with published figures: shorter, unfinished, in another world, or with "
-        "settings of their own. The table of all runs says which and why.",
+        "settings of their own. Runs that differ in nothing but their seeds are a group, read where its shortest run "
+        "ends. The table of all runs says of each why it is here.",
+        tables=tables,
         pictures=pictures,
+        notes=[told] if told else [],
     )
+
+
+def _told_apart(groups: Sequence[Group]) -> Iterator[Group]:
+    """The groups, and each further run of a seed by itself."""
+    for group in groups:
+        yield group.read_at(group.end)
+        yield from (Group(f"{group.label}, seed {run.seed} again ({run.path})", (run,)) for run in group.repeats)
+
+
+def _groups_table(name: str, title: str, groups: Sequence[Group]) -> Table:
+    none = Missing("no episode")
+    rows: list[list[Cell]] = []
+    for group in groups:
+        scores = [run.score.score for run in group.runs if math.isfinite(run.score.score)]
+        rows.append(
+            [
+                group.label,
+                ", ".join(str(run.seed) for run in group.runs),
+                group.runs[0].score.read_at,
+                estimate(scores, missing=none),
+                interval(mean_with_interval(scores, PERCENT)) if scores else none,
+                estimate([run.score.reward for run in group.runs], missing=none),
+            ]
+        )
+    columns = [
+        Column("group", "group"),
+        Column("seeds", "seeds"),
+        Column("steps", "read at step", int),
+        Column("score", f"{groups[0].runs[0].world.measure} %", MeanStd),
+        Column("mean", "mean [95 %]", Interval),
+        Column("reward", "reward", MeanStd),
+    ]
+    return Table(name, title, columns, rows)
+
+
+def _labels(runs: Sequence[Run]) -> dict[Path, str]:
+    """The group of each run."""
+    return {run.path: group.label for group in group_runs(runs) for run in (*group.runs, *group.repeats)}
 
 
 def minutes(runs: Sequence[Run]) -> list[float]:
@@ -180,9 +232,10 @@ def _words(values: Any) -> Cell:
 
 def _phases(runs: Sequence[Run]) -> Table | None:
     """Where the time went, in seconds a run, in the runs with the fewest others beside them."""
-    timed: dict[tuple[str, str], list[Run]] = {}
+    labels = _labels(runs)
+    timed: dict[tuple[str, str, Any], list[Run]] = {}
     for run in sorted(runs, key=lambda run: (run.world.name, run.preset)):
-        timed.setdefault((run.preset, run.world.title), []).append(run)
+        timed.setdefault((labels[run.path], run.world.title, run.summary.get("steps")), []).append(run)
     groups = {key: [_table(run.summary["seconds"]) for run in least_shared(some)] for key, some in timed.items()}
     groups = {key: some for key, some in groups.items() if some}
     names = list(dict.fromkeys(name for some in groups.values() for seconds in some for name in seconds))
@@ -190,9 +243,9 @@ def _phases(runs: Sequence[Run]) -> Table | None:
     if not names:
         return None
     rows: list[list[Cell]] = [
-        [*group, *(estimate([s[name] for s in some if name in s], 1, Missing("-")) for name in names)]
+        [*group[:2], *(estimate([s[name] for s in some if name in s], 1, Missing("-")) for name in names)]
         for group, some in groups.items()
     ]
     parts = [Column(name, f"{name}, s", MeanStd) for name in names]
-    columns = [Column("preset", "preset"), Column("world", "world"), *parts]
+    columns = [Column("group", "group"), Column("world", "world"), *parts]
     return Table("phases", "Where the time goes, in seconds a run", columns, rows)

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 
 from achieve.analysis.published import HUMAN_SOURCE, HUMAN_SUCCESS_RATES, SUCCESS_CLAIMS
 from achieve.analysis.report import title_case
+from achieve.analysis.runs import Gathered, Run
 from achieve.envs.worlds import WORLDS
 from achieve.viz.bars import draw_success_rates
 from achieve.viz.report.experiments import SEEDS
 from achieve.viz.report.figures import compact
-from achieve.viz.report.gather import Gathered, Run
 from achieve.viz.report.section import Picture, Section
 from achieve.viz.report.table import Cell, Column, MeanStd, Missing, Table, estimate
 
@@ -41,6 +41,7 @@ def rates_section(gathered: Gathered) -> Section:
         commands=[f"achieve reproduce success-rates --seeds {SEEDS}"],
         notes=[f"Human players: {HUMAN_SOURCE}."] if tables else [],
         missing=None if tables else "Not run: there is no complete run of the full method or of PPO.",
+        collapsed=not tables,
     )
 
 

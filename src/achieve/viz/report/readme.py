@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from achieve.analysis.published import PUBLISHED, Published, find_published
+from achieve.analysis.runs import Gathered, Run
 from achieve.envs import find_world
 from achieve.errors import ConfigError, RunFolderError
 from achieve.run.files import atomic_file, reason
 from achieve.viz.report.experiments import method, printed, shorter_table
 from achieve.viz.report.figures import compact, curves
-from achieve.viz.report.gather import Gathered, Run
 from achieve.viz.report.inventory import company, least_shared, minutes, runs_section
 from achieve.viz.report.table import Cell, Column, MeanStd, Missing, Table, estimate, to_markdown
 

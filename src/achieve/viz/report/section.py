@@ -43,3 +43,5 @@ class Section:
     """Long texts behind a title, opened by a click."""
     missing: str | None = None
     """Said in place of figures where nothing was run."""
+    collapsed: bool = False
+    """Whether it holds nothing of ours: it then stands at the end, and is opened by a click."""

@@ -27,12 +27,13 @@ class MeanStd:
 
 @dataclass(frozen=True)
 class Interval:
-    """A figure with its 95 % bootstrap interval, which one seed alone does not have."""
+    """A figure with its 95 % interval, which one seed alone does not have."""
 
     value: float
     low: float | None = None
     high: float | None = None
-    digits: int = 2
+    text: str | None = None
+    """What people read where two digits of each would not do."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +91,8 @@ def plain(cell: Cell) -> str:
             return why
         case MeanStd(mean, std, digits):
             return f"{mean:.{digits}f}" + ("" if std is None else f" ± {std:.{digits}f}")
-        case Interval(value, low, high, digits):
-            return f"{value:.{digits}f}" + ("" if low is None else f" [{low:.{digits}f}, {high:.{digits}f}]")
+        case Interval(value, low, high, text):
+            return text or f"{value:.2f}" + ("" if low is None else f" [{low:.2f}, {high:.2f}]")
         case int():
             return f"{cell:,}"
     return cell
@@ -174,7 +175,7 @@ def _html(cell: Cell) -> str:
     # A deviation is read after the mean: it steps back a little.
     if isinstance(cell, MeanStd | Interval):
         first, _, rest = plain(cell).partition(" ")
-        return f"{first}<small> {escape(rest)}</small>" if rest else first
+        return f"{escape(first)}<small> {escape(rest)}</small>" if rest else escape(first)
     return escape(plain(cell))
 
 

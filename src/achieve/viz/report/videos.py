@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from importlib.resources import files
 from pathlib import Path
 
+from achieve.analysis.runs import Gathered, Remark, Run
 from achieve.errors import AchieveError, UntrustedError
+from achieve.presets import variant
 from achieve.run.weights import file_sha256
-from achieve.viz.report.gather import Gathered, Remark, Run
 from achieve.viz.report.section import Section, Video
 
 STEPS = 400
@@ -16,14 +18,14 @@ TRIES = 8
 
 
 def videos_section(gathered: Gathered, *, trust: bool = False) -> tuple[Section, list[Remark]]:
-    """The best seed of every preset and world that has weights, playing; and what could not be shown.
+    """The best seed of every group and world that has weights, playing; and what could not be shown.
 
     A run whose world is code that its files name is shown only with ``trust``.
     """
     best: dict[tuple[str, str], Run] = {}
     for run in gathered.runs:
         if agent_of(run) is not None:
-            key = (run.preset, run.world.name)
+            key = (variant(run.config), run.world.name)
             best[key] = max(best.get(key, run), run, key=lambda run: (run.uncounted is None, run.score.score))
     videos, remarks = [], []
     for run in best.values():
@@ -67,7 +69,7 @@ def _video(run: Run, *, trust: bool) -> Video:
         write_video(path, moments, achievements=run.episodes.names, every=2, half=True)
         data = path.read_bytes()
     caption = (
-        f"{run.preset} in {run.world.title}, seed {run.seed}: {played.unlocked} achievements, "
+        f"{variant(run.config)} in {run.world.title}, seed {run.seed}: {played.unlocked} achievements, "
         f"return {played.episode_return:.1f}."
     )
-    return Video(f"{run.preset}-{run.world.name}".replace("/", "-").replace(":", "-"), caption, data)
+    return Video(re.sub(r"[^\w.]+", "-", f"{variant(run.config)}-{run.world.name}"), caption, data)

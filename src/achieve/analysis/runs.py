@@ -1,6 +1,8 @@
-"""The runs there are, each read from its own log, and why some of them do not count.
+"""The runs there are, each read from its own log; which of them are alike; and why some do not count.
 
-Nothing here trusts a name: what a run is comes from its config, its figures from its episodes.
+Nothing here trusts a folder's name: what a run is comes from its config, its figures from its episodes. Runs are
+alike, and may be averaged, if they have the same settings but for those in `achieve.presets.INDIFFERENT` (the seed, the
+length, how and where they were computed), and if their convolutions were computed in the same precision.
 """
 
 from __future__ import annotations
@@ -15,23 +17,18 @@ from typing import Any, NamedTuple
 
 from achieve.analysis.episodes import FILE_NAMES, Episodes, find_log, load_episodes
 from achieve.analysis.score import RunScore, score_run
-from achieve.config import RUNTIME_FIELDS, TrainConfig, from_dict, to_dict
+from achieve.config import TrainConfig, differences, from_dict
 from achieve.envs.worlds import World, find_world
-from achieve.errors import AchieveError, RunFolderError
-from achieve.presets import PRESETS
+from achieve.errors import AchieveError, ConfigError, RunFolderError
+from achieve.presets import INDIFFERENT, PRESETS, changes, setting, variant
 from achieve.run.files import reason
-from achieve.run.folder import differences, read_config, read_summary, without
+from achieve.run.folder import read_config, read_summary
 
 DEPTH = 3
 """How many folders below a given one are searched for runs."""
 
 ANALYSES = ("probe.json", "matching.json", "hierarchy.json")
 """What the commands of these names write into their folders."""
-
-# Settings in which runs of one preset may differ and still be seeds of the same experiment: how long they went on after
-# the figures were read, where and in which arithmetic they were computed.
-FREE = ("seed", "total_steps", "precision", "compile", *RUNTIME_FIELDS)
-
 
 @dataclass(frozen=True)
 class Run:
@@ -51,7 +48,7 @@ class Run:
     short: bool = False
     """Whether it does not count for no other reason than that it did not go as far as the published ones."""
     twin: Path | None = None
-    """The run of the same preset, world and seed that counts in its place."""
+    """The run of the same settings and seed that counts in its place."""
 
     @property
     def preset(self) -> str:
@@ -60,6 +57,25 @@ class Run:
     @property
     def seed(self) -> int:
         return self.config.seed
+
+    @property
+    def precision(self) -> str:
+        """The precision of the convolutions: as the run recorded it or, before its end, as its machine decides it."""
+        if told := self.summary.get("arithmetic"):
+            return str(told).partition(",")[0]  # of `fp16, fused`, `tf32, plain (...)`
+        if self.config.precision != "auto":
+            return self.config.precision
+        machine = self.starts[-1].get("machine") if self.starts else None
+        if self.config.device != "cpu" and not machine:
+            return "precision not recorded"
+        if self.config.device == "cpu" or not (machine or {}).get("gpus"):
+            return "fp32"
+        model = self.config.model  # the fused kernels are for the residual encoder with norms
+        return "fp16" if self.config.compile and model.encoder == "residual" and model.norm else "tf32"
+
+    def read_at(self, step: int) -> Run:
+        """The same run with its figures read at this step, or at its end if that comes first."""
+        return replace(self, score=score_run(self.episodes, self.summary.get("steps"), step, self.world))
 
     @property
     def command(self) -> str | None:
@@ -94,6 +110,104 @@ class Gathered(NamedTuple):
         return sorted(found, key=lambda run: run.seed)
 
 
+@dataclass(frozen=True)
+class Group:
+    """Runs that are alike but for their seeds."""
+
+    label: str
+    runs: tuple[Run, ...]
+    """One for each seed, in the order found; of several the one that went furthest."""
+    repeats: tuple[Run, ...] = ()
+    """Further runs of seeds that are there already. They do not count, or one seed would look like two."""
+
+    @property
+    def end(self) -> int:
+        """The step at which its shortest run is read."""
+        return min(run.score.read_at for run in self.runs)
+
+    def read_at(self, step: int) -> Group:
+        """The group with the figures of all runs read at this step."""
+        return replace(self, runs=tuple(run if run.score.read_at == step else run.read_at(step) for run in self.runs))
+
+
+def group_runs(runs: Sequence[Run]) -> list[Group]:
+    """The runs by what decides them, in the order found; groups are named by the settings in which they differ."""
+    alike: dict[Any, list[Run]] = {}
+    for run in runs:
+        decisive = differences(run.config, TrainConfig(), INDIFFERENT)
+        alike.setdefault((run.config.name, run.precision, frozenset(decisive.items())), []).append(run)
+    members = list(alike.values())
+    named = zip(_labels([some[0] for some in members]), members, strict=True)
+    return [Group(label, *_by_seed(some)) for label, some in named]
+
+
+def _by_seed(runs: Sequence[Run]) -> tuple[tuple[Run, ...], tuple[Run, ...]]:
+    seeds: dict[int, Run] = {}
+    for run in runs:
+        seeds[run.seed] = max(seeds.get(run.seed, run), run, key=lambda run: run.score.read_at)
+    repeats = [replace(run, twin=seeds[run.seed].path) for run in runs if seeds[run.seed] is not run]
+    return tuple(seeds.values()), tuple(repeats)
+
+
+def _labels(runs: Sequence[Run]) -> list[str]:
+    """A name for each of these unlike runs, and no name twice."""
+    labels = [variant(run.config) for run in runs]
+    for label in {label for label in labels if labels.count(label) > 1}:
+        places = [place for place, other in enumerate(labels) if other == label]
+        first = runs[places[0]]
+        names = [name for place in places for name in differences(runs[place].config, first.config, INDIFFERENT)]
+        precise = len({runs[place].precision for place in places}) > 1
+        for place in places:
+            told = [setting(name, _value(runs[place].config, name)) for name in dict.fromkeys(names)]
+            labels[place] = ", ".join([label, *told, *([runs[place].precision] if precise else [])])
+    seen: dict[str, int] = {}
+    for place, label in enumerate(labels):  # the same words for runs of different names
+        seen[label] = seen.get(label, 0) + 1
+        labels[place] = label if seen[label] == 1 else f"{label} ({seen[label]})"
+    return labels
+
+
+def _value(config: TrainConfig, name: str) -> Any:
+    value: Any = config
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def read_groups(folders: Sequence[Path]) -> tuple[list[Group], list[str]]:
+    """The runs in these folders by group, all read at the same step, and notes on what was done for that.
+
+    They must be of one world and have episodes.
+    """
+    if not folders:
+        raise ConfigError("name at least one run folder")
+    runs = [read_run(folder, []) for folder in folders]
+    for run in runs:
+        if not len(run.episodes.step):
+            raise ConfigError(f"{run.path} has no finished episode yet, so there is nothing to draw")
+        if run.world.name != runs[0].world.name:
+            raise ConfigError(
+                f"{run.path} is a run in {run.world.title} and {runs[0].path} one in {runs[0].world.title}; "
+                "draw them apart"
+            )
+        if run.score.names != runs[0].score.names:
+            raise ConfigError(
+                f"{run.path} has {len(run.score.names)} achievements and {runs[0].path} {len(runs[0].score.names)}, "
+                f"not the same ones; {run.world.title} was made with other options, so draw them apart"
+            )
+    groups = group_runs(runs)
+    notes = [repeated(run) for group in groups for run in group.repeats]
+    at = min(group.end for group in groups)
+    if any(run.score.read_at != at for group in groups for run in group.runs):
+        notes.append(f"All runs are read at step {at:,}, where the shortest of them ends.")
+    return [group.read_at(at) for group in groups], notes
+
+
+def repeated(run: Run) -> str:
+    """What is said of a run whose seed is in its group already."""
+    return f"Not counted: {run.path}, which is seed {run.seed} again, as {run.twin}."
+
+
 def gather(sources: Sequence[Path]) -> Gathered:
     """Read every run in these folders and up to three folders below them.
 
@@ -120,7 +234,7 @@ def gather(sources: Sequence[Path]) -> Gathered:
             empty &= not _is_run(folder) and not any((folder / name).is_file() for name in ANALYSES)
         if empty and len(remarks) == known:
             remarks.append(Remark(source, "holds no run"))
-    return Gathered(tuple(_without_twins(runs)), tuple(remarks), tuple(folders))
+    return Gathered(tuple(_counted(runs)), tuple(remarks), tuple(folders))
 
 
 def _folders(source: Path, remarks: list[Remark]) -> Iterator[Path]:
@@ -197,36 +311,41 @@ def _why_not(run: Run) -> str | None:
     published = run.world.published_steps
     if published is None:
         return "a world without published figures"
-    if run.score.read_at < published:
+    if run.score.read_at != published:
         done = "" if run.summary else "unfinished: "
         return f"{done}read at {run.score.read_at:,} steps, published figures at {published:,}"
     if run.preset not in PRESETS:
         return f"there is no preset {run.preset!r} in this version"
     if run.config.init_from is not None:
         return f"not from scratch: it {run.config.origin}"
-    told = _changes(run.config)
+    told = [f"{name} is {own}, not {preset}" for name, (own, preset) in changes(run.config).items()]
     if told:
         return "not the preset's settings: " + "; ".join(told[:3]) + (f"; {len(told) - 3} more" if told[3:] else "")
+    if run.config.name is not None:
+        return f"a variant of its own name, {run.config.name}"
     return None
 
 
 def _is_short(run: Run) -> bool:
     published = run.world.published_steps
-    if published is None or not len(run.episodes.step) or run.preset not in PRESETS:
+    if published is None or not len(run.episodes.step) or run.preset not in PRESETS or run.config.name is not None:
         return False
-    return run.score.read_at < published and not _changes(run.config, (*FREE, "score_steps"))
+    return run.score.read_at < published and not changes(run.config)
 
 
-def _changes(config: TrainConfig, free: Sequence[str] = FREE) -> list[str]:
-    """`ppo.gae_lambda is 0.7, not 0.65` for each setting that is not the preset's."""
-    own, preset = (without(to_dict(one), free) for one in (config, PRESETS[config.preset]))
-    return [d.replace(" there, ", ", not ").removesuffix(" here") for d in differences(own, preset)]
-
-
-def _without_twins(runs: Sequence[Run]) -> Iterator[Run]:
-    """A seed counts once: a copy of a run, or the same seed run again, would make one seed look like two."""
+def _counted(runs: Sequence[Run]) -> Iterator[Run]:
+    """A seed counts once, and beside the published figures stand runs of one precision: that of most seeds."""
+    seeds: dict[tuple[str, str, str], set[int]] = {}
+    for run in runs:
+        if run.uncounted is None or run.short:
+            seeds.setdefault((run.preset, run.world.name, run.precision), set()).add(run.seed)
     counted: dict[tuple[str, str, int], Run] = {}
     for run in runs:
+        here = {key[2]: len(some) for key, some in seeds.items() if key[:2] == (run.preset, run.world.name)}
+        usual = max(here, key=lambda precision: here[precision], default=run.precision)
+        if (run.uncounted is None or run.short) and run.precision != usual:
+            told = f"computed in {run.precision}, and most of its kind in {usual}: not averaged with them"
+            run = replace(run, uncounted=told, short=False)
         first = counted.setdefault((run.preset, run.world.name, run.seed), run) if run.uncounted is None else run
         told = f"seed {run.seed} is counted once, as {first.path}"
         yield run if first is run else replace(run, uncounted=told, twin=first.path)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from achieve.config import with_world
-from achieve.errors import RunFolderError
-from achieve.presets import PRESETS
-from achieve.viz.report.gather import Gathered, gather
+from achieve.analysis.runs import Gathered, gather, group_runs, read_groups, read_run
+from achieve.config import TrainConfig, with_world
+from achieve.errors import ConfigError, RunFolderError
+from achieve.presets import PRESETS, refuse_preset_name, variant
 from tests.viz.report.runs import make_run, score
 
 
@@ -188,3 +188,113 @@ def test_heist_is_measured_by_its_gem(tmp_path: Path) -> None:
     gathered = gather([tmp_path])
     assert gathered.remarks == ()
     assert gathered.seeds("heist-ad")[0].score.score == 100.0
+
+
+QUICK = PRESETS["quick"]
+GAMMA = replace(QUICK, ppo=replace(QUICK.ppo, gamma=0.8))
+
+
+def grouped(*folders: Path) -> dict[str, list[int]]:
+    """The seeds of each group."""
+    return {group.label: [run.seed for run in group.runs] for group in read_groups(folders)[0]}
+
+
+def test_runs_of_different_settings_are_different_groups(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / f"a{seed}", "quick", seed) for seed in (0, 1)]
+    runs += [make_run(tmp_path / f"b{seed}", "quick", seed, config=GAMMA) for seed in (0, 1)]
+    assert grouped(*runs) == {"quick": [0, 1], "quick, ppo.gamma 0.8": [0, 1]}
+
+
+def test_length_and_machine_do_not_make_a_group(tmp_path: Path) -> None:
+    other = replace(
+        QUICK, total_steps=500_000, score_steps=100_000, device="cpu", torch_threads=1, checkpoint_every=3, snapshots=2,
+        compile=False, env=replace(QUICK.env, threads=4),
+    )  # fmt: skip
+    runs = [make_run(tmp_path / "a", "quick", 0), make_run(tmp_path / "b", "quick", 1, config=other)]
+    assert grouped(*runs) == {"quick": [0, 1]}
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["recorded", "from the config"])
+def test_precision_counts_as_it_was_in_force(tmp_path: Path, told: bool) -> None:
+    """`auto` is one thing on a GPU and another on a CPU; asked for by name or not, the same is the same."""
+    ad = PRESETS["ad"]
+    for name, config, arithmetic in (
+        ("gpu", ad, "fp16, fused"),
+        ("half", replace(ad, precision="fp16"), "fp16, fused"),
+        ("cpu", replace(ad, device="cpu"), "fp32"),
+        ("full", replace(ad, precision="fp32"), "fp32"),
+        ("plain", replace(ad, compile=False), "tf32"),
+    ):
+        seed = len(list(tmp_path.iterdir()))
+        make_run(tmp_path / name, "ad", seed, config=config, finished=told, summary={"arithmetic": arithmetic})
+    found = grouped(*(tmp_path / name for name in ("gpu", "half", "cpu", "full", "plain")))
+    assert found == {"ad, fp16": [0, 1], "ad, fp32": [2, 3], "ad, tf32": [4]}
+
+
+def test_runs_of_another_precision_do_not_count_beside_the_others(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        make_run(tmp_path / f"gpu{seed}", "ad", seed)
+    cpu = make_run(tmp_path / "cpu", "ad", 2, summary={"arithmetic": "fp32"})
+    gathered = gather([tmp_path])
+    assert [run.seed for run in gathered.seeds("ad")] == [0, 1]
+    (run,) = [run for run in gathered.runs if run.path == cpu]
+    assert run.uncounted == "computed in fp32, and most of its kind in fp16: not averaged with them"
+    assert len(gather([cpu]).seeds("ad")) == 1
+
+
+def test_a_name_is_the_groups_and_unlike_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    named = replace(GAMMA, name="mine")
+    runs = [make_run(tmp_path / "a", "quick", 0), make_run(tmp_path / "b", "quick", 0, config=named)]
+    assert grouped(*runs) == {"quick": [0], "mine": [0]}
+    other = replace(named, ppo=replace(QUICK.ppo, gamma=0.9))
+    runs.append(make_run(tmp_path / "c", "quick", 0, config=other))
+    assert grouped(*runs) == {"quick": [0], "mine, ppo.gamma 0.8": [0], "mine, ppo.gamma 0.9": [0]}
+    # The name alone makes a group, too: whoever names runs apart wants them apart.
+    runs = [runs[0], make_run(tmp_path / "d", "quick", 1, config=replace(QUICK, name="again"))]
+    assert grouped(*runs) == {"quick": [0], "again": [1]}
+    ad = make_run(tmp_path / "e", "ad", config=replace(PRESETS["ad"], name="mine"))
+    assert why_not(gather([ad])) == "a variant of its own name, mine"
+
+
+def test_runs_of_an_unknown_preset_are_named_by_what_differs(tmp_path: Path) -> None:
+    for name, envs in (("a", 4), ("b", 8)):
+        env = replace(QUICK.env, num_envs=envs)
+        make_run(tmp_path / name, config=replace(QUICK, preset="of-tomorrow", env=env))
+    found = grouped(tmp_path / "a", tmp_path / "b")
+    assert list(found) == ["of-tomorrow, env.num_envs 4", "of-tomorrow, env.num_envs 8"]
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        (QUICK, "quick"),
+        (with_world(QUICK, "minigrid"), "quick, env.name minigrid"),
+        (replace(QUICK, model=replace(QUICK.model, channels=(1, 2, 3))), "quick, model.channels 1 2 3"),
+        (replace(GAMMA, seed=3, name="mine"), "mine"),
+    ],
+)
+def test_variants_are_named_by_their_changes(config: TrainConfig, told: str) -> None:
+    assert variant(config) == told
+
+
+def test_a_seed_given_twice_is_shown_and_counts_once(tmp_path: Path) -> None:
+    short = make_run(tmp_path / "a", "quick", 0, steps=50_000)
+    whole, other = make_run(tmp_path / "b", "quick", 0), make_run(tmp_path / "c", "quick", 1)
+    (group,), notes = read_groups([short, whole, other])
+    assert [run.path for run in group.runs] == [whole, other] and [run.path for run in group.repeats] == [short]
+    assert notes == [f"Not counted: {short}, which is seed 0 again, as {whole}."]
+    assert group.end == 245_760, "what does not count does not shorten the others"
+
+
+def test_groups_are_read_at_equal_steps(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / "a", "quick", 0), make_run(tmp_path / "b", "quick", 1, steps=100_000)]
+    (group,), notes = read_groups(runs)
+    assert [run.score.read_at for run in group.runs] == [100_000, 100_000]
+    assert notes == ["All runs are read at step 100,000, where the shortest of them ends."]
+    assert group_runs([read_run(runs[0], [])])[0].end == 245_760
+
+
+def test_names_that_would_be_taken_for_a_preset_are_refused() -> None:
+    refuse_preset_name(replace(QUICK, name="quick2"))
+    with pytest.raises(ConfigError, match="name is 'ad', which is a preset's"):
+        refuse_preset_name(replace(QUICK, name="ad"))
