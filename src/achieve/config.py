@@ -189,6 +189,8 @@ class TrainConfig:
 
     preset: str = "ad"
     """Preset to start from; `achieve presets` lists them."""
+    name: str | None = None
+    """Name of this variant; becomes the folder's and the group's name."""
     seed: int = 0
     """Seed of everything random: worlds, weights, actions, shuffles."""
     learner: Literal["ppo", "qrdqn"] = "ppo"
@@ -431,6 +433,8 @@ def to_dict(config: TrainConfig) -> dict[str, Any]:
     # So that a config from before these settings still is the same config.
     if not config.env.options:
         del tree["env"]["options"]
+    if config.name is None:
+        del tree["name"]
     if not config.snapshots:
         del tree["snapshots"]
     if config.distill.episodes_per_update == 1:

@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from achieve.reproduce.watch import Reading
+from achieve.reproduce.tail_metrics import Reading
 from achieve.run.progress import duration
 
 RATE_WINDOW = 60.0
@@ -34,13 +34,13 @@ class Status(Enum):
 
 @dataclass
 class Row:
-    """One run on the board."""
+    """One run in the table."""
 
     name: str
     total: int
     step: int = 0
     cost: float = 1.0
-    """What a step of it costs, against the steps of other runs."""
+    """Seconds a step of it takes, to weigh runs of fast and slow steps against each other."""
     status: Status = Status.WAITING
     place: str = ""
     score: float | None = None
@@ -52,6 +52,7 @@ class Row:
     marks: deque[tuple[float, int]] = field(default_factory=deque)
 
     def start(self, now: float, place: str) -> None:
+        """Enter that the run was started."""
         self.status, self.place, self.began, self.began_step = Status.RUNNING, place, now, self.step
         self.attempts += 1
         self.moving = False
@@ -71,24 +72,24 @@ class Row:
         self.step = reading.step
 
     def rate(self, now: float) -> float:
-        """Steps per second over the last minute."""
+        """Return steps per second over the last minute."""
         then, before = self.marks[0] if self.marks else (now, self.step)
         return (self.step - before) / (now - then) if now > then and self.moving else math.nan
 
     def seconds_left(self, now: float) -> float:
-        """By the rate since it was started, which evens out phases of unequal speed."""
+        """Return the time left, by the rate since it was started, which evens out phases of unequal speed."""
         done = self.step - self.began_step
         if self.status is not Status.RUNNING or done <= 0:
             return math.nan
         return max(0, self.total - self.step) * (now - self.began) / done
 
 
-class Board:
+class LiveTable:
     """Shows rows and events.
 
-        with Board(rows) as board:
-            board.rows["ad-s0"].start(...)
-            board.show()
+        with LiveTable(rows, console) as table:
+            table.rows["ad-s0"].start(...)
+            table.show()
 
     On a terminal the table renews itself in place. Elsewhere every event is a line, and every `interval` seconds there
     is one line on all that is running.
@@ -103,15 +104,13 @@ class Board:
     ) -> None:
         self.rows = {row.name: row for row in rows}
         self.clock = clock
-        self.jobs = ""
-        """How many runs at a time, in words."""
         self._console = console
         self._pause = 0.5 if console.is_terminal else interval
         self._shown = clock()
         self._ended: deque[str] = deque(maxlen=_SHOWN_ENDED)
         self._live: Live | None = None
 
-    def __enter__(self) -> Board:
+    def __enter__(self) -> LiveTable:
         if self._console.is_terminal:
             self._live = Live(self.render(), console=self._console, auto_refresh=False)
             self._live.__enter__()
@@ -124,10 +123,11 @@ class Board:
             self._live = None
 
     def say(self, text: str) -> None:
-        """A line that stays: above the table, or among the lines."""
+        """Print a line that stays: above the table, or among the lines."""
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def end(self, row: Row, status: Status) -> None:
+        """Enter that a run has ended."""
         row.status = status
         self._ended.append(row.name)
 
@@ -146,7 +146,7 @@ class Board:
         return sum(row.status is status for row in self.rows.values())
 
     def summary(self) -> str:
-        """`3 running, 12 waiting, 5 done; 6,512 steps/s in all; 1 h 05 min left`."""
+        """Return `3 running, 12 waiting, 5 done; 6,512 steps/s in all; 1 h 05 min left`."""
         now = self.clock()
         counts = [f"{self.count(status)} {status.value}" for status in _ORDER if self.count(status)]
         rates = [row.rate(now) for row in self.rows.values() if row.status is Status.RUNNING]
@@ -156,12 +156,11 @@ class Board:
             ", ".join(counts),
             f"{total:,.0f} steps/s in all" if total else "",
             f"about {duration(left)} left" if math.isfinite(left) else "",
-            self.jobs,
         ]
         return "; ".join(part for part in parts if part)
 
     def seconds_left(self) -> float:
-        """All that is left by the speed of what is running, but no less than any run of it needs."""
+        """Return the time all need by the speed of what is running, but no less than any run of it needs."""
         now = self.clock()
         running = [row for row in self._running() if row.step > row.began_step]
         speed = sum(row.cost * (row.step - row.began_step) / (now - row.began) for row in running if now > row.began)
@@ -172,7 +171,7 @@ class Board:
         return max([work / speed, *(row.seconds_left(now) for row in running)])
 
     def line(self) -> str:
-        """All that is running, as one plain line."""
+        """Return all that is running as one plain line."""
         running = [
             f"{row.name} {row.step / row.total:.0%}" + (f" score {row.score:.2f}" if row.score is not None else "")
             for row in self._running()
