@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import tempfile
 import uuid
@@ -34,6 +35,7 @@ RETRIES = 3
 AUTO = "auto"
 _CURRENT = Path("/tmp/ray/ray_current_cluster")
 _LAST = "summary.json"
+_LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Result(NamedTuple):
 class News(NamedTuple):
     """What a task last told: where it is, in which attempt, and how far."""
 
-    node: str
+    place: str
     attempt: int
     reading: Reading | None
 
@@ -73,12 +75,12 @@ class Desk:
         self._attempts: dict[str, list[str]] = {}
         self._stopping = False
 
-    def tell(self, name: str, attempt: str, node: str, reading: Reading | None) -> bool:
+    def tell(self, name: str, attempt: str, place: str, reading: Reading | None) -> bool:
         """Take in a task's news; returns True when it is to stop."""
         attempts = self._attempts.setdefault(name, [])
         if attempt not in attempts:
             attempts.append(attempt)
-        self._news[name] = News(node, len(attempts), reading)
+        self._news[name] = News(place, len(attempts), reading)
         return self._stopping
 
     def news(self) -> dict[str, News]:
@@ -94,7 +96,9 @@ def train(order: Order, files: Mapping[str, bytes], desk: Any) -> Result:
 
     if order.version != achieve.__version__:
         return Result(Outcome(2, [f"this node has achieve {achieve.__version__}, the runs are {order.version}'s"]), {})
-    name, node, attempt = order.run.name, ray.util.get_node_ip_address(), uuid.uuid4().hex
+    name, attempt = order.run.name, uuid.uuid4().hex
+    node, gpus = ray.util.get_node_ip_address(), ray.get_gpu_ids()
+    place = f"{f'GPU {gpus[0]}' if gpus else 'CPU'}{'' if node == _LOOPBACK else f' of {node}'}"
     shared = (log_folder(order.folder) / order.token).exists()
     # Else the same on every attempt, so that one whose worker died on a living node finds what it had.
     base = order.folder if shared else Path(tempfile.gettempdir()) / f"achieve{order.token}"
@@ -112,7 +116,7 @@ def train(order: Order, files: Mapping[str, bytes], desk: Any) -> Result:
         if answer is not None and answer.done() and answer.result():
             return True
         if answer is None or answer.done():
-            answer = desk.tell.remote(name, attempt, node, read_progress(folder)).future()
+            answer = desk.tell.remote(name, attempt, place, read_progress(folder)).future()
         return False
 
     outcome = process.watch(tell, poll=POLL)  # also stopped where the desk fails, as whoever sent this is gone then
@@ -216,8 +220,8 @@ def _look(table: LiveTable, news: Mapping[str, News]) -> None:
         if row.attempts < latest.attempt:
             again = f"started again, its node was lost ({latest.attempt - 1} before)"
             first = "continued" if row.step else "started"
-            table.say(f"{name}: {again if row.attempts else first} on {latest.node}")
-            row.start(now, latest.node)
+            table.say(f"{name}: {again if row.attempts else first} on {latest.place}")
+            row.start(now, latest.place)
             row.attempts = latest.attempt
         if latest.reading is not None:
             row.read(now, Reading(*latest.reading))
@@ -280,6 +284,7 @@ def connected(address: str | None, say: Callable[[str], None]) -> Iterator[None]
         import ray.util.scheduling_strategies
     except ImportError:
         raise missing_extra("Ray", "ray") from None
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     quiet = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
     try:
         if known is None:
@@ -288,6 +293,8 @@ def connected(address: str | None, say: Callable[[str], None]) -> Iterator[None]
             ray.init(address=known, **quiet)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise AchieveError(f"Ray cannot be used: {str(error).strip().splitlines()[0]}") from error
+    for number, handler in handlers.items():  # Ray takes SIGTERM for itself, and would abort
+        signal.signal(number, handler)
     if known:
         say(f"Ray cluster at {known}")
     try:
