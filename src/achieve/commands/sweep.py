@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from achieve.commands import parse, say
+from achieve.commands.compare import run as compare_command
 from achieve.commands.many_runs import make_runs, parse_seeds, refuse_decided
 from achieve.commands.train import parse_train
 from achieve.config import TrainConfig, validate
@@ -167,13 +168,12 @@ def _parse(arguments: list[str], chosen: Mapping[str, str]) -> TrainConfig:
 
 
 def _compare(plan: Plan, stop: StopRequest) -> list[str]:
-    from achieve.commands import compare
     from achieve.reproduce.plan import State
 
     finished = [str(planned.folder) for planned in plan.of(State.FINISHED)]
     if finished and not stop.requested:
         try:
-            compare.run(finished)
+            compare_command(finished)
         except AchieveError as error:
             say(f"no comparison: {error}")
     return []

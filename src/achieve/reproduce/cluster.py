@@ -126,7 +126,8 @@ def train(order: Order, files: Mapping[str, bytes], desk: Any) -> Result:
     shutil.rmtree(folder)
     log.unlink()
     with suppress(OSError):  # another run of this node may still be at work there
-        os.removedirs(log.parent)
+        log.parent.rmdir()
+        base.rmdir()
     return result
 
 

@@ -8,8 +8,8 @@ import math
 import pytest
 from rich.console import Console
 
-from achieve.reproduce.board import Board, Row, Status
-from achieve.reproduce.watch import Reading
+from achieve.reproduce.live_table import LiveTable, Row, Status
+from achieve.reproduce.tail_metrics import Reading
 
 
 class Clock:
@@ -43,7 +43,7 @@ def test_a_continued_run_begins_where_its_checkpoint_was() -> None:
 def test_what_is_left_of_all_runs_weighs_slow_steps_more() -> None:
     clock = Clock()
     fast, slow, waiting = Row("ppo", 1_000, cost=1.0), Row("ad", 1_000, cost=4.0), Row("ad-i", 1_000, cost=4.0)
-    shown = Board([fast, slow, waiting], Console(file=io.StringIO()), clock=clock)
+    shown = LiveTable([fast, slow, waiting], Console(file=io.StringIO()), clock=clock)
     assert math.isnan(shown.seconds_left())
     fast.start(0.0, "GPU 0")
     slow.start(0.0, "GPU 0")
@@ -57,14 +57,14 @@ def test_what_is_left_of_all_runs_weighs_slow_steps_more() -> None:
     assert shown.seconds_left() == pytest.approx(40)  # the slow run's own 800 steps at 20 a second
 
 
-def board(*, terminal: bool, width: int = 80) -> tuple[Board, Clock, io.StringIO]:
+def table(*, terminal: bool, width: int = 80) -> tuple[LiveTable, Clock, io.StringIO]:
     clock, out = Clock(), io.StringIO()
     rows = [Row(f"ppo-size-layer-s{seed}", 1_024_000) for seed in range(10)]
     console = Console(file=out, force_terminal=terminal, width=width, height=40)
-    return Board(rows, console, clock=clock), clock, out
+    return LiveTable(rows, console, clock=clock), clock, out
 
 
-def fill(shown: Board, clock: Clock) -> None:
+def fill(shown: LiveTable, clock: Clock) -> None:
     for seed in range(3):
         shown.rows[f"ppo-size-layer-s{seed}"].start(0.0, "GPU 0")
     clock.now = 50.0
@@ -73,7 +73,7 @@ def fill(shown: Board, clock: Clock) -> None:
 
 
 def test_the_table_has_everything_and_fits_a_terminal() -> None:
-    shown, clock, _ = board(terminal=True)
+    shown, clock, _ = table(terminal=True)
     fill(shown, clock)
     out = io.StringIO()
     Console(file=out, width=80).print(shown.render())
@@ -89,7 +89,7 @@ def test_the_table_has_everything_and_fits_a_terminal() -> None:
 
 
 def test_plain_lines_where_there_is_no_terminal() -> None:
-    shown, clock, out = board(terminal=False, width=500)
+    shown, clock, out = table(terminal=False, width=500)
     with shown:
         fill(shown, clock)
         shown.show()
@@ -104,7 +104,7 @@ def test_plain_lines_where_there_is_no_terminal() -> None:
 
 
 def test_the_live_table_is_drawn_on_a_terminal() -> None:
-    shown, clock, out = board(terminal=True)
+    shown, clock, out = table(terminal=True)
     with shown:
         fill(shown, clock)
         shown.show()
