@@ -23,7 +23,8 @@ CHOSEN = {name: EXPERIMENTS[name] for name in ("table1", "probe", "matching", "h
 def finished_plan(folder: Path) -> Plan:
     runs = some_runs("ad", "ppo", seeds=2)
     for run in runs:
-        summary = {"score": 10.0 + run.config.seed, "reward": 5.0 if run.config.seed else None, "weights_sha256": run.name}
+        seed = run.config.seed
+        summary = {"score": 10.0 + seed, "reward": 5.0 if seed else None, "weights_sha256": run.name}
         path = write_run(folder, run, summary=summary)
         (path / "weights.safetensors").touch()
     return make_plan(runs, folder)

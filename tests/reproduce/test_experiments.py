@@ -31,7 +31,9 @@ def test_an_unknown_experiment_is_refused_in_a_sentence() -> None:
         chosen_experiments("table2")
 
 
-@pytest.mark.parametrize("flag", ["--seed", "--preset=ad", "--folder", "--env", "--env.name=heist", "--config", "--name"])
+@pytest.mark.parametrize(
+    "flag", ["--seed", "--preset=ad", "--folder", "--env", "--env.name=heist", "--config", "--name"]
+)
 def test_what_the_plan_decides_cannot_be_given(flag: str) -> None:
     with pytest.raises(ConfigError, match=f"{flag.partition('=')[0]} cannot be given for all runs"):
         some_runs("ad", flags=(flag, "1"))

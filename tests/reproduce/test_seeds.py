@@ -27,7 +27,7 @@ def test_seeds_are_numbers_and_ranges() -> None:
 
 @pytest.mark.parametrize("text", ["", "a", "1-", "-1", "3-1", "1,1", "0-3,2", "1.5", "0-99999", "9" * 40])
 def test_seeds_that_cannot_be_meant(text: str) -> None:
-    with pytest.raises(ConfigError, match="^seeds "):
+    with pytest.raises(ConfigError, match=r"^seeds "):
         parse_seeds(text)
 
 

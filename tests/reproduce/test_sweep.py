@@ -29,7 +29,8 @@ def test_every_combination_with_every_seed_the_first_seeds_first() -> None:
 
 
 def test_values_are_read_as_flags_are() -> None:
-    runs = grid("quick", ["distill.matching=true,False", "ppo.learning_rate=1e-3", "model.channels=4 8 8,16 32 32"], [0])
+    settings = ["distill.matching=true,False", "ppo.learning_rate=1e-3", "model.channels=4 8 8,16 32 32"]
+    runs = grid("quick", settings, [0])
     assert [run.group for run in runs] == [
         f"quick-{matching}-learning_rate0.001-channels{channels}"
         for matching in ("matching", "no-matching")
