@@ -26,7 +26,6 @@ from achieve.reproduce.cluster import (
     Order,
     _answers,
     _host_and_port,
-    _only_on_loopback,
     _share,
     connected,
     read_files,
@@ -40,7 +39,13 @@ from tests.reproduce.test_executor import FAKE
 
 LOOPBACK = "127.0.0.1"
 ENVIRONMENT = with_package(
-    {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "300", "RAY_USAGE_STATS_ENABLED": "0"}
+    {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "COLUMNS": "300",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # the test's cluster is on loopback, which Ray would rewrite
+    }
 )
 # So that a killed node is missed after two seconds, not after half a minute.
 IMPATIENT = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
@@ -243,8 +248,7 @@ def test_addresses_are_tried_before_ray_waits_for_them(tmp_path: Path, monkeypat
         with pytest.raises(ConfigError, match=f"no Ray cluster answers at {address}"), connected("auto", print):
             pass
         listener.listen()
-        assert _answers(LOOPBACK, port) and _only_on_loopback(LOOPBACK, port)
-    assert not _only_on_loopback("192.0.2.7", 6379)
+        assert _answers(LOOPBACK, port)
     assert _host_and_port("ray://[::1]:10001") == ("::1", 10001)
     with pytest.raises(ConfigError, match="'head' is not an address of a Ray cluster"), connected("head", print):
         pass

@@ -39,7 +39,7 @@ def achieve(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 
 
 def test_stopped_and_continued(achieve: Command, tmp_path: Path) -> None:
-    command = reproduce("small", "--seeds", "0", "--no-report")
+    command = reproduce("small", "--seeds", "0-0", "--no-report")
     log = tmp_path / "out.txt"
     run = tmp_path / "runs" / "ad-small-s0"
     with open(log, "w") as out:
@@ -55,7 +55,7 @@ def test_stopped_and_continued(achieve: Command, tmp_path: Path) -> None:
     assert "stopping ad-small-s0: it saves its state first" in said
     assert "achieve reproduce: stopped; the same command goes on with the runs in runs" in said
 
-    _, plan, _ = achieve(["small", "--seeds", "0", "--dry-run", "--", *TINY])
+    _, plan, _ = achieve(["small", "--seeds", "0-0", "--dry-run", "--", *TINY])
     assert "to continue" in plan and "1 runs to make in runs: about " in plan
 
     done = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
@@ -90,6 +90,7 @@ def test_lists_the_experiments(achieve: Command) -> None:
     [
         (["table9"], "unknown experiment 'table9'; there are: table1"),
         (["table1", "--seeds", "0-"], "seeds is '0-'; give numbers and ranges, such as 0-4 or 0,2,5-7"),
+        (["table1", "--seeds", "3"], "seeds is 3; give a range, such as 0-9 for ten seeds, or 3-3 for one"),
         (["table1", "--jobs", "0"], "jobs is 0; it must be 1 or more"),
         (["table1", "--", "--seed", "3"], "--seed cannot be given for all runs: use --seeds"),
         (["table1", "--", "--total-steps", "0"], "total_steps is 0; it must be above 0"),

@@ -14,6 +14,7 @@ from achieve.commands import console, parse, say
 from achieve.commands.many_runs import make_runs, parse_seeds, refuse_decided
 from achieve.commands.train import parse_train
 from achieve.config import validate
+from achieve.errors import ConfigError
 
 if TYPE_CHECKING:
     from achieve.reproduce.experiments import Experiment
@@ -58,6 +59,8 @@ def run(arguments: list[str]) -> None:
     from achieve.reproduce.plan import State
 
     experiments = chosen_experiments(parsed.experiment)
+    if parsed.seeds.strip().isdecimal():
+        raise ConfigError(f"seeds is {parsed.seeds}; give a range, such as 0-9 for ten seeds, or 3-3 for one")
     runs = needed_runs(experiments, parse_seeds(parsed.seeds), flags)
 
     def then(plan: Plan, stop: StopRequest) -> list[str]:

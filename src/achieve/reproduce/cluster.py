@@ -225,7 +225,7 @@ def _look(table: LiveTable, news: Mapping[str, News]) -> None:
             row.start(now, latest.place)
             row.attempts = latest.attempt
         if latest.reading is not None:
-            row.read(now, Reading(*latest.reading))
+            row.read(Reading(*latest.reading))
 
 
 def _gather(ray: Any, planned: Planned, reference: Any, table: LiveTable, stopping: bool) -> bool:
@@ -274,11 +274,10 @@ def connected(address: str | None, say: Callable[[str], None]) -> Iterator[None]
     known = _find_cluster() if address == AUTO else address
     if known is not None and not _answers(*_host_and_port(known)):
         raise ConfigError(f"no Ray cluster answers at {known}; give the host:port that `ray start --head` printed")
-    # Both are read when Ray is imported. It would report its use to its makers, and rewrite a loopback address to the
-    # machine's outward one, where a cluster bound to loopback does not listen: this setting, made for other systems, is
-    # the only one that leaves it as it is.
+    # Both are read when Ray is imported. It would report its use to its makers, and have its own cluster listen beyond
+    # loopback: this setting, made for other systems, is the only one that keeps it there.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    if known is None or _only_on_loopback(*_host_and_port(known)):
+    if known is None:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     try:
         import ray
@@ -328,15 +327,3 @@ def _answers(host: str, port: int, timeout: float = 5.0) -> bool:
     except OSError:
         return False
     return True
-
-
-def _only_on_loopback(host: str, port: int) -> bool:
-    """Return whether a cluster at a loopback address cannot be reached by this machine's outward one."""
-    if host not in ("127.0.0.1", "localhost", "::1"):
-        return False
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))  # sends nothing: it only picks the interface that would be used
-        except OSError:
-            return True
-        return not _answers(probe.getsockname()[0], port, timeout=1.0)

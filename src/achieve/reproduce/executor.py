@@ -94,7 +94,7 @@ def one_by_one(
 
         def look(planned: Planned = planned, row: Row = row) -> bool:
             if (reading := read_progress(planned.folder)) is not None:
-                row.read(table.clock(), reading)
+                row.read(reading)
             table.show()
             if stop.requested:
                 table.say(f"stopping {planned.run.name}: it saves its state first")

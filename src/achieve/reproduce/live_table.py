@@ -6,9 +6,8 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
-from typing import Literal
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -18,15 +17,14 @@ from rich.text import Text
 from achieve.reproduce.tail_metrics import Reading
 from achieve.run.progress import duration
 
-RATE_WINDOW = 60.0
 _SHOWN_ENDED = 5
 
 
 class Status(Enum):
     """What a run is doing now."""
 
-    WAITING = "waiting"
     RUNNING = "running"
+    WAITING = "waiting"
     FINISHED = "done"
     STOPPED = "stopped"
     FAILED = "failed"
@@ -47,41 +45,26 @@ class Row:
     attempts: int = 0
     began: float = 0.0
     began_step: int = 0
-    moving: bool = False
-    """Whether it has made steps since it was started: a start takes a while."""
-    marks: deque[tuple[float, int]] = field(default_factory=deque)
 
     def start(self, now: float, place: str) -> None:
         """Enter that the run was started."""
         self.status, self.place, self.began, self.began_step = Status.RUNNING, place, now, self.step
         self.attempts += 1
-        self.moving = False
-        self.marks = deque([(now, self.step)])
 
-    def read(self, now: float, reading: Reading) -> None:
+    def read(self, reading: Reading) -> None:
         """Take in what the run's log says."""
-        self.score = reading.score
         if reading.step < self.step:  # a continued run starts from its checkpoint, before its last line
             self.began_step = reading.step
-            self.marks = deque([(now, reading.step)])
-        elif reading.step > self.step:
-            self.moving = True
-            self.marks.append((now, reading.step))
-            while len(self.marks) > 2 and self.marks[1][0] < now - RATE_WINDOW:
-                self.marks.popleft()
-        self.step = reading.step
+        self.step, self.score = reading
 
     def rate(self, now: float) -> float:
-        """Return steps per second over the last minute."""
-        then, before = self.marks[0] if self.marks else (now, self.step)
-        return (self.step - before) / (now - then) if now > then and self.moving else math.nan
+        """Return steps per second since it was started, which evens out phases of unequal speed."""
+        made = self.step - self.began_step if self.status is Status.RUNNING else 0
+        return made / (now - self.began) if made > 0 and now > self.began else math.nan
 
     def seconds_left(self, now: float) -> float:
-        """Return the time left, by the rate since it was started, which evens out phases of unequal speed."""
-        done = self.step - self.began_step
-        if self.status is not Status.RUNNING or done <= 0:
-            return math.nan
-        return max(0, self.total - self.step) * (now - self.began) / done
+        """Return the time left at that rate."""
+        return max(0, self.total - self.step) / self.rate(now)
 
 
 class LiveTable:
@@ -107,7 +90,7 @@ class LiveTable:
         self._console = console
         self._pause = 0.5 if console.is_terminal else interval
         self._shown = clock()
-        self._ended: deque[str] = deque(maxlen=_SHOWN_ENDED)
+        self._ended: deque[Row] = deque(maxlen=_SHOWN_ENDED)
         self._live: Live | None = None
 
     def __enter__(self) -> LiveTable:
@@ -129,7 +112,7 @@ class LiveTable:
     def end(self, row: Row, status: Status) -> None:
         """Enter that a run has ended."""
         row.status = status
-        self._ended.append(row.name)
+        self._ended.append(row)
 
     def show(self) -> None:
         """Renew the table, or print a line, if it is time to."""
@@ -140,17 +123,17 @@ class LiveTable:
         if self._live is not None:
             self._live.update(self.render(), refresh=True)
         else:
-            self.say(self.line())
-
-    def count(self, status: Status) -> int:
-        return sum(row.status is status for row in self.rows.values())
+            running = [
+                f"{row.name} {row.step / row.total:.0%}" + (f" score {row.score:.2f}" if row.score is not None else "")
+                for row in self._of(Status.RUNNING)
+            ]
+            self.say(self.summary() + (": " + ", ".join(running) if running else ""))
 
     def summary(self) -> str:
-        """Return `3 running, 12 waiting, 5 done; 6,512 steps/s in all; 1 h 05 min left`."""
+        """Return `3 running, 12 waiting, 5 done; 6,512 steps/s in all; about 1 h 05 min left`."""
         now = self.clock()
-        counts = [f"{self.count(status)} {status.value}" for status in _ORDER if self.count(status)]
-        rates = [row.rate(now) for row in self.rows.values() if row.status is Status.RUNNING]
-        total = sum(rate for rate in rates if math.isfinite(rate))
+        counts = [f"{len(self._of(status))} {status.value}" for status in Status if self._of(status)]
+        total = sum(rate for row in self.rows.values() if math.isfinite(rate := row.rate(now)))
         left = self.seconds_left()
         parts = [
             ", ".join(counts),
@@ -162,53 +145,32 @@ class LiveTable:
     def seconds_left(self) -> float:
         """Return the time all need by the speed of what is running, but no less than any run of it needs."""
         now = self.clock()
-        running = [row for row in self._running() if row.step > row.began_step]
-        speed = sum(row.cost * (row.step - row.began_step) / (now - row.began) for row in running if now > row.began)
-        if not speed:
+        moving = [row for row in self.rows.values() if math.isfinite(row.rate(now))]
+        if not moving:
             return math.nan
-        to_do = [row for row in self.rows.values() if row.status in (Status.RUNNING, Status.WAITING)]
-        work = sum(row.cost * max(0, row.total - row.step) for row in to_do)
-        return max([work / speed, *(row.seconds_left(now) for row in running)])
-
-    def line(self) -> str:
-        """Return all that is running as one plain line."""
-        running = [
-            f"{row.name} {row.step / row.total:.0%}" + (f" score {row.score:.2f}" if row.score is not None else "")
-            for row in self._running()
-        ]
-        return self.summary() + (": " + ", ".join(running) if running else "")
+        work = sum(row.cost * max(0, row.total - row.step) for row in self._of(Status.RUNNING, Status.WAITING))
+        speed = sum(row.cost * row.rate(now) for row in moving)
+        return max([work / speed, *(row.seconds_left(now) for row in moving)])
 
     def render(self) -> Group:
         now = self.clock()
         table = Table(box=None, pad_edge=False, header_style="dim")
-        for title, justify in _COLUMNS:
-            table.add_column(title, justify=justify, no_wrap=True)
-        ended = [self.rows[name] for name in self._ended if self.rows[name].status is not Status.RUNNING]
-        for row in [*ended, *self._running()]:
+        for title in ("run", "step", "", "rate", "score", "time left", "where"):
+            table.add_column(title, justify="left" if title in ("run", "where") else "right", no_wrap=True)
+        running = self._of(Status.RUNNING)
+        for row in [*(row for row in self._ended if row not in running), *running]:
             rate, left = row.rate(now), row.seconds_left(now)
-            running = row.status is Status.RUNNING
+            where = row.place if row in running else row.status.value
             table.add_row(
-                Text(row.name, "bold" if running else "dim"),
+                Text(row.name, "bold" if row in running else "dim"),
                 f"{row.step:,}",
                 f"{min(1.0, row.step / row.total):.0%}",
-                f"{rate:,.0f}/s" if running and math.isfinite(rate) else "",
+                f"{rate:,.0f}/s" if math.isfinite(rate) else "",
                 Text("-" if row.score is None else f"{row.score:.2f}", "green"),
                 duration(left) if math.isfinite(left) else "",
-                Text(row.place if running else row.status.value, "red" if row.status is Status.FAILED else "dim"),
+                Text(where, "red" if row.status is Status.FAILED else "dim"),
             )
         return Group(table, Text(self.summary(), "cyan"))
 
-    def _running(self) -> list[Row]:
-        return [row for row in self.rows.values() if row.status is Status.RUNNING]
-
-
-_ORDER = (Status.RUNNING, Status.WAITING, Status.FINISHED, Status.STOPPED, Status.FAILED)
-_COLUMNS: tuple[tuple[str, Literal["left", "right"]], ...] = (
-    ("run", "left"),
-    ("step", "right"),
-    ("", "right"),
-    ("rate", "right"),
-    ("score", "right"),
-    ("time left", "right"),
-    ("where", "left"),
-)
+    def _of(self, *statuses: Status) -> list[Row]:
+        return [row for row in self.rows.values() if row.status in statuses]

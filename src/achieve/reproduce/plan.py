@@ -10,7 +10,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from achieve.config import TrainConfig, free_fields, from_dict, to_dict
+from achieve.config import FREE_FIELDS, TrainConfig, from_dict, to_dict
 from achieve.errors import AchieveError, ConfigError, RunFolderError
 from achieve.reproduce.tail_metrics import read_progress
 from achieve.run.checkpoint import has_checkpoint
@@ -159,8 +159,7 @@ def _refuse_other_config(wanted: TrainConfig, path: Path) -> None:
         saved = to_dict(from_dict(read_config(path)["config"]))
     except ConfigError as error:
         raise RunFolderError(f"{path / 'config.json'} is not a config of this version: {error}") from error
-    free = free_fields(wanted)
-    found = differences(without(saved, free), without(to_dict(wanted), free))
+    found = differences(without(saved, FREE_FIELDS), without(to_dict(wanted), FREE_FIELDS))
     if found:
         shown = "; ".join(found[:3]) + (f"; and {len(found) - 3} more" if len(found) > 3 else "")
         raise RunFolderError(f"{path} holds a run with another config: {shown}")
