@@ -190,7 +190,7 @@ class TrainConfig:
     preset: str = "ad"
     """Preset to start from; `achieve presets` lists them."""
     name: str | None = None
-    """Name of this variant; becomes the folder's and the group's name."""
+    """Name of this variant; becomes the folder's and the group's name: `--name gamma08` is runs/gamma08-s0."""
     seed: int = 0
     """Seed of everything random: worlds, weights, actions, shuffles."""
     learner: Literal["ppo", "qrdqn"] = "ppo"

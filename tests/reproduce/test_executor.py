@@ -165,10 +165,10 @@ def test_when_ray_is_called_for(
 
     monkeypatch.setattr(executor, "gpu_count", lambda _: gpus)
     monkeypatch.setattr(executor, "one_by_one", lambda *_: called.append("loop") or [])
-    monkeypatch.setattr(cluster, "connected", lambda address, _: Context(f"Ray {address}"))
+    monkeypatch.setattr(cluster, "connected", lambda address, _, gpus: Context(f"Ray {address} {gpus}"))
     monkeypatch.setattr(cluster, "run_on_ray", lambda *_: called.append("tasks") or [])
     monkeypatch.setattr(mps, "multi_process_service", lambda _: Context("service"))
     with StopRequest() as stop:
         assert execute(made.plan, jobs, ray, Console(file=made.out), stop) == []
-    inner = [f"Ray {ray}", "tasks", f"end of Ray {ray}"] if with_ray else ["loop"]
+    inner = [f"Ray {ray} {gpus}", "tasks", f"end of Ray {ray} {gpus}"] if with_ray else ["loop"]
     assert called == (["service", *inner, "end of service"] if with_service else inner)

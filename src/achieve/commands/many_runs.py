@@ -142,6 +142,7 @@ def _show_plan(plan: Plan) -> None:
         return
     unknown = [planned for planned in plan.to_do if math.isnan(rates[planned.run.group])]
     time = estimates.seconds(plan.to_do, rates, gpus)
-    words = [f"about {duration(time)} one at a time on {f'each of {gpus} GPUs' if gpus else 'the CPU'}"] if time else []
+    where = f"each of {gpus} GPUs" if gpus > 1 else "the GPU" if gpus else "the CPU"
+    words = [f"about {duration(time)}, one at a time on {where}"] if time else []
     words += [f"an unknown time for {len(unknown)}"] if unknown else []
     say(f"{len(plan.to_do)} runs to make in {plan.folder}: {', and '.join(words)}")

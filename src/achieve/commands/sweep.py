@@ -103,7 +103,7 @@ def variant_name(preset: str, values: Mapping[str, Any]) -> str:
         else:
             parts.append(label + ("x".join(map(str, value)) if isinstance(value, tuple) else str(value)))
     text = "-".join(parts)
-    safe = re.sub(r"[^\w.+=-]+", "_", text, flags=re.ASCII)
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "_", text)
     if safe == text and len(safe) <= LONGEST_NAME:
         return safe
     return f"{safe[:LONGEST_NAME]}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
@@ -112,7 +112,7 @@ def variant_name(preset: str, values: Mapping[str, Any]) -> str:
 def _read(setting: str, start: TrainConfig) -> tuple[str, list[str]]:
     """Return a setting's name and its values; the name must be one of the config's."""
     name, equals, text = setting.partition("=")
-    name = name.strip().lstrip("-").replace("-", "_")
+    name = name.strip().replace("-", "_")
     values = [value.strip() for value in text.split(",")]
     if not equals or not all(values):
         raise ConfigError(f"{setting!r} is not a setting and its values; give for example ppo.gamma=0.9,0.95")

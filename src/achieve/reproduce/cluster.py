@@ -107,7 +107,7 @@ def train(order: Order, files: Mapping[str, bytes], desk: Any) -> Result:
         write_files(folder, files)
     log = log_folder(base) / f"{name}.log"
     command = achieve_command(order.run.arguments(folder))
-    process = Process(command, log, order.environment, order.cwd if shared else None)
+    process = Process(command, log, order.environment, order.cwd if order.cwd.is_dir() else None)
     answer: Any = None
 
     def tell() -> bool:
@@ -269,8 +269,11 @@ def _head(ray: Any) -> Any:
 
 
 @contextmanager
-def connected(address: str | None, say: Callable[[str], None]) -> Iterator[None]:
-    """Within the block this process belongs to the Ray cluster at an address, or without one to one started here."""
+def connected(address: str | None, say: Callable[[str], None], gpus: int = 0) -> Iterator[None]:
+    """Within the block this process belongs to the Ray cluster at an address.
+
+    Without one it belongs to a cluster started here, with so many GPUs.
+    """
     known = _find_cluster() if address == AUTO else address
     if known is not None and not _answers(*_host_and_port(known)):
         raise ConfigError(f"no Ray cluster answers at {known}; give the host:port that `ray start --head` printed")
@@ -288,7 +291,7 @@ def connected(address: str | None, say: Callable[[str], None]) -> Iterator[None]
     quiet = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
     try:
         if known is None:
-            ray.init(address="local", include_dashboard=False, object_store_memory=2**27, **quiet)
+            ray.init(address="local", num_gpus=gpus, include_dashboard=False, object_store_memory=2**27, **quiet)
         else:
             ray.init(address=known, **quiet)
     except (ConnectionError, RuntimeError, ValueError) as error:

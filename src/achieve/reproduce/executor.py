@@ -74,7 +74,7 @@ def execute(plan: Plan, jobs: int, ray: str | None, console: Console, stop: Stop
         use_gpus = False if runs[0].run.config.device == "cpu" else None  # None: where the cluster has some
         service: AbstractContextManager[dict[str, str]]
         service = multi_process_service(table.say) if shared else nullcontext({})
-        with service as environment, connected(ray, table.say):
+        with service as environment, connected(ray, table.say, gpus):
             return run_on_ray(runs, table, stop, jobs, use_gpus, ray is None, environment)
 
 
