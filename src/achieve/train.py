@@ -382,7 +382,7 @@ def default_folder(config: TrainConfig) -> Path:
         return Path("runs") / f"{config.name}-s{config.seed}"
     own = PRESETS[config.preset].env if config.preset in PRESETS else EnvConfig()
     world = "" if config.env.name == own.name else "-" + re.sub(r"[^\w.-]+", "-", config.env.name)
-    return Path("runs") / f"{config.preset}{world}-s{config.seed}"
+    return Path("runs") / f"{config.name or config.preset + world}-s{config.seed}"
 
 
 def _trackers(config: TrainConfig, run: RunFolder, step: int) -> Iterator[Tracker]:

@@ -39,16 +39,12 @@ def train(folder: Path, orders: dict[str, Any]) -> int:
     total = orders["config"]["total_steps"]
     marker = folder / "steps"
     begin = int(marker.read_text()) if marker.exists() else 0
-    if orders.get("ends") == "no memory once" and not (folder / "tried").exists():
-        (folder / "tried").touch()
-        print("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")
-        return 1
     with open(folder / "metrics.jsonl", "a") as metrics:
         parts = orders.get("parts", 4)
         for part in range(1, parts + 1):
             time.sleep(orders.get("seconds", 0.1) / parts)
             step = begin + (total - begin) * part // parts
-            metrics.write(json.dumps({"kind": "ppo", "step": step, "score": part / 2, "gpu_gib": 4.0}) + "\n")
+            metrics.write(json.dumps({"kind": "ppo", "step": step, "score": part / 2}) + "\n")
             metrics.flush()
             if orders.get("ends") != "stubborn":
                 marker.write_text(str(step))

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from achieve import train
+from achieve.commands.reproduce import needed_runs
 from achieve.config import to_dict
-from achieve.presets import PRESETS
-from achieve.reproduce.experiments import Experiment, Run, needed_runs
+from achieve.reproduce.experiments import Experiment
+from achieve.reproduce.plan import Planned, Run
 from achieve.run.logs import JsonlWriter
 
 # The sizes of tests/system/tiny.py as flags: what follows `--` in `achieve reproduce`.
@@ -23,7 +28,7 @@ TINY = [
 
 
 def some_runs(*presets: str, seeds: int = 1, flags: tuple[str, ...] = ()) -> list[Run]:
-    return needed_runs({"some": Experiment("", presets)}, seeds, flags, PRESETS)
+    return needed_runs({"some": Experiment("", presets)}, range(seeds), flags)
 
 
 def write_run(
@@ -39,6 +44,20 @@ def write_run(
     if summary is not None:
         (path / "summary.json").write_text(json.dumps(summary))
     return path
+
+
+def without_processes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Have runs made in this process, as starting one costs seconds; returns the names of those made, as they are."""
+    made: list[str] = []
+
+    def one_by_one(runs: Sequence[Planned], *_: object) -> list[str]:
+        for planned in runs:
+            train(planned.run.config, planned.folder, quiet=True)
+            made.append(planned.run.name)
+        return []
+
+    monkeypatch.setattr("achieve.reproduce.executor.one_by_one", one_by_one)
+    return made
 
 
 def contents(folder: Path) -> dict[str, bytes]:

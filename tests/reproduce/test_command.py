@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from achieve.cli import main
-from achieve.reproduce.child import with_package
+from achieve.reproduce.process import with_package
 from achieve.run.folder import read_config, read_summary
 from tests.reproduce.parts import TINY, contents, some_runs, write_run
 
@@ -39,7 +39,7 @@ def achieve(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 
 
 def test_stopped_and_continued(achieve: Command, tmp_path: Path) -> None:
-    command = reproduce("small", "--seeds", "1", "--no-report")
+    command = reproduce("small", "--seeds", "0-0", "--no-report")
     log = tmp_path / "out.txt"
     run = tmp_path / "runs" / "ad-small-s0"
     with open(log, "w") as out:
@@ -52,10 +52,10 @@ def test_stopped_and_continued(achieve: Command, tmp_path: Path) -> None:
     code = process.wait(timeout=60)
     said = log.read_text()
     assert (code, read_summary(run)) == (130, None), said
-    assert "stopping ad-small-s0: each keeps its last checkpoint" in said
+    assert "stopping ad-small-s0: it saves its state first" in said
     assert "achieve reproduce: stopped; the same command goes on with the runs in runs" in said
 
-    _, plan, _ = achieve(["small", "--seeds", "1", "--dry-run", "--", *TINY])
+    _, plan, _ = achieve(["small", "--seeds", "0-0", "--dry-run", "--", *TINY])
     assert "to continue" in plan and "1 runs to make in runs: about " in plan
 
     done = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
@@ -68,7 +68,7 @@ def test_stopped_and_continued(achieve: Command, tmp_path: Path) -> None:
 
 @pytest.mark.gpu
 def test_runs_share_a_gpu(tmp_path: Path) -> None:
-    command = [*reproduce("small", "--seeds", "2", "--jobs", "2", "--no-report"), "--device", "cuda"]
+    command = [*reproduce("small", "--seeds", "0-1", "--jobs", "2", "--no-report"), "--device", "cuda"]
     done = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "runs share the GPU" in done.stdout or "runs take turns on the GPU" in done.stdout
@@ -89,11 +89,12 @@ def test_lists_the_experiments(achieve: Command) -> None:
     ("arguments", "sentence"),
     [
         (["table9"], "unknown experiment 'table9'; there are: table1"),
-        (["table1", "--seeds", "0"], "seeds is 0; it must be 1 or more"),
+        (["table1", "--seeds", "0-"], "seeds is '0-'; give numbers and ranges, such as 0-4 or 0,2,5-7"),
+        (["table1", "--seeds", "3"], "seeds is 3; give a range, such as 0-9 for ten seeds, or 3-3 for one"),
         (["table1", "--jobs", "0"], "jobs is 0; it must be 1 or more"),
         (["table1", "--", "--seed", "3"], "--seed cannot be given for all runs: use --seeds"),
         (["table1", "--", "--total-steps", "0"], "total_steps is 0; it must be above 0"),
-        (["table1", "--on", "ray", "--ray-retries", "-1"], "ray-retries is -1; it must be 0 or more"),
+        (["table1", "--", "--device", "cuda:1"], "--device cuda:1 cannot be given for all runs"),
     ],
 )
 def test_bad_requests(achieve: Command, arguments: list[str], sentence: str, tmp_path: Path) -> None:
@@ -104,11 +105,11 @@ def test_bad_requests(achieve: Command, arguments: list[str], sentence: str, tmp
 
 def test_another_runs_folder_is_refused_and_left_alone(achieve: Command, tmp_path: Path) -> None:
     (run,) = some_runs("ad-small")
-    write_run(tmp_path / "runs", run, summary={"score": 1.0}, total_steps=10)
+    write_run(tmp_path / "runs", run, summary={"score": 1.0}, score_steps=10)
     before = contents(tmp_path)
-    code, _, err = achieve(["small", "--seeds", "2"])
+    code, _, err = achieve(["small", "--seeds", "0-1"])
     assert code == 2
-    assert "ad-small-s0 holds a run with another config: total_steps is 10 there, 1024000 here" in err
+    assert "ad-small-s0 holds a run with another config: score_steps is 10 there, 1000000 here" in err
     assert contents(tmp_path) == before
 
 
@@ -117,10 +118,10 @@ def test_a_plan_says_what_is_there_and_writes_nothing(achieve: Command, tmp_path
     write_run(tmp_path / "runs", ad, summary={"score": 1.0})
     write_run(tmp_path / "runs", ppo, step=512_000)
     before = contents(tmp_path)
-    code, out, _ = achieve(["table1", "--seeds", "2", "--dry-run"])
+    code, out, _ = achieve(["table1", "--seeds", "0-1", "--dry-run"])
     lines = [" ".join(line.split()) for line in out.splitlines()]
     assert code == 0
-    assert lines[0] == "preset to start to continue done steps left one run"
+    assert lines[0] == "runs to start to continue done steps left one run"
     assert lines[1].startswith("ad 1 - 1 1,024,000 ") and lines[2].startswith("ppo 1 1 - 1,536,000 ")
     assert "3 runs to make in runs: about " in lines[-1]
     assert contents(tmp_path) == before

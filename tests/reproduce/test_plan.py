@@ -56,7 +56,7 @@ def test_where_a_run_is_computed_makes_it_no_other_run(tmp_path: Path) -> None:
 
 def test_everything_that_is_not_the_runs_is_named_and_left_alone(tmp_path: Path) -> None:
     other, foreign, file, torn, unknown, fine = some_runs("ad", "ppo", "ad-i", "ad-ic", "ad-small", "ppo-size")
-    write_run(tmp_path, other, summary={}, total_steps=5000)
+    write_run(tmp_path, other, summary={}, score_steps=5000)
     (tmp_path / foreign.name).mkdir()
     (tmp_path / foreign.name / "thesis.tex").touch()
     (tmp_path / file.name).touch()
@@ -68,7 +68,7 @@ def test_everything_that_is_not_the_runs_is_named_and_left_alone(tmp_path: Path)
         make_plan([other, foreign, file, torn, unknown, fine], tmp_path)
     text = str(caught.value)
     assert "5 of 6 runs cannot be made" in text and "nothing was changed" in text
-    assert "ad-s0 holds a run with another config: total_steps is 5000 there, 1024000 here" in text
+    assert "ad-s0 holds a run with another config: score_steps is 5000 there, 1000000 here" in text
     assert "ppo-s0 is not a run folder (it holds thesis.tex)" in text
     assert "ad-i-s0 cannot be read as a folder" in text
     assert "config.json is not JSON" in text
@@ -82,3 +82,19 @@ def test_a_summary_that_is_no_json_is_no_finished_run(tmp_path: Path) -> None:
     (path / "summary.json").write_text('{"score": 1')
     with pytest.raises(RunFolderError, match=r"summary\.json is not JSON"):
         inspect(run, path)
+
+
+def test_a_complete_run_of_another_length(tmp_path: Path) -> None:
+    """As with `achieve train`: a longer one goes on where it can, a shorter one is refused."""
+    short, bare, long, value = some_runs("ad", "ppo", "ad-i", "qrdqn")
+    for run, steps in ((short, 4096), (bare, 4096), (long, 2_048_000), (value, 8000)):
+        write_run(tmp_path, run, summary={"steps": steps}, total_steps=steps)
+    (tmp_path / short.name / "checkpoint").mkdir()
+    (tmp_path / short.name / "checkpoint" / "checkpoint.safetensors").touch()
+    planned = inspect(short, tmp_path / short.name)
+    assert (planned.state, planned.steps_left) == (State.INTERRUPTED, 1_024_000 - 4096)
+    with pytest.raises(RunFolderError) as caught:
+        make_plan([short, bare, long, value], tmp_path)
+    assert "ppo-s0 is complete after 4,096 steps and cannot go on to 1,024,000" in str(caught.value)
+    assert "ad-i-s0 is complete after 2,048,000 steps, more than the 1,024,000 wanted" in str(caught.value)
+    assert "qrdqn-s0 is complete after 8,000 steps and cannot go on" in str(caught.value)

@@ -30,6 +30,10 @@ class TrainArguments:
     registered id. Sets env.name, and env.unlock-threshold unless that is given."""
     config: Path | None = None
     """Start from a saved config (a run folder or its config.json) in place of a preset."""
+    seeds: str | None = None
+    """Train several seeds, such as 0-4 or 0,2,5-7, each in its usual folder (in `folder`, if given)."""
+    jobs: int = 1
+    """With several seeds: runs at a time on each GPU, or on this machine without one; above 1 needs Ray."""
     folder: Path | None = None
     """Run folder; runs/<preset>-s<seed> by default (runs/<preset>-<world>-s<seed> in a world that is not the preset's,
     runs/<name>-s<seed> for a variant with a name).
@@ -50,6 +54,7 @@ Train an agent, or continue a run that was stopped: the same command continues i
   --preset NAME      preset to start from, see below (ad)
   --env WORLD        crafter, minigrid, heist, module:function, or a Gymnasium id
   --seed N           seed of everything random (0)
+  --seeds 0-4        several seeds; --jobs K: so many at a time (extra `ray`)
   --total-steps N    environment steps, such as 1e6 (the preset's)
   --device NAME      auto, cpu, cuda or cuda:1 (auto)
   --folder PATH      run folder (runs/PRESET-sSEED)
@@ -64,21 +69,61 @@ Every setting of method, network and world is a flag, such as --ppo.learning-rat
 Presets:"""
 
 
+def parse_train(arguments: list[str]) -> TrainArguments:
+    """Return the arguments as `achieve train` reads them."""
+    source, preset = _value_of("--config", arguments), _value_of("--preset", arguments)
+    if source is not None and preset is not None:
+        raise ConfigError("give --config or --preset, not both: a saved config names its preset")
+    base = presets.get_preset(preset or "ad") if source is None else _saved_config(Path(source))
+    base = _in_world(base, _value_of("--env", arguments), _value_of("--env.name", arguments))
+    parsed: TrainArguments = parse(TrainArguments, "train", arguments, TrainArguments(train=base))
+    if source is not None and not parsed.trust:
+        _refuse_code(parsed.train, source, arguments)
+    return parsed
+
+
 def run(arguments: list[str]) -> None:
     if {"--help", "-h"} & set(arguments):
         print(HELP)
         console.print(preset_table())
         return
     arguments = ["--help" if argument == "--help-all" else argument for argument in arguments]
-    source, preset = _value_of("--config", arguments), _value_of("--preset", arguments)
-    if source is not None and preset is not None:
-        raise ConfigError("give --config or --preset, not both: a saved config names its preset")
-    base = presets.get_preset(preset or "ad") if source is None else _saved_config(Path(source))
-    base = _in_world(base, _value_of("--env", arguments), _value_of("--env.name", arguments))
-    default = TrainArguments(train=base)
-    parsed: TrainArguments = parse(TrainArguments, "train", arguments, default)
-    if source is not None and not parsed.trust:
-        _refuse_code(parsed.train, source, arguments)
+    parsed = parse_train(arguments)
+    if parsed.seeds is not None:
+        train_seeds(parsed, arguments)
+    else:
+        _train_one(parsed)
+
+
+def train_seeds(parsed: TrainArguments, arguments: list[str]) -> None:
+    """Train several seeds of one config; a single one is trained as by `--seed`."""
+    from achieve.commands.many_runs import make_runs, parse_seeds, without_flags
+    from achieve.reproduce.plan import Plan, Run, State
+    from achieve.train import default_folder
+
+    if _value_of("--seed", arguments) is not None:
+        raise ConfigError("give --seed or --seeds, not both")
+    configs.validate(parsed.train)
+    wanted = [replace(parsed.train, seed=seed) for seed in parse_seeds(parsed.seeds or "")]
+    folders = [default_folder(config) for config in wanted]
+    parent = parsed.folder or folders[0].parent
+    if len(wanted) == 1:
+        _train_one(replace(parsed, train=wanted[0], folder=parent / folders[0].name))
+        return
+    flags = without_flags(arguments, ("--seeds", "--folder", "--jobs"))
+    flags = [flag for flag in flags if flag not in ("--report", "--no-report", "--quiet", "--no-quiet")]
+    group = folders[0].name.removesuffix(f"-s{wanted[0].seed}")
+
+    def show_scores(plan: Plan, _: object) -> list[str]:
+        finished = [planned.folder for planned in plan.of(State.FINISHED)]
+        if finished:
+            _show_scores(finished, None)
+        return []
+
+    make_runs([Run(group, config, tuple(flags)) for config in wanted], parent, show_scores, parsed.jobs)
+
+
+def _train_one(parsed: TrainArguments) -> None:
     from achieve.train import Interrupted, default_folder, resolve_device, train
 
     device = resolve_device(parsed.train.device)

@@ -1,12 +1,11 @@
-"""The paper's experiments, run from one command.
+"""Many runs from one command: the paper's experiments, several seeds, sweeps.
 
 What is inside, in the order it is used:
 
-- `experiments`: which runs each table and figure needs;
-- `plan`: which of them are done, begun or missing in a folder, and how long the rest will take (`estimates`);
-- `scheduler`: runs them here, several on each GPU (`devices`, `mps`), as many as is fastest (`jobs`), each a process of
-  its own (`child`);
-- `cluster`: runs them on a Ray cluster instead;
-- `board`: the live table, fed from the runs' own logs (`watch`);
-- `after`: the analyses that need finished runs, and the results.
+- `experiments`: which runs each table and figure of the paper needs;
+- `plan`: which runs are done, begun or missing in a folder, and how long the rest will take (`estimates`);
+- `executor`: makes them one after the other, each a process of its own (`process`), or several at a time through Ray
+  (`cluster`), sharing a GPU where there is one (`mps`);
+- `live_table`: how far each run is, read off the end of its own log (`tail_metrics`);
+- `analyses`: what needs finished runs, and the results.
 """

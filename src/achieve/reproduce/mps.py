@@ -10,8 +10,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 CONTROL = "nvidia-cuda-mps-control"
@@ -43,47 +43,30 @@ def multi_process_service(
         added = {PIPES: folder, LOGS: folder}
         # The service must see every GPU: a run's own CUDA_VISIBLE_DEVICES picks among those the service has.
         environment = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"} | added
-        problem = _start(control, environment) or _try(trial, environment)
+        # In some containers it starts and does not serve, so it is tried.
+        problem = _problem([control, "-d"], environment) or _problem([sys.executable, "-c", trial], environment)
         if problem is None:
             say("runs share the GPU through a multi-process service (MPS) of their own")
         else:
             say(f"runs take turns on the GPU: the multi-process service (MPS) does not work here ({problem})")
-            _stop(control, environment)
         try:
-            yield added if problem is None else {}
+            yield {} if problem else added
         finally:
-            if problem is None:
-                _stop(control, environment)
+            # One that does not answer does no harm: it serves only those who know its folder.
+            _problem([control], environment, "quit\n")
 
 
-def _start(control: str, environment: dict[str, str]) -> str | None:
-    # Its output goes nowhere, as the daemon would keep a pipe open and we would wait for its end.
-    try:
-        done = subprocess.run(
-            [control, "-d"],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=30,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    return None if done.returncode == 0 else f"{CONTROL} -d ended with code {done.returncode}"
-
-
-def _try(trial: str, environment: dict[str, str]) -> str | None:
-    """What goes wrong when a process computes through the service; in some containers it starts and does not serve."""
-    try:
-        command = [sys.executable, "-c", trial]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    lines = done.stderr.strip().splitlines() or [f"code {done.returncode}"]
-    return None if done.returncode == 0 else lines[-1]
-
-
-def _stop(control: str, environment: dict[str, str]) -> None:
-    # One that does not answer does no harm: it serves only those who know its folder.
-    with suppress(OSError, subprocess.TimeoutExpired):
-        subprocess.run([control], input="quit\n", env=environment, capture_output=True, text=True, timeout=30)
+def _problem(command: Sequence[str], environment: Mapping[str, str], text: str = "") -> str | None:
+    """Run a command; returns what went wrong."""
+    # Output goes to a file, as the daemon would keep a pipe open and we would wait for its end.
+    with tempfile.TemporaryFile("w+") as output:
+        try:
+            done = subprocess.run(
+                command, env=environment, input=text, text=True, stdout=output, stderr=output, timeout=120
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return str(error)
+        if done.returncode == 0:
+            return None
+        output.seek(0)
+        return (output.read().strip().splitlines() or [f"{command[0]} ended with code {done.returncode}"])[-1]

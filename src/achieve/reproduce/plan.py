@@ -10,12 +10,38 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from achieve.config import RUNTIME_FIELDS, TrainConfig, from_dict, refusal
+from achieve.config import FREE_FIELDS, TrainConfig, from_dict, refusal
 from achieve.errors import AchieveError, ConfigError, RunFolderError
-from achieve.reproduce.experiments import Run
-from achieve.reproduce.watch import read_progress
+from achieve.reproduce.tail_metrics import read_progress
+from achieve.run.checkpoint import has_checkpoint
 from achieve.run.files import reason
 from achieve.run.folder import read_config, read_summary
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run."""
+
+    group: str
+    """What its seeds have in common: a preset, or a variant of one."""
+    config: TrainConfig
+    flags: tuple[str, ...] = ()
+    """Flags of `achieve train` that make this config, but for the seed."""
+
+    @property
+    def name(self) -> str:
+        """Name of its folder."""
+        return f"{self.group}-s{self.config.seed}"
+
+    @property
+    def steps(self) -> int:
+        """Environment steps of the whole run."""
+        return self.config.num_rollouts * self.config.rollout_steps
+
+    def arguments(self, folder: Path) -> list[str]:
+        """Return the command line of `achieve` that makes or continues this run in `folder`."""
+        where = ["--seed", str(self.config.seed), "--folder", str(folder)]
+        return ["train", *self.flags, *where, "--no-report", "--quiet"]
 
 
 class State(Enum):
@@ -44,13 +70,17 @@ class Planned:
 
 @dataclass(frozen=True)
 class Plan:
-    """All runs of the chosen experiments, in the order they will be made."""
+    """All runs that are wanted, in the order they will be made."""
 
     folder: Path
     runs: tuple[Planned, ...]
 
-    def of(self, *states: State) -> list[Planned]:
-        return [planned for planned in self.runs if planned.state in states]
+    def of(self, state: State, group: str | None = None) -> list[Planned]:
+        return [p for p in self.runs if p.state is state and group in (None, p.run.group)]
+
+    @property
+    def groups(self) -> list[str]:
+        return list(dict.fromkeys(planned.run.group for planned in self.runs))
 
     @property
     def to_do(self) -> list[Planned]:
@@ -59,7 +89,7 @@ class Plan:
 
 
 def make_plan(runs: Sequence[Run], folder: Path) -> Plan:
-    """The state of every run; a folder that holds something else under a run's name is refused, with all such named."""
+    """Find the state of every run; a folder that holds something else under a run's name is refused, all such named."""
     planned, wrong = [], []
     for run in runs:
         try:
@@ -76,7 +106,7 @@ def make_plan(runs: Sequence[Run], folder: Path) -> Plan:
 
 
 def inspect(run: Run, path: Path) -> Planned:
-    """What a run's folder says; raises RunFolderError where it is not this run's."""
+    """Return what a run's folder says; raises RunFolderError where it is not this run's."""
     try:
         entries = [entry.name for entry in path.iterdir()] if path.exists() else []
     except OSError as error:
@@ -90,14 +120,26 @@ def inspect(run: Run, path: Path) -> Planned:
     _refuse_other_config(run.config, path)
     summary = read_summary(path)
     if summary is not None:
-        return Planned(run, path, State.FINISHED, run.steps, summary)
+        return _complete(run, path, summary)
     reading = read_progress(path)
     state = State.BUSY if is_locked(path) else State.INTERRUPTED
     return Planned(run, path, state, reading.step if reading else 0)
 
 
+def _complete(run: Run, path: Path, summary: Mapping[str, Any]) -> Planned:
+    """Judge a complete run by its length: like `achieve train`, a longer one continues it where that is possible."""
+    steps = summary.get("steps", run.steps)
+    if steps == run.steps:
+        return Planned(run, path, State.FINISHED, run.steps, summary)
+    if steps > run.steps:
+        raise RunFolderError(f"{path} is complete after {steps:,} steps, more than the {run.steps:,} wanted")
+    if run.config.learner == "qrdqn" or not has_checkpoint(path / "checkpoint"):
+        raise RunFolderError(f"{path} is complete after {steps:,} steps and cannot go on to {run.steps:,}")
+    return Planned(run, path, State.INTERRUPTED, steps)
+
+
 def is_locked(path: Path) -> bool:
-    """Whether a living process is writing the run."""
+    """Return whether a living process is writing the run."""
     try:
         lock = os.open(path / ".lock", os.O_RDONLY)
     except OSError:
@@ -113,8 +155,8 @@ def is_locked(path: Path) -> bool:
 
 def _refuse_other_config(wanted: TrainConfig, path: Path) -> None:
     try:
-        found = refusal(from_dict(read_config(path)["config"]), wanted, RUNTIME_FIELDS, shown=3)
+        found = refusal(from_dict(read_config(path)["config"]), wanted, FREE_FIELDS, shown=3)
     except ConfigError as error:
-        raise RunFolderError(f"{path / 'config.json'} is no config of this version: {error}") from error
+        raise RunFolderError(f"{path / 'config.json'} is not a config of this version: {error}") from error
     if found:
         raise RunFolderError(f"{path} holds a run with another config: {found}")

@@ -131,7 +131,7 @@ def test_page_tells_seeds_commands_time_and_why_a_run_does_not_count(written: Pa
     text = parse((written / "index.html").read_text()).text
     for told in (
         "Seeds counted: ad: 0, 1, 2; ppo: 0, 1.",
-        "achieve reproduce table1 --seeds 10",
+        "achieve reproduce table1 --seeds 0-9",
         "achieve train --preset ad --seed 2",
         "read at 245,760 steps, published figures at 1,000,000",
         "Some GPU (80 GiB)",

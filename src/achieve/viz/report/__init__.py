@@ -115,7 +115,7 @@ def _overview(gathered: Gathered) -> Section:
         key="overview",
         title="What stands behind the figures",
         tables=[Table("overview", "What stands behind the figures", columns, rows)],
-        commands=[f"achieve reproduce all --seeds {SEEDS}", "achieve report"],
+        commands=[f"achieve reproduce all --seeds 0-{SEEDS - 1}", "achieve report"],
         collapsed=all(run.uncounted for run in gathered.runs),
     )
 

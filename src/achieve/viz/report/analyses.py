@@ -71,7 +71,7 @@ def _section(name: str, folders: Sequence[Path]) -> tuple[Section, list[Remark]]
         about=kind.about,
         tables=tables or kind.tables(name, {"agents": []}),
         pictures=pictures,
-        commands=[f"achieve reproduce {name} --seeds {SEEDS}"],
+        commands=[f"achieve reproduce {name} --seeds 0-{SEEDS - 1}"],
         notes=notes,
         folded=folded,
         missing=None if tables else "Not run.",

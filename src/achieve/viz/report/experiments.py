@@ -101,7 +101,7 @@ def experiment_section(name: str, gathered: Gathered) -> Section:
         about=heading.about,
         tables=tables,
         pictures=pictures,
-        commands=[f"achieve reproduce {name} --seeds {SEEDS}"],
+        commands=[f"achieve reproduce {name} --seeds 0-{SEEDS - 1}"],
         notes=[*_seed_notes(runs), *_caution(runs), *_uncounted(runs, gathered), f"Published: {_sources(entries)}."],
         missing=missing,
         collapsed=not there and not shorter,

@@ -38,7 +38,7 @@ def rates_section(gathered: Gathered) -> Section:
         "agents' rates as a picture without numbers; those it tells in words are in the table.",
         tables=tables,
         pictures=pictures,
-        commands=[f"achieve reproduce success-rates --seeds {SEEDS}"],
+        commands=[f"achieve reproduce success-rates --seeds 0-{SEEDS - 1}"],
         notes=[f"Human players: {HUMAN_SOURCE}."] if tables else [],
         missing=None if tables else "Not run: there is no complete run of the full method or of PPO.",
         collapsed=not tables,

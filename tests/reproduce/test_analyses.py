@@ -8,22 +8,23 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
-from achieve.reproduce.after import Analysis, analyses, make_analyses, results_table
+from achieve.reproduce.analyses import Analysis, analyses, make_analyses, results_table
 from achieve.reproduce.experiments import EXPERIMENTS
 from achieve.reproduce.plan import Plan, make_plan
 from achieve.run.signals import StopRequest
 from tests.reproduce.parts import some_runs, write_run
 
 CHOSEN = {name: EXPERIMENTS[name] for name in ("table1", "probe", "matching", "hierarchy")}
-COMMANDS = ("probe", "matching", "hierarchy")
 
 
 def finished_plan(folder: Path) -> Plan:
     runs = some_runs("ad", "ppo", seeds=2)
     for run in runs:
-        summary = {"score": 10.0 + run.seed, "reward": 5.0 if run.seed else None, "weights_sha256": run.name}
+        seed = run.config.seed
+        summary = {"score": 10.0 + seed, "reward": 5.0 if seed else None, "weights_sha256": run.name}
         path = write_run(folder, run, summary=summary)
         (path / "weights.safetensors").touch()
     return make_plan(runs, folder)
@@ -37,7 +38,7 @@ def record_arguments(arguments: Sequence[str]) -> list[str]:
 
 
 def test_each_analysis_has_the_runs_it_needs(tmp_path: Path) -> None:
-    todo, notes = analyses(CHOSEN, finished_plan(tmp_path), COMMANDS)
+    todo, notes = analyses(CHOSEN, finished_plan(tmp_path))
     assert notes == []
     seen = {analysis.name: [run.name for run in analysis.runs] for analysis in todo}
     assert seen == {
@@ -52,25 +53,23 @@ def test_each_analysis_has_the_runs_it_needs(tmp_path: Path) -> None:
 def test_what_cannot_be_made_is_said(tmp_path: Path) -> None:
     plan = finished_plan(tmp_path)
     (tmp_path / "ad-s0" / "weights.safetensors").unlink()
-    todo, notes = analyses(CHOSEN, plan, ("probe", "matching"))
+    todo, notes = analyses(CHOSEN, plan)
     assert todo == []
-    assert notes == [
-        f"probe: not made, as {tmp_path / 'ad-s0'} has no weights.safetensors",
-        f"matching: not made, as {tmp_path / 'ad-s0'} has no weights.safetensors",
-        "hierarchy: this version has no command `achieve hierarchy`",
-    ]
-    _, notes = analyses(CHOSEN, make_plan(some_runs("ad", "ppo"), tmp_path / "empty"), COMMANDS)
+    names = ("probe", "matching", "hierarchy")
+    assert notes == [f"{name}: not made, as {tmp_path / 'ad-s0'} has no weights.safetensors" for name in names]
+    _, notes = analyses(CHOSEN, make_plan(some_runs("ad", "ppo"), tmp_path / "empty"))
     assert notes[0] == "probe: not made, as no run of ad and ppo is finished"
 
 
-def test_made_once_and_again_when_the_runs_change(tmp_path: Path) -> None:
+def test_made_once_and_again_when_the_runs_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("achieve.reproduce.analyses.achieve_command", record_arguments)
     plan = finished_plan(tmp_path)
     said: list[str] = []
 
     def make() -> None:
-        todo, _ = analyses({"probe": CHOSEN["probe"]}, plan, COMMANDS)
+        todo, _ = analyses({"probe": CHOSEN["probe"]}, plan)
         with StopRequest() as stop:
-            assert make_analyses(todo, tmp_path / "logs", said.append, stop, record_arguments) == []
+            assert make_analyses(todo, tmp_path, said.append, stop) == []
 
     seen = tmp_path / "reproduce" / "probe" / "seen.txt"
     make()
@@ -82,17 +81,18 @@ def test_made_once_and_again_when_the_runs_change(tmp_path: Path) -> None:
     assert len(seen.read_text().splitlines()) == 2
 
 
-def test_one_that_fails_does_not_keep_the_others(tmp_path: Path) -> None:
+def test_one_that_fails_does_not_keep_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = finished_plan(tmp_path)
-    todo, _ = analyses(CHOSEN, plan, COMMANDS)
+    todo, _ = analyses(CHOSEN, plan)
     said: list[str] = []
 
     def command(arguments: Sequence[str]) -> list[str]:
         failing = [sys.executable, "-c", "print('no such expert'); raise SystemExit(2)"]
         return failing if arguments[0] == "matching" else record_arguments(arguments)
 
+    monkeypatch.setattr("achieve.reproduce.analyses.achieve_command", command)
     with StopRequest() as stop:
-        assert make_analyses(todo, tmp_path / "logs", said.append, stop, command) == ["matching"]
+        assert make_analyses(todo, tmp_path, said.append, stop) == ["matching"]
     assert [analysis.name for analysis in todo if analysis.is_made] == ["probe", "hierarchy"]
     assert any("matching: failed with exit code 2" in line and "no such expert" in line for line in said)
 

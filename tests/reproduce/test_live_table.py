@@ -8,8 +8,8 @@ import math
 import pytest
 from rich.console import Console
 
-from achieve.reproduce.board import Board, Row, Status
-from achieve.reproduce.watch import Reading
+from achieve.reproduce.live_table import LiveTable, Row, Status
+from achieve.reproduce.tail_metrics import Reading
 
 
 class Clock:
@@ -20,36 +20,35 @@ class Clock:
         return self.now
 
 
-def test_rate_over_the_last_minute_and_time_left_by_the_whole_start() -> None:
+def test_rate_and_time_left_by_the_whole_start() -> None:
     row = Row("ad-s0", 10_000, 2_000)
+    assert math.isnan(row.rate(5.0))
     row.start(0.0, "GPU 0")
     assert math.isnan(row.rate(5.0)) and math.isnan(row.seconds_left(5.0))
-    for second in range(20, 201, 20):  # 10 steps a second, then 20
-        row.read(second, Reading(2_000 + 10 * second + 10 * max(0, second - 100)))
-    assert row.rate(200.0) == pytest.approx(20, rel=0.01)
-    assert row.seconds_left(200.0) == pytest.approx((10_000 - 5_000) * 200 / 3_000)
+    row.read(Reading(5_000, 1.5))
+    assert row.rate(200.0) == pytest.approx(15) and row.score == 1.5
+    assert row.seconds_left(200.0) == pytest.approx((10_000 - 5_000) / 15)
 
 
 def test_a_continued_run_begins_where_its_checkpoint_was() -> None:
     row = Row("ad-s0", 10_000, 2_000)
     row.start(0.0, "GPU 0")
-    row.read(10.0, Reading(1_000))
-    assert not row.moving
-    row.read(20.0, Reading(1_500))
-    assert row.moving and row.rate(20.0) == pytest.approx(50)
-    assert row.seconds_left(20.0) == pytest.approx(8_500 * 20 / 500)
+    row.read(Reading(1_000))
+    assert math.isnan(row.rate(10.0))
+    row.read(Reading(1_500))
+    assert row.rate(20.0) == pytest.approx(25)
 
 
 def test_what_is_left_of_all_runs_weighs_slow_steps_more() -> None:
     clock = Clock()
     fast, slow, waiting = Row("ppo", 1_000, cost=1.0), Row("ad", 1_000, cost=4.0), Row("ad-i", 1_000, cost=4.0)
-    shown = Board([fast, slow, waiting], Console(file=io.StringIO()), clock=clock)
+    shown = LiveTable([fast, slow, waiting], Console(file=io.StringIO()), clock=clock)
     assert math.isnan(shown.seconds_left())
     fast.start(0.0, "GPU 0")
     slow.start(0.0, "GPU 0")
     clock.now = 10.0
-    fast.read(10.0, Reading(500))
-    slow.read(10.0, Reading(200))
+    fast.read(Reading(500))
+    slow.read(Reading(200))
     speed = (500 + 4 * 200) / 10
     assert shown.seconds_left() == pytest.approx((500 + 4 * 800 + 4 * 1_000) / speed)
     shown.end(waiting, Status.FAILED)
@@ -57,23 +56,23 @@ def test_what_is_left_of_all_runs_weighs_slow_steps_more() -> None:
     assert shown.seconds_left() == pytest.approx(40)  # the slow run's own 800 steps at 20 a second
 
 
-def board(*, terminal: bool, width: int = 80) -> tuple[Board, Clock, io.StringIO]:
+def table(*, terminal: bool, width: int = 80) -> tuple[LiveTable, Clock, io.StringIO]:
     clock, out = Clock(), io.StringIO()
     rows = [Row(f"ppo-size-layer-s{seed}", 1_024_000) for seed in range(10)]
     console = Console(file=out, force_terminal=terminal, width=width, height=40)
-    return Board(rows, console, clock=clock), clock, out
+    return LiveTable(rows, console, clock=clock), clock, out
 
 
-def fill(shown: Board, clock: Clock) -> None:
+def fill(shown: LiveTable, clock: Clock) -> None:
     for seed in range(3):
         shown.rows[f"ppo-size-layer-s{seed}"].start(0.0, "GPU 0")
     clock.now = 50.0
-    shown.rows["ppo-size-layer-s0"].read(50.0, Reading(409_600, 12.345))
+    shown.rows["ppo-size-layer-s0"].read(Reading(409_600, 12.345))
     shown.end(shown.rows["ppo-size-layer-s2"], Status.FAILED)
 
 
 def test_the_table_has_everything_and_fits_a_terminal() -> None:
-    shown, clock, _ = board(terminal=True)
+    shown, clock, _ = table(terminal=True)
     fill(shown, clock)
     out = io.StringIO()
     Console(file=out, width=80).print(shown.render())
@@ -89,7 +88,7 @@ def test_the_table_has_everything_and_fits_a_terminal() -> None:
 
 
 def test_plain_lines_where_there_is_no_terminal() -> None:
-    shown, clock, out = board(terminal=False, width=500)
+    shown, clock, out = table(terminal=False, width=500)
     with shown:
         fill(shown, clock)
         shown.show()
@@ -104,7 +103,7 @@ def test_plain_lines_where_there_is_no_terminal() -> None:
 
 
 def test_the_live_table_is_drawn_on_a_terminal() -> None:
-    shown, clock, out = board(terminal=True)
+    shown, clock, out = table(terminal=True)
     with shown:
         fill(shown, clock)
         shown.show()

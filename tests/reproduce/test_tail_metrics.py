@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from achieve.reproduce.watch import Reading, read_progress, score_of, score_words
+from achieve.reproduce.tail_metrics import Reading, read_progress, score_of
 
 
 def test_nothing_yet(tmp_path: Path) -> None:
@@ -16,13 +16,13 @@ def test_nothing_yet(tmp_path: Path) -> None:
 
 def test_the_latest_of_each_figure(tmp_path: Path) -> None:
     rows = [
-        {"kind": "ppo", "step": 64, "score": 1.0, "mean_return": 0.5, "host_gib": 1.5},
-        {"kind": "ppo", "step": 128, "score": 2.0, "mean_return": None, "gpu_gib": 3.0},
+        {"kind": "ppo", "step": 64, "score": 1.0, "mean_return": 0.5},
+        {"kind": "ppo", "step": 128, "score": 2.0, "mean_return": None},
         {"kind": "distill", "step": 128, "loss": 0.1},
     ]
     text = "".join(json.dumps(row) + "\n" for row in rows)
     (tmp_path / "metrics.jsonl").write_text(text + 'no json\n{"kind": "ppo", "step": 192, "sco')
-    assert read_progress(tmp_path) == Reading(128, 2.0, None, 3.0, 1.5)
+    assert read_progress(tmp_path) == Reading(128, 2.0)
 
 
 def test_a_world_with_a_goal_and_a_long_log(tmp_path: Path) -> None:
@@ -35,4 +35,3 @@ def test_the_measure_of_a_summary() -> None:
     assert score_of({"score": 3, "success_rates": {"a": 1}}) == 3.0
     assert score_of({"gem_success_rate": 71.0}) == 71.0
     assert score_of({"score": None}) is None
-    assert score_words(None) == "no episode ended in it"

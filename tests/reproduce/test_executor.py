@@ -1,0 +1,174 @@
+"""Making runs one after the other, with a trainer that learns nothing; and when Ray is called for."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from achieve.config import to_dict
+from achieve.errors import MissingExtraError
+from achieve.reproduce import cluster, executor, mps
+from achieve.reproduce.executor import execute, one_by_one
+from achieve.reproduce.live_table import LiveTable, Row, Status
+from achieve.reproduce.plan import Plan, Run, State, make_plan
+from achieve.run.signals import StopRequest
+from tests.reproduce.parts import some_runs
+
+FAKE = Path(__file__).with_name("fake_trainer.py")
+
+
+class Stage:
+    """A folder of fake runs, and what was printed and noted about them."""
+
+    def __init__(self, folder: Path, runs: Sequence[Run], orders: dict[str, dict[str, Any]]) -> None:
+        self.folder, self.runs, self.told = folder, list(runs), folder.parent / "orders.json"
+        self.give(orders)
+        self.out = io.StringIO()
+
+    def give(self, orders: dict[str, dict[str, Any]]) -> None:
+        told = {run.name: {"config": to_dict(run.config), **orders.get(run.name, {})} for run in self.runs}
+        self.told.write_text(json.dumps(told))
+
+    def make(self, **settings: Any) -> list[str]:
+        plan = self.plan
+        rows = [Row(planned.run.name, planned.run.steps, planned.step) for planned in plan.to_do]
+        self.table = LiveTable(rows, Console(file=self.out, width=200), interval=0.05)
+        with StopRequest() as stop:
+            return one_by_one(plan.to_do, self.table, stop, "CPU", **settings)
+
+    @property
+    def plan(self) -> Plan:
+        return make_plan(self.runs, self.folder)
+
+    def states(self) -> dict[str, State]:
+        return {planned.run.name: planned.state for planned in self.plan.runs}
+
+    @property
+    def journal(self) -> list[str]:
+        return [" ".join(line.split()) for line in (self.folder / "journal.txt").read_text().splitlines()]
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Stage]:
+    monkeypatch.setattr(executor, "achieve_command", lambda arguments: [sys.executable, str(FAKE), *arguments])
+    monkeypatch.setenv("FAKE_RUNS", str(tmp_path / "orders.json"))
+    (tmp_path / "runs").mkdir()
+
+    def make(runs: Sequence[Run], **orders: dict[str, Any]) -> Stage:
+        named = {name.replace("_", "-"): order for name, order in orders.items()}
+        return Stage(tmp_path / "runs", runs, named)
+
+    return make
+
+
+def test_one_that_fails_is_reported_and_the_others_are_made(stage: Callable[..., Stage]) -> None:
+    made = stage(some_runs("ad", "ppo", seeds=2), ppo_s0={"ends": "fails"})
+    assert made.make() == ["ppo-s0"]
+    states = made.states()
+    assert states.pop("ppo-s0") is State.INTERRUPTED
+    assert set(states.values()) == {State.FINISHED}
+    text = made.out.getvalue()
+    assert f"ppo-s0: failed with exit code 3; its last lines, from {made.folder / 'logs' / 'ppo-s0.log'}" in text
+    assert "    something went wrong with the world" in text
+    assert "ad-s1: done in 0 s, score 2.00" in text
+    order = ["ad-s0", "ppo-s0", "ad-s1", "ppo-s1"]
+    assert made.journal == [f"{what} {name}" for name in order for what in ("start", "end")]  # one at a time
+    assert made.table.summary().startswith("3 done, 1 failed")
+
+    # The same command: only what is missing, from where it was.
+    (made.folder / "journal.txt").unlink()
+    made.give({})
+    assert made.make() == []
+    assert made.journal == ["start ppo-s0", "end ppo-s0"]
+    assert "ppo-s0: continued on CPU" in made.out.getvalue()
+    assert set(made.states().values()) == {State.FINISHED}
+
+
+@pytest.mark.parametrize("ends", ["well", "stubborn"])
+def test_stopping_leaves_runs_that_can_be_continued(stage: Callable[..., Stage], ends: str) -> None:
+    made = stage(some_runs("ad", "ppo"), ad_s0={"seconds": 60.0, "ends": ends, "parts": 600})
+
+    def interrupt_when_it_runs() -> None:
+        while not (made.folder / "ad-s0" / "metrics.jsonl").exists():  # its handlers are in place then
+            time.sleep(0.01)
+        signal.raise_signal(signal.SIGINT)
+
+    threading.Thread(target=interrupt_when_it_runs).start()
+    assert made.make(patience=20.0 if ends == "well" else 0.3) == []
+    assert made.states() == {"ad-s0": State.INTERRUPTED, "ppo-s0": State.MISSING}
+    assert ("end ad-s0" in made.journal) == (ends == "well"), "one that does not listen is killed"
+    assert "stopping ad-s0: it saves its state first" in made.out.getvalue()
+    assert {name: row.status for name, row in made.table.rows.items()} == {
+        "ad-s0": Status.STOPPED,
+        "ppo-s0": Status.WAITING,
+    }
+
+
+def test_without_ray_there_is_one_run_at_a_time(stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch) -> None:
+    made = stage(some_runs("ad", seeds=2))
+    monkeypatch.setattr(executor, "find_spec", lambda _: None)
+    monkeypatch.setattr(executor, "gpu_count", lambda _: 2)
+    with StopRequest() as stop:
+        with pytest.raises(MissingExtraError, match="several runs at a time"):
+            execute(made.plan, 2, None, Console(file=made.out), stop)
+        assert set(made.states().values()) == {State.MISSING}
+        assert execute(made.plan, 1, None, Console(file=made.out, width=200), stop) == []
+        assert execute(made.plan, 4, None, Console(file=made.out, width=200), stop) == []  # nothing is left to do
+    assert "1 of 2 GPUs is used, as Ray is not installed" in made.out.getvalue()
+    assert "ad-s1: started on GPU" in made.out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("gpus", "jobs", "ray", "with_ray", "with_service"),
+    [
+        (0, 1, None, False, False),
+        (1, 1, None, False, False),
+        (0, 2, None, True, False),
+        (2, 1, None, True, False),
+        (1, 4, None, True, True),
+        (1, 4, "head:1", True, False),
+        (0, 1, "head:1", True, False),
+    ],
+)
+def test_when_ray_is_called_for(
+    stage: Callable[..., Stage],
+    monkeypatch: pytest.MonkeyPatch,
+    gpus: int,
+    jobs: int,
+    ray: str | None,
+    with_ray: bool,
+    with_service: bool,
+) -> None:
+    made = stage(some_runs("ad", seeds=2))
+    called: list[str] = []
+
+    class Context:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def __enter__(self) -> dict[str, str]:
+            called.append(self.name)
+            return {}
+
+        def __exit__(self, *_: object) -> None:
+            called.append(f"end of {self.name}")
+
+    monkeypatch.setattr(executor, "gpu_count", lambda _: gpus)
+    monkeypatch.setattr(executor, "one_by_one", lambda *_: called.append("loop") or [])
+    monkeypatch.setattr(cluster, "connected", lambda address, _, gpus: Context(f"Ray {address} {gpus}"))
+    monkeypatch.setattr(cluster, "run_on_ray", lambda *_: called.append("tasks") or [])
+    monkeypatch.setattr(mps, "multi_process_service", lambda _: Context("service"))
+    with StopRequest() as stop:
+        assert execute(made.plan, jobs, ray, Console(file=made.out), stop) == []
+    inner = [f"Ray {ray} {gpus}", "tasks", f"end of Ray {ray} {gpus}"] if with_ray else ["loop"]
+    assert called == (["service", *inner, "end of service"] if with_service else inner)
