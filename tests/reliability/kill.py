@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,8 @@ from tests.system.runs import assert_same_checkpoint, read, rows, without_clock
 LONG, SHORT = 768, 512
 """Steps of a whole run, and of one that is then extended."""
 STAGES = ("fresh", "resumed", "extended", "finished")
+IN_THE_MIDDLE = "rename:run/checkpoint/checkpoint.safetensors#2"
+"""Where runs are stopped that are then resumed."""
 KILLED_AGAIN = 0.3
 """Share of killed runs whose continuation is killed too."""
 
@@ -90,39 +93,42 @@ class Bench:
         self._sabotage = sabotage
         self.scenarios: dict[tuple[str, str], Scenario] = {}
 
-    def prepare(self, methods: Iterable[str], workers: int = 2) -> None:
-        """Train each method once without interruption, and what the stages begin with; trace every stage."""
-        for prepared in spread(self._prepare, list(methods), workers):
-            for method, stage, events, seconds in prepared:
+    def prepare(self, places: Iterable[tuple[str, str]], workers: int = 2) -> None:
+        """Train each method without interruption, and what its stages begin with; trace every stage."""
+        wanted: dict[str, list[str]] = {}
+        for method, stage in places:
+            wanted.setdefault(method, []).append(stage)
+        for traced in spread(lambda item: self._prepare(*item), list(wanted.items()), workers):
+            for method, stage, events, seconds in traced:
                 self.scenarios[method, stage] = Scenario([Event(*event) for event in events], seconds)
 
-    def _prepare(self, method: str) -> list[tuple[str, str, list[Event], float]]:
-        found = []
-        for stage, steps in (("fresh", LONG), ("short", SHORT)):
-            root = self._root(f"{method}-{stage}")
-            found.append((method, stage, *self._traced(method, root, steps)))
+    def _prepare(self, method: str, stages: list[str]) -> list[tuple[str, str, list[Event], float]]:
+        found = [(method, "fresh", *self._traced(method, self._root(f"{method}-fresh"), LONG))]
         reference = self.reference(method)
         phases = [row for row in rows(reference / "metrics.jsonl") if row["kind"] == "distill"]
-        usable = sum(row["prediction_updates"] for row in phases)
-        assert bool(usable) == METHODS[method]["distill"].get("enabled", True), f"{method}: {usable} updates of distillation"
-        second = "rename:run/checkpoint/checkpoint.safetensors#2"
-        stopped, shorter = self._root(f"{method}-stopped"), self._root(f"{method}-stopped-short")
-        for root, steps in ((stopped, LONG), (shorter, SHORT)):
-            assert self.attempt(method, root, second, steps=steps).killed
-        # A complete run of QR-DQN has given up its replay: one that is under way is extended.
-        begins = {
-            "resumed": stopped,
-            "extended": shorter if METHODS[method].get("learner") == "qrdqn" else self.folder / f"{method}-short",
-            "finished": self.folder / f"{method}-fresh",
-        }
-        for stage, begin in begins.items():
-            template = self.folder / f"{method}-at-{stage}"
-            shutil.copytree(begin, template)
-            root = self._root(f"{method}-{stage}", template)
+        updates = sum(row["prediction_updates"] for row in phases)
+        assert bool(updates) == METHODS[method]["distill"].get("enabled", True), f"{method}: {updates} updates"
+        for stage in stages:
+            if stage == "fresh":
+                continue
+            self._begin(method, stage)
+            root = self._root(f"{method}-{stage}", self.folder / f"{method}-at-{stage}")
             found.append((method, stage, *self._traced(method, root, LONG)))
             wrong = compare(root / "run", reference, stage)
             assert not wrong, f"{method}, {stage}, without a kill: {wrong}"
-        return found
+        return found if "fresh" in stages else found[1:]
+
+    def _begin(self, method: str, stage: str) -> None:
+        """Make the folder a stage begins with."""
+        name = f"{method}-at-{stage}"
+        if stage == "finished":
+            self._root(name, self.folder / f"{method}-fresh")
+            return
+        root, steps = self._root(name), SHORT if stage == "extended" else LONG
+        # A complete run of QR-DQN has given up its replay: one that is under way is extended.
+        whole = stage == "extended" and METHODS[method].get("learner") != "qrdqn"
+        end = self.attempt(method, root, None if whole else IN_THE_MIDDLE, steps=steps)
+        assert end.killed or (whole and end.code == 0), f"{method}, {stage}: {end.output}"
 
     def _traced(self, method: str, root: Path, steps: int) -> tuple[list[Event], float]:
         notes = root / "events.json"
@@ -186,7 +192,7 @@ class Bench:
         A `count` below that of the aims is that many of them, and as many at random.
         """
         rng = random.Random(seed)
-        places = [key for key in self.scenarios if key[1] in STAGES]
+        places = list(self.scenarios)
         jobs = [Job(*key, rng.randrange(10**6), aim) for key in places for aim in aims(self.scenarios[key].events)]
         if len(jobs) > count:
             jobs = rng.sample(jobs, count // 2) if count < len(jobs) // 2 else jobs
@@ -195,11 +201,11 @@ class Bench:
         weights = [1.0 if stage != "finished" else 0.1 for _, stage in places]
         while len(jobs) < count:
             key = rng.choices(places, weights)[0]
-            jobs.append(Job(*key, rng.randrange(10**6), self._anywhere(key, rng)))
+            jobs.append(Job(*key, rng.randrange(10**6), self.anywhere(key, rng)))
         rng.shuffle(jobs)
         return jobs
 
-    def _anywhere(self, key: tuple[str, str], rng: random.Random) -> str:
+    def anywhere(self, key: tuple[str, str], rng: random.Random) -> str:
         """A random moment, or any event at all."""
         if rng.random() < 0.7:
             return f"time:{rng.random():.3f}"
@@ -219,7 +225,7 @@ class Bench:
                 break
             kills += 1
             # Killed again on its way, or left alone.
-            aim = self._anywhere((job.method, job.stage), rng) if rng.random() < KILLED_AGAIN else ""
+            aim = self.anywhere((job.method, job.stage), rng) if rng.random() < KILLED_AGAIN else ""
         wrong = ""
         if end.code:
             wrong = f"lost: it ends with {end.code}: {end.output.strip()[-1500:]}"
@@ -232,7 +238,14 @@ class Bench:
             shutil.rmtree(root)
             root.with_name(f"{name}.log").unlink()
         failures = [{"id": str(job), "what": wrong, "where": job.aim.partition("#")[0]}] if wrong else []
-        counts = {"kills": kills, "runs": 1, f"kills {job.method}, {job.stage}": kills}
+        counts = {
+            "kills": kills,
+            "runs": 1,
+            "runs lost": wrong.startswith("lost"),
+            "runs with files left behind": wrong.startswith("left behind"),
+            "runs with other bits": bool(wrong) and not wrong.startswith(("lost", "left behind")),
+            f"kills {job.method}, {job.stage}": kills,
+        }
         counts["kills at a random moment" if job.aim.startswith("time:") else "kills at a file operation"] = kills
         return {"counts": counts, "failures": failures}
 
@@ -252,9 +265,9 @@ def compare(run: Path, reference: Path, stage: str) -> str:
     if found != expected:
         return f"left behind: {sorted(found - expected)}, missing: {sorted(expected - found)}"
     for name in sorted(expected):
-        if name == "episodes.jsonl" or name.endswith("weights.safetensors") or "snapshots" in name:
-            if (run / name).read_bytes() != (reference / name).read_bytes():
-                return f"{name} has other bytes"
+        exact = name == "episodes.jsonl" or name.startswith(("weights.", "snapshots"))
+        if exact and (run / name).read_bytes() != (reference / name).read_bytes():
+            return f"{name} has other bytes"
     metrics, others = ([without_clock(row) for row in rows(path / "metrics.jsonl")] for path in (run, reference))
     if metrics != others:
         return "metrics.jsonl has other figures"
@@ -274,7 +287,7 @@ def kill_runs(
     count: int,
     seed: int = 0,
     *,
-    methods: Iterable[str] = tuple(METHODS),
+    places: Iterable[tuple[str, str]] = tuple(product(METHODS, STAGES)),
     workers: int = 2,
     sabotage: Callable[[], None] = lambda: None,
     only: str | None = None,
@@ -285,9 +298,9 @@ def kill_runs(
     tally = Tally()
     with tempfile.TemporaryDirectory(prefix="achieve-kill-", dir=shared_memory()) as folder:
         bench = Bench(Path(folder), sabotage)
-        bench.prepare([Job.read(only).method] if only else methods, workers)
-        traced = [s.events for (_, stage), s in bench.scenarios.items() if stage in STAGES]
-        tally.add(**{"file operations traced": sum(map(len, traced)), "of them aimed at": sum(len(aims(e)) for e in traced)})
+        bench.prepare([Job.read(only)[:2]] if only else places, workers)
+        traced = [scenario.events for scenario in bench.scenarios.values()]
+        tally.add(**{"file operations traced": sum(map(len, traced)), "aims": sum(len(aims(e)) for e in traced)})
         say(f"kill: prepared in {time.monotonic() - began:.0f} s, {tally.counts}")
         jobs = [Job.read(only)] if only else bench.plan(count, seed)
         for result in spread(bench.run, jobs, workers):
@@ -296,9 +309,8 @@ def kill_runs(
                 say(f"kill: {failure}")
         more = random.Random(seed + 1)
         while not only and tally.counts["kills"] < count:  # some came to their end first
-            keys = [key for key in bench.scenarios if key[1] in STAGES and key[1] != "finished"]
-            missing = count - tally.counts["kills"]
-            jobs = [Job(*key, more.randrange(10**6), bench._anywhere(key, more)) for key in more.choices(keys, k=missing)]
+            keys = more.choices(list(bench.scenarios), k=count - tally.counts["kills"])
+            jobs = [Job(*key, more.randrange(10**6), bench.anywhere(key, more)) for key in keys]
             for result in spread(bench.run, jobs, workers):
                 tally.merge(result)
     tally.seconds = time.monotonic() - began

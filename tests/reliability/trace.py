@@ -54,8 +54,8 @@ class Tracer:
         """Trace this process, from now to its end."""
         sys.addaudithook(self._audit)
         builtins.open = io.open = self._open  # type: ignore[assignment]
-        for function, operation in (("fsync", "fsync"), ("fdatasync", "fsync"), ("write", "write"), ("pwrite", "write")):
-            self._wrap(function, operation)
+        for function in ("fsync", "fdatasync", "write", "pwrite"):
+            self._wrap(function, "fsync" if "sync" in function else "write")
 
     def happen(self, operation: str, path: Any, folder: int | None = None) -> bool:
         """Count an event, and die where it is the one aimed at; True where its middle is."""
