@@ -72,13 +72,13 @@ def kill_lines(counts: dict[str, int]) -> list[str]:
     lost, other, left = (counts[f"runs {what}"] for what in ("lost", "with other bits", "with files left behind"))
     return [
         f"**{counts['kills']:,} kills: {lost} runs lost, {other} with other bits, {left} with files left behind.** "
-        f"{counts['runs']:,} runs were killed once or more often, called again until they were complete, and compared with "
-        "a run that was left alone: weights, episodes, metrics and summary apart from times, the checkpoint, and which "
-        "files are in the folder.",
+        f"{counts['runs']:,} runs were killed once or more often, called again until they were complete, and compared "
+        "with a run that was left alone: weights, episodes, metrics and summary apart from times, the checkpoint, and "
+        "which files are in the folder.",
         "",
         f"All operations on files were traced, {counts['file operations traced']:,} of them, and there are "
-        f"{counts['aims']:,} aims: just before every opening for writing, renaming, removal and cut, and half way through "
-        "the first, the middle and the last write to a file. The other kills came at a random moment "
+        f"{counts['aims']:,} aims: just before every opening for writing, renaming, removal and cut, and half way "
+        "through the first, the middle and the last write to a file. The other kills came at a random moment "
         f"({counts['kills at a random moment']:,}) or at any operation at all.",
         "",
         *table(
@@ -92,8 +92,9 @@ def fuzz_lines(counts: dict[str, int]) -> list[str]:
     columns, missing = ("inputs", "accepted", "refused", "failed"), counts["not tried"]
     return [
         f"**{counts['inputs']:,} inputs, {counts['failed']:,} crashes, tracebacks or broken promises.** An input is "
-        "accepted, or refused in one line by an error of the right kind (environments: ValueError, TypeError; files and configs: "
-        "AchieveError) that leaves everything as it was. It may take 10 s and 2 GiB of memory, and runs no code.",
+        "accepted, or refused in one line by an error of the right kind (environments: ValueError, TypeError; files "
+        "and configs: AchieveError) that leaves everything as it was. It takes less than 10 s and 2 GiB of memory, and "
+        "runs no code.",
         "",
         *table(
             ("kind", *columns),

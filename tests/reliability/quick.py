@@ -26,8 +26,8 @@ from tests.reliability.kill import kill_runs
 from tests.reliability.lockstep import lockstep
 
 PLACES = (("ad", "fresh"), ("ppo", "extended"), ("qrdqn", "resumed"), ("minigrid", "finished"))
-KILLS = 24
-INPUTS = {"actions": 4000, "buffers": 3000, "states": 1500, "weights": 400, "checkpoints": 400, "configs": 1000}
+KILLS = 20
+INPUTS = {"actions": 4000, "buffers": 3000, "states": 1000, "weights": 250, "checkpoints": 250, "configs": 700}
 STEPS = 400
 
 
@@ -66,7 +66,7 @@ def fuzz_quick() -> dict[str, Tally]:
     from achieve.envs.crafter import snapshot
 
     snapshot._check = lambda worlds, i: None
-    tallies["a loader that does not look"] = fuzz(1000, kinds={"states": KINDS["states"]}, workers=1)
+    tallies["a loader that does not look"] = fuzz(500, kinds={"states": KINDS["states"]}, workers=1)
     return tallies
 
 
@@ -116,8 +116,9 @@ class Faulty(Kind):
         fuzzing.SAMPLE = 1.0
 
     def attempt(self, rng: Random) -> None:
-        own = next(i for i in self.faults if Random(f"faulty:0:{i}").random() == rng.random())
-        self.faults[own](self)
+        drawn = rng.random()
+        number = next(i for i in self.faults if Random(f"faulty:0:{i}").random() == drawn)
+        self.faults[number](self)
 
 
 class Tampered(LockStep):
