@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import mmap
 import os
@@ -434,14 +435,14 @@ class Configs(Files):
         roll = rng.random()
         if roll < 0.55:
             self._build(values.changed(rng, rng.choice(self.trees)))
-        elif roll < 0.75:
+        elif roll < 0.85:
             self._read(rng)
-        elif roll < 0.95:
+        elif roll < 0.94:
             self._score(rng)
         elif roll < 0.99:
             self._world(rng)
         else:
-            self._command(rng)
+            self._command_line(rng)
 
     def _build(self, tree: Any) -> None:
         from achieve.config import from_dict, to_dict
@@ -463,8 +464,6 @@ class Configs(Files):
 
     def _score(self, rng: Random) -> None:
         """A run's logs and summary, as `achieve score` reads them."""
-        import achieve.cli
-
         run = self.room / "scored"
         run.mkdir(exist_ok=True)
         files = {
@@ -481,7 +480,7 @@ class Configs(Files):
             files[name] = values.torn_text(rng, files[name])
         for name, data in files.items():
             (run / name).write_bytes(data)
-        achieve.cli._show_scores([run], None)
+        self._command(["score", str(run)])
 
     def _world(self, rng: Random) -> None:
         """A world's own settings, as a config's options give them."""
@@ -499,10 +498,8 @@ class Configs(Files):
             envs.reset()
         envs.close()
 
-    def _command(self, rng: Random) -> None:
+    def _command_line(self, rng: Random) -> None:
         """A command line; a run that would be started is not."""
-        import achieve.cli
-
         module = sys.modules["achieve.train"]
 
         def started(config: Any, folder: Any, **_: Any) -> None:
@@ -525,10 +522,25 @@ class Configs(Files):
             [rng.choice(("score", "eval", "compare", "curves", "export", "presets")), odd[2]],
             [odd[2], odd[0]],
         )
-        with contextlib.suppress(SystemExit):
-            code = achieve.cli.main(rng.choice(lines))
-            if code not in (0, 2):
-                raise Broken(f"exit code {code}")
+        self._command(rng.choice(lines))
+
+    def _command(self, line: list[str]) -> None:
+        """Run `achieve LINE`, whose refusals are a line on stderr and exit code 2."""
+        import achieve.cli
+        from achieve.errors import AchieveError
+
+        text = io.StringIO()
+        try:
+            with contextlib.redirect_stderr(text):
+                code = achieve.cli.main(line)
+        except SystemExit as stop:  # what the parser says of flags
+            if stop.code not in (0, 2):
+                raise
+            return
+        if code == 2 and not text.getvalue().startswith("achieve: unknown command"):
+            raise AchieveError(text.getvalue().rstrip("\n"))
+        if code not in (0, 2):
+            raise Broken(f"exit code {code}")
 
 
 KINDS: dict[str, type[Kind]] = {
