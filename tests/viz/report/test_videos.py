@@ -51,6 +51,6 @@ def test_the_best_counted_seed_is_shown(tmp_path: Path, monkeypatch: pytest.Monk
         run = make_run(tmp_path / f"ad-s{seed}", "ad", seed, wood=wood, steps=steps)
         (run / "weights.safetensors").touch()
     filmed: list[int] = []
-    monkeypatch.setattr(videos, "_video", lambda run: filmed.append(run.seed))
+    monkeypatch.setattr(videos, "_video", lambda run, trust: filmed.append(run.seed))
     videos.videos_section(gather([tmp_path]))
     assert filmed == [1]
