@@ -204,7 +204,7 @@ def test_world_of_ones_own_in_place_of_the_files() -> None:
     """A module that has moved: threshold and options stay. A world of another kind brings its own."""
     config = replace(config_of(WORLD, "size=3"), env=EnvConfig(WORLD, 2, None, 0.25, ("size=3",)))
     assert trusted(config, "f", env="elsewhere:make").env == EnvConfig("elsewhere:make", 2, None, 0.25, ("size=3",))
-    assert trusted(config, "f", env="crafter").env == EnvConfig("crafter", 2, None, 0.15, ())
+    assert trusted(config, "f", env="crafter").env == EnvConfig("crafter", 2)
     with pytest.raises(ConfigError, match="there is no world named 'nonsense'"):
         trusted(config, "f", env="nonsense")
 

@@ -31,6 +31,14 @@ def test_a_world_with_a_goal_and_a_long_log(tmp_path: Path) -> None:
     assert read_progress(tmp_path) == Reading(4999, 49.99)
 
 
+def test_lines_that_nobody_wrote_are_passed_over(tmp_path: Path) -> None:
+    odd = ["9" * 5000, "[]", "null", '{"step": 9, "score": 1' + "0" * 400 + "}", '{"score": NaN}', "\x00"]
+    (tmp_path / "metrics.jsonl").write_text('{"step": 5}\n' + "\n".join(odd) + "\n")
+    assert read_progress(tmp_path) == Reading(9)
+    (tmp_path / "metrics.jsonl").write_text("[" * 60_000 + '\n{"step": 5}\n')
+    assert read_progress(tmp_path) == Reading(5)
+
+
 def test_the_measure_of_a_summary() -> None:
     assert score_of({"score": 3, "success_rates": {"a": 1}}) == 3.0
     assert score_of({"gem_success_rate": 71.0}) == 71.0

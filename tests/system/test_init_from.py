@@ -14,14 +14,14 @@ import torch
 
 from achieve import train
 from achieve.agent import AUXILIARY, describe_agent, export_agent, find_weights, read_weights
-from achieve.config import TrainConfig, from_dict, to_dict
+from achieve.analysis.runs import read_run
+from achieve.config import TrainConfig, from_dict
 from achieve.errors import ConfigError, RunFolderError
 from achieve.initial import settle, take_weights
 from achieve.run.checkpoint import load_checkpoint
 from achieve.run.weights import file_sha256, load_weights, save_weights
 from achieve.train import make_trainer
 from achieve.trainers.base import BaseTrainer
-from achieve.viz.report.gather import read_run
 from tests.system.conftest import Command
 from tests.system.test_qrdqn import values_config
 from tests.system.tiny import NUM_ENVS, ROLLOUT, tiny_config
@@ -184,7 +184,3 @@ def test_run_says_where_it_comes_from_and_needs_only_its_folder(
     assert (code, err) == (0, "") and f"whole {told}: its figures are not those of a run from scratch." in out
     run = read_run(tmp_path / "whole", [])
     assert run.uncounted is not None and not run.short
-
-
-def test_run_from_scratch_is_the_same_config_as_ever() -> None:
-    assert "init_from" not in to_dict(tiny_config()) and tiny_config().origin is None

@@ -58,6 +58,7 @@ Train an agent, or continue a run that was stopped: the same command continues i
   --total-steps N    environment steps, such as 1e6 (the preset's)
   --device NAME      auto, cpu, cuda or cuda:1 (auto)
   --folder PATH      run folder (runs/PRESET-sSEED)
+  --init-from RUN    start from the weights of another agent
   --config PATH      start from a saved config (a run folder or its config.json), not a preset
   --tensorboard      also log to TensorBoard; --wandb: to Weights & Biases
   --no-report        no curve, video and page when done

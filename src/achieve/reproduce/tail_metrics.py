@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from achieve.settings import parse_json
 
 _TAIL = 65536
 
@@ -31,7 +32,7 @@ def score_of(row: dict[str, Any]) -> float | None:
     """Return the measure in a summary or a line of metrics: the score, or the success rate of the world's goal."""
     for name, value in row.items():
         if name == "score" or name.endswith("_success_rate"):
-            number = isinstance(value, int | float) and not isinstance(value, bool)
+            number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
             return float(value) if number else None
     return None
 
@@ -47,7 +48,7 @@ def _last_rows(path: Path) -> list[dict[str, Any]]:
     rows = []
     for line in lines[:-1]:  # what follows the last newline is nothing, or half a line
         try:
-            row = json.loads(line)
+            row = parse_json(line)
         except ValueError:
             continue
         if isinstance(row, dict):
