@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +12,8 @@ import pytest
 from achieve.envs import make_vec
 from achieve.envs.crafter import CrafterEnv
 from achieve.errors import AchieveError
+from tests.conftest import Optional
+from tests.envs.test_threads_share import need
 
 REFUSALS = (ValueError, TypeError, AchieveError)
 WORLDS: dict[str, tuple[dict[str, Any], int]] = {
@@ -99,13 +100,12 @@ def attempt(env: Any, call: Callable[[Any], Any], given: Any) -> bool:
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_a_vector_environment_takes_or_refuses_anything(world: str) -> None:
-    if world == "heist" and importlib.util.find_spec("procgen") is None:
-        pytest.skip("Procgen is not installed")
+def test_a_vector_environment_takes_or_refuses_anything(world: str, optional: Optional) -> None:
+    need(world, optional)
     arguments, rounds = WORLDS[world]
     envs, others = make_vec(world, 3, 0, 1, **arguments), [CrafterEnv(area=(12, 12), seed=0).save_state()]
-    if world != "minigrid":
-        others.append(make_vec("minigrid", 3, 0, 1).save_state())
+    if world != "crafter":
+        others.append(make_vec("crafter", 3, 0, 1).save_state())
     envs.reset()
     source = Source(0)
     taken = np.zeros((5, 2), int)

@@ -166,8 +166,8 @@ def test_a_state_of_other_images_is_refused():
         make("Frames", resize=16).load_state(make("Frames").save_state())
 
 
-def test_minigrids_own_environments():
-    pytest.importorskip("minigrid")
+def test_minigrids_own_environments(optional):
+    optional.module("minigrid")
     name = "minigrid:MiniGrid-Empty-5x5-v0"
     vec = make_vec(name, 2, 0, 1, image_key="image", resize=32, frame_stack=2, max_achievements=1, unlock_threshold=0.0)
     obs, _ = vec.reset()
