@@ -14,6 +14,7 @@ import torch
 
 from achieve import train
 from achieve.agent import AUXILIARY, describe_agent, export_agent, find_weights, read_weights
+from achieve.analysis.runs import read_run
 from achieve.config import TrainConfig, from_dict, to_dict
 from achieve.errors import ConfigError, RunFolderError
 from achieve.initial import settle, take_weights
@@ -21,7 +22,6 @@ from achieve.run.checkpoint import load_checkpoint
 from achieve.run.weights import file_sha256, load_weights, save_weights
 from achieve.train import make_trainer
 from achieve.trainers.base import BaseTrainer
-from achieve.viz.report.gather import read_run
 from tests.system.conftest import Command
 from tests.system.test_qrdqn import values_config
 from tests.system.tiny import NUM_ENVS, ROLLOUT, tiny_config
