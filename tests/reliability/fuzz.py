@@ -242,6 +242,12 @@ class Files(Kind):
         self.room = self.folder / str(os.getpid())
         self.room.mkdir()
 
+    def trainer_of(self, config: Any) -> Any:
+        from achieve.trainers.ppo import PPOTrainer
+        from achieve.trainers.qrdqn import QRDQNTrainer
+
+        return QRDQNTrainer(config) if config.learner == "qrdqn" else PPOTrainer(config)
+
     def header_changed(self, rng: Random, data: bytes) -> bytes:
         """A safetensors file with another header: lengths, offsets, types and names are free to lie."""
         size = int.from_bytes(data[:8], "little")
@@ -260,10 +266,9 @@ class Weights(Files):
     def _weights(self, method: str) -> str:
         from achieve.agent import describe_agent
         from achieve.run.weights import save_weights
-        from achieve.train import make_trainer
 
         config = self.config(method)
-        trainer = make_trainer(config, lambda: None)
+        trainer = self.trainer_of(config)
         path = self.folder / f"{method}.safetensors"
         about = describe_agent(config, trainer.image_shape, trainer.num_actions)
         save_weights(path, trainer.network.state_dict(), about)
@@ -335,7 +340,6 @@ class Checkpoints(Files):
 
     def begin(self, seed: int) -> None:
         from achieve.run.checkpoint import load_checkpoint
-        from achieve.train import make_trainer
 
         super().begin(seed)
         method = self.methods[seed % len(self.methods)]
@@ -348,7 +352,7 @@ class Checkpoints(Files):
         self.good = saved
         self.data = (self.run / "checkpoint" / "checkpoint.safetensors").read_bytes()
         self.frames = {path: path.read_bytes() for path in (self.run / "checkpoint").glob("replay/*")}
-        self.trainer = make_trainer(self.run_config, lambda: None)
+        self.trainer = self.trainer_of(self.run_config)
         self.trainer.keep_files_in(self.run / "checkpoint")
 
     def attempt(self, rng: Random) -> None:
