@@ -298,3 +298,18 @@ def test_names_that_would_be_taken_for_a_preset_are_refused() -> None:
     refuse_preset_name(replace(QUICK, name="quick2"))
     with pytest.raises(ConfigError, match="name is 'ad', which is a preset's"):
         refuse_preset_name(replace(QUICK, name="ad"))
+
+
+def test_runs_that_began_with_weights_are_groups_by_their_source(tmp_path: Path) -> None:
+    started = replace(PRESETS["ad"], init_from="runs/teacher", init_sha256="a" * 64)
+    for seed in (0, 1):
+        make_run(tmp_path / f"scratch{seed}", "ad", seed)
+        make_run(tmp_path / f"begun{seed}", "ad", seed, wood=0.9, config=started)
+    other = make_run(tmp_path / "other", "ad", 0, config=replace(started, init_sha256="b" * 64))
+    runs = [path for path in sorted(tmp_path.iterdir()) if path != other]
+    assert grouped(*runs) == {"ad, from runs/teacher": [0, 1], "ad": [0, 1]}
+    assert len(grouped(*runs, other)) == 3, "the same path, but other weights"
+    gathered = gather([tmp_path])
+    assert [run.path.name for run in gathered.seeds("ad")] == ["scratch0", "scratch1"]
+    told = {str(run.uncounted).partition(" (")[0] for run in gathered.runs if run.uncounted}
+    assert told == {"not from scratch: it started from the weights of runs/teacher"}
