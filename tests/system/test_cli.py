@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from achieve.reproduce.child import with_package
 
 import achieve as package
 from achieve.analysis.episodes import load_episodes
