@@ -20,7 +20,7 @@ import torch
 from achieve import load_agent
 from achieve.agent import describe_agent
 from achieve.config import TrainConfig, from_dict, to_dict
-from achieve.errors import AchieveError, ConfigError, RunFolderError
+from achieve.errors import AchieveError, ConfigError, DivergedError, RunFolderError
 from achieve.migration import REMOVED
 from achieve.nn.model import ActorCritic
 from achieve.presets import PRESETS
@@ -149,6 +149,13 @@ def test_weights_that_are_not_finite(tmp_path: Path, weights: dict[str, Any], na
     refused(path, f"{name}' has values that are not finite")
 
 
+def test_weights_so_large_that_nothing_comes_of_them(tmp_path: Path, weights: dict[str, torch.Tensor]) -> None:
+    path = tmp_path / "a.safetensors"
+    save_weights(path, {name: t * 0 + 1e38 for name, t in weights.items()}, {"agent": json.dumps(metadata())})
+    with pytest.raises(DivergedError, match="logits are not finite"):
+        load_agent(path).act(torch.full(SHAPE, 255, dtype=torch.uint8).numpy())
+
+
 def test_weights_of_other_types(tmp_path: Path, weights: dict[str, torch.Tensor]) -> None:
     path, about = tmp_path / "a.safetensors", {"agent": json.dumps(metadata())}
     for kind in (torch.int64, torch.int8, torch.bool):
@@ -186,6 +193,7 @@ LIES = {
     "a negative shape": header({"w": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}}, b"1234"),
     "offsets turned round": header({"w": {"dtype": "F32", "shape": [1], "data_offsets": [4, 0]}}, b"1234"),
     "an unknown type": header({"w": {"dtype": "Q9", "shape": [1], "data_offsets": [0, 4]}}, b"1234"),
+    "a type with a line break": header({"w": {"dtype": "F\n", "shape": [1], "data_offsets": [0, 4]}}, b"1234"),
     "a half-byte type": header({"w": {"dtype": "F4", "shape": [8], "data_offsets": [0, 4]}}, b"1234"),
     "an eight-bit float": header({"w": {"dtype": "F8_E4M3", "shape": [4], "data_offsets": [0, 4]}}, b"1234"),
     "a complex type": header({"w": {"dtype": "C64", "shape": [1], "data_offsets": [0, 8]}}, b"12345678"),

@@ -24,7 +24,7 @@ from torch import Tensor
 from achieve.algo.contrastive import next_memory
 from achieve.algo.quantile import action_values, epsilon_greedy_logits
 from achieve.config import EnvConfig, TrainConfig, from_dict, to_dict
-from achieve.errors import ConfigError, RunFolderError
+from achieve.errors import ConfigError, DivergedError, RunFolderError
 from achieve.nn.model import AchievementNetwork, ActorCritic, QuantileNetwork
 from achieve.openmp import make_sleep
 from achieve.run.checkpoint import FILE_NAME, load_checkpoint
@@ -111,6 +111,8 @@ class Agent:
         phi = self.network.encode(torch.from_numpy(np.ascontiguousarray(images)).to(self._device))
         self._remember(phi, self._vector(reward, count, "reward"), ended)
         self.logits, self.values = (tensor.cpu() for tensor in self._judge(phi))
+        if not self.logits.isfinite().all():
+            raise DivergedError("the agent's weights are so large that its logits are not finite; it cannot act")
         if greedy:
             actions = self.logits.argmax(1)
         else:

@@ -31,7 +31,8 @@ def load_weights(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
             f"{path} does not exist; weights are written when a run ends"
         ) from None
     except DamagedFileError as error:
-        raise RunFolderError(f"{path} is not a weight file of achieve ({error})") from error
+        told = " ".join(str(error).split())  # which may quote the file, line breaks and all
+        raise RunFolderError(f"{path} is not a weight file of achieve ({told})") from error
     except OSError as error:
         raise RunFolderError(f"{path} cannot be read: {reason(error)}") from error
 
