@@ -50,9 +50,9 @@ def test_changed_rules_are_an_option_of_crafter(
     saved = read(tmp_path / "whole" / "config.json")["config"]["env"]
     assert saved["options"] == [RULES] and saved["unlock_threshold"] == 0.15
     assert "score" in read(tmp_path / "whole" / "summary.json")
-    code, out, err = achieve("eval", tmp_path / "whole", "--episodes", 1)
+    code, out, err = achieve("eval", tmp_path / "whole", "--episodes", 1, "--trust")
     assert (code, err) == (0, "") and "collect wood" in out.lower()
-    code, out, err = achieve("video", tmp_path / "whole", "--out", tmp_path / "v.gif", "--max-steps", 4)
+    code, out, err = achieve("video", tmp_path / "whole", "--out", tmp_path / "v.gif", "--max-steps", 4, "--trust")
     assert (code, err) == (0, "") and "v.gif: 5 frames" in out
 
 
@@ -81,9 +81,9 @@ def test_images_by_option_are_trained_on_continued_evaluated_and_shown(
     train(config, tmp_path / "run", quiet=True)
     assert read(tmp_path / "run" / "config.json")["config"]["env"]["options"] == options
     assert load_episodes(tmp_path / "run").names == ("achievement_1",)
-    code, out, err = achieve("eval", tmp_path / "run", "--episodes", 2)
+    code, out, err = achieve("eval", tmp_path / "run", "--episodes", 2, "--trust")
     assert (code, err) == (0, "") and out.count("Achievement 1") == 1 and "Achievement 2" not in out
-    code, out, err = achieve("video", tmp_path / "run", "--out", tmp_path / "v.gif", "--max-steps", 4)
+    code, out, err = achieve("video", tmp_path / "run", "--out", tmp_path / "v.gif", "--max-steps", 4, "--trust")
     assert (code, err) == (0, "") and "v.gif: 5 frames" in out
 
 

@@ -246,7 +246,7 @@ def test_wrong_out_is_refused(vec):
         ({"infos": "some"}, "none, final, all, got 'some'"),
         ({"unlock_threshold": float("nan")}, "unlock_threshold must be a number, got nan"),
         ({"unlock_threshold": "1"}, "got '1'"),
-        ({"max_achievements": 0}, "max_achievements must be a whole number from 1, got 0"),
+        ({"max_achievements": 0}, "max_achievements must be a whole number from 1 to 1000, got 0"),
     ],
 )
 def test_wrong_arguments(arguments, said):
