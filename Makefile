@@ -48,6 +48,7 @@ optional: $(STAMP)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports
 
 types: $(STAMP)
 	$(BIN)/mypy

@@ -22,8 +22,6 @@ import torch
 
 from achieve.agent import describe_agent, save_acting
 from achieve.algo.distill import PhaseReport
-from achieve.analysis.episodes import load_episodes
-from achieve.analysis.score import score_run
 from achieve.config import FREE_FIELDS, EnvConfig, TrainConfig, to_dict, validate
 from achieve.errors import RunFolderError
 from achieve.initial import settle, take_weights
@@ -39,6 +37,8 @@ from achieve.run.signals import StopRequest
 from achieve.run.trackers import TensorBoardTracker, Tracker, WandbTracker
 from achieve.run.weights import save_weights
 from achieve.run.worlds import playing
+from achieve.scoring.episodes import load_episodes
+from achieve.scoring.score import score_run
 from achieve.trainers.base import BaseTrainer, check_spaces, make_envs, resolve_device
 from achieve.trainers.ppo import PPOTrainer
 from achieve.trainers.qrdqn import QRDQNTrainer
@@ -230,8 +230,8 @@ class Journal:
             self._progress.update(
                 trainer.step,
                 phase=phase,
-                score=trainer.tally.score,
-                mean_return=trainer.tally.mean_return,
+                score=trainer.running_score.score,
+                mean_return=trainer.running_score.mean_return,
             )
         trainer.check()
 
@@ -247,9 +247,9 @@ class Journal:
                 trainer.world.decimals,
             )
         )
-        trainer.tally.add(finished)
+        trainer.running_score.add(finished)
         for tracker in self._trackers:
-            tracker.log(trainer.step, trainer.tally.success_rates())
+            tracker.log(trainer.step, trainer.running_score.success_rates())
 
     def snapshot(self) -> None:
         """Keep the acting weights, where the config wants them kept."""
@@ -284,7 +284,7 @@ def _learn_ppo(trainer: PPOTrainer, journal: Journal) -> None:
             {
                 **statistics,
                 **_normalizer(trainer.network),
-                **trainer.tally.figures(),
+                **trainer.running_score.figures(),
                 **_resources(trainer, "rollout", "ppo"),
             },
         )
@@ -312,7 +312,7 @@ def _learn_qrdqn(trainer: QRDQNTrainer, journal: Journal) -> None:
         trainer.rollouts += 1
 
         journal.write_episodes()
-        journal.log("qrdqn", {**statistics, **trainer.tally.figures(), **_resources(trainer, "interact")})
+        journal.log("qrdqn", {**statistics, **trainer.running_score.figures(), **_resources(trainer, "interact")})
 
         if trainer.distiller is not None and trainer.learning:
             journal.show("distilling")

@@ -6,8 +6,8 @@ import numpy as np
 from rich.console import Console
 
 from achieve.analysis.report import figure, score_tables
-from achieve.analysis.score import RunScore
 from achieve.envs import WORLDS, find_world
+from achieve.scoring.score import RunScore
 
 
 def run(score: float, reward: float, rates: list[float], read_at: int = 1_000_000) -> RunScore:

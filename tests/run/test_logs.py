@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from achieve.analysis.episodes import load_episodes
 from achieve.errors import RunFolderError
 from achieve.run.logs import JsonlWriter, episode_rows
+from achieve.scoring.episodes import load_episodes
 
 
 def rows(path: Path) -> list[dict[str, object]]:

@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 
 import achieve as package
-from achieve.analysis.episodes import load_episodes
 from achieve.config import TrainConfig, from_dict, to_dict
 from achieve.errors import ConfigError
 from achieve.presets import DESCRIPTIONS, PRESETS
 from achieve.reproduce.process import with_package
 from achieve.run.weights import file_sha256
+from achieve.scoring.episodes import load_episodes
 from tests.system.conftest import Command, Train
 from tests.system.runs import FILES, read
 from tests.system.tiny import STEPS, tiny_config

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from achieve import load_agent, make_vec
 from achieve.agent import Agent
 from achieve.analysis import evaluate as module
-from achieve.analysis.episodes import Episodes, load_episodes
 from achieve.analysis.evaluate import evaluate, evaluate_random, play, save_episodes, unseen_seeds
 from achieve.config import EnvConfig
 from achieve.envs.base import FinishedEpisodes
 from achieve.errors import ConfigError
 from achieve.presets import PRESETS
 from achieve.run.seeding import world_seeds
+from achieve.scoring.episodes import Episodes, load_episodes
 from tests.system.tiny import NUM_ENVS, STEPS, tiny_config
 
 MODULUS = 2**31 - 1

@@ -9,11 +9,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from achieve.analysis.episodes import Episodes
-from achieve.analysis.score import score_run
-from achieve.analysis.tally import RECENT, Tally
 from achieve.envs import WORLDS
 from achieve.envs.base import FinishedEpisodes
+from achieve.scoring.episodes import Episodes
+from achieve.scoring.running_score import RECENT, RunningScore
+from achieve.scoring.score import score_run
 
 NAMES = tuple(f"a{k}" for k in range(22))
 
@@ -37,7 +37,7 @@ def part(finished: FinishedEpisodes, first: int, last: int) -> FinishedEpisodes:
 @pytest.mark.parametrize("seed", range(5))
 def test_score_equals_that_of_the_log(budget: int, seed: int) -> None:
     finished = episodes(300, seed)
-    tally = Tally(NAMES, budget)
+    tally = RunningScore(NAMES, budget)
     cuts = [0, *sorted(np.random.default_rng(seed).integers(0, 300, 7).tolist()), 300]
     for first, last in pairwise(cuts):
         tally.add(part(finished, first, last))
@@ -57,7 +57,7 @@ def test_episode_past_the_budget_ends_the_count() -> None:
     finished = FinishedEpisodes(
         np.arange(3), np.arange(3), np.array([60, 50, 10]), np.zeros(3), one
     )
-    tally = Tally(NAMES, budget=100)
+    tally = RunningScore(NAMES, budget=100)
     tally.add(finished)
     assert tally.counted == 1
     tally.add(finished)
@@ -66,7 +66,7 @@ def test_episode_past_the_budget_ends_the_count() -> None:
 
 def test_recent_episodes_are_the_last_hundred() -> None:
     finished = episodes(250, 1)
-    tally = Tally(NAMES, 10**9)
+    tally = RunningScore(NAMES, 10**9)
     assert np.isnan(tally.mean_return) and np.isnan(tally.score)
     tally.add(finished)
     figures = tally.figures()
@@ -78,7 +78,7 @@ def test_recent_episodes_are_the_last_hundred() -> None:
 def test_goal_is_counted_in_the_last_hundred() -> None:
     world = replace(WORLDS["heist"], goal="a3")
     finished = episodes(250, 4)
-    tally = Tally(NAMES, 10**9, world)
+    tally = RunningScore(NAMES, 10**9, world)
     assert np.isnan(tally.score)
     tally.add(finished)
     assert tally.score == pytest.approx(100 * (finished.achievements[-RECENT:, 3] > 0).mean())
@@ -91,9 +91,9 @@ def test_goal_is_counted_in_the_last_hundred() -> None:
 def test_saved_tally_goes_on_as_if_never_saved(cut: int, goal: str | None) -> None:
     finished = episodes(250, 2)
     world = replace(WORLDS["crafter"], goal=goal)
-    straight = Tally(NAMES, 30_000, world)
+    straight = RunningScore(NAMES, 30_000, world)
     straight.add(finished)
-    before, after = Tally(NAMES, 30_000, world), Tally(NAMES, 30_000, world)
+    before, after = RunningScore(NAMES, 30_000, world), RunningScore(NAMES, 30_000, world)
     before.add(part(finished, 0, cut))
     after.load(json.loads(json.dumps(before.save())))
     after.add(part(finished, cut, 250))

@@ -12,11 +12,11 @@ import pytest
 
 from achieve import load_agent, make_vec
 from achieve.agent import Agent
-from achieve.analysis.episodes import load_episodes
 from achieve.analysis.evaluate import evaluate, evaluate_random, unseen_seeds
-from achieve.analysis.score import score_run
 from achieve.config import from_dict
 from achieve.run.weights import file_sha256
+from achieve.scoring.episodes import load_episodes
+from achieve.scoring.score import score_run
 from tests.system.conftest import Command
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"

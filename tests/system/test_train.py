@@ -15,14 +15,14 @@ import pytest
 import torch
 
 from achieve import load_agent, train
-from achieve.analysis.episodes import load_episodes
-from achieve.analysis.score import score_run
 from achieve.config import to_dict
 from achieve.envs.base import FinishedEpisodes
 from achieve.envs.crafter.data import ACHIEVEMENTS
 from achieve.errors import ConfigError
 from achieve.run.checkpoint import load_checkpoint
 from achieve.run.weights import file_sha256, load_weights
+from achieve.scoring.episodes import load_episodes
+from achieve.scoring.score import score_run
 from achieve.train import default_folder
 from tests.system.conftest import Train
 from tests.system.runs import FILES, assert_same_run, read, rows

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from achieve import train
-from achieve.analysis.episodes import load_episodes
 from achieve.config import EnvConfig, TrainConfig, from_dict, to_dict
 from achieve.envs.crafter.vec import CrafterVecEnv
 from achieve.errors import RunFolderError
+from achieve.scoring.episodes import load_episodes
 from tests.system.conftest import Command
 from tests.system.runs import assert_same_run, checkpoint_file, read
 from tests.system.tiny import tiny_config

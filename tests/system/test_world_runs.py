@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from achieve import load_agent
-from achieve.analysis.episodes import load_episodes
 from achieve.analysis.evaluate import evaluate
 from achieve.errors import ConfigError
 from achieve.run.checkpoint import Checkpoint
+from achieve.scoring.episodes import load_episodes
 from achieve.train import PPOTrainer
 from tests.conftest import Optional
 from tests.system.conftest import Command

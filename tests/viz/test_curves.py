@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from achieve.analysis.episodes import Episodes
-from achieve.analysis.score import curve_grid, learning_curve
+from achieve.scoring.episodes import Episodes
+from achieve.scoring.score import curve_grid, learning_curve
 from achieve.viz.curves import Baseline, draw_curves, png, short_number
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from achieve.analysis.score import RunScore
 from achieve.envs import WORLDS, find_world
 from achieve.errors import RunFolderError
+from achieve.scoring.score import RunScore
 from achieve.viz.curves import Baseline
 from achieve.viz.page import Page, render_page, write_page
 

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from achieve.agent import Agent
-from achieve.analysis.episodes import PREFIX, Episodes
 from achieve.config import TrainConfig
 from achieve.envs import make_vec
 from achieve.errors import ConfigError, RunFolderError
 from achieve.run.files import atomic_file, reason
 from achieve.run.seeding import stream, world_seeds
 from achieve.run.worlds import opening, playing
+from achieve.scoring.episodes import PREFIX, Episodes
 
 PARALLEL = 32
 PATIENCE = 100_000

@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from achieve.analysis.score import RunScore, mean_std
+from achieve.scoring.score import RunScore, mean_std
 
 BAR_WIDTH = 20
 BESIDE = 4

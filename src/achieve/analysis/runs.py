@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from achieve.analysis.episodes import FILE_NAMES, Episodes, find_log, load_episodes
-from achieve.analysis.score import RunScore, score_run
 from achieve.config import TrainConfig, differences, from_dict
 from achieve.envs.worlds import World, find_world
 from achieve.errors import AchieveError, ConfigError, RunFolderError
 from achieve.presets import INDIFFERENT, PRESETS, changes, setting, variant
 from achieve.run.files import reason
 from achieve.run.folder import read_config, read_summary
+from achieve.scoring.episodes import FILE_NAMES, Episodes, find_log, load_episodes
+from achieve.scoring.score import RunScore, score_run
 
 DEPTH = 3
 """How many folders below a given one are searched for runs."""

@@ -43,7 +43,7 @@ def run(arguments: list[str]) -> None:
     from achieve.agent import load_agent
     from achieve.analysis.evaluate import evaluate, save_episodes
     from achieve.analysis.report import score_tables
-    from achieve.analysis.score import RunScore, measure, success_rates
+    from achieve.scoring.score import RunScore, measure, success_rates
     from achieve.train import resolve_device
 
     agent = load_agent(

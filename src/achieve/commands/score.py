@@ -9,10 +9,10 @@ from pathlib import Path
 import tyro
 
 from achieve import config as configs
-from achieve.analysis.score import BUDGET, CRAFTER, RunScore, score_run
 from achieve.commands import console, parse, say
 from achieve.errors import ConfigError
 from achieve.run.files import read_json
+from achieve.scoring.score import BUDGET, CRAFTER, RunScore, score_run
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ def _show_scores(runs: Sequence[Path], steps: int | None) -> None:
 
 def _log_alone(folder: Path, steps: int | None) -> RunScore:
     """The figures of a log without its config, taken for one of Crafter; nobody knows what it may be averaged with."""
-    from achieve.analysis.episodes import load_episodes
     from achieve.run.folder import read_summary
+    from achieve.scoring.episodes import load_episodes
 
     taken = (read_summary(folder) or {}).get("steps")
     return score_run(load_episodes(folder), taken, BUDGET if steps is None else steps)

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.table import Table
 
-from achieve.analysis.score import mean_std
 from achieve.reproduce.executor import log_folder
 from achieve.reproduce.experiments import Experiment
 from achieve.reproduce.plan import Plan, State
@@ -18,6 +17,7 @@ from achieve.reproduce.process import Process, achieve_command
 from achieve.reproduce.tail_metrics import score_of
 from achieve.run.files import read_json, write_json
 from achieve.run.signals import StopRequest
+from achieve.scoring.score import mean_std
 
 MADE_FROM = "made-from.json"
 

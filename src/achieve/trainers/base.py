@@ -15,7 +15,6 @@ import torch
 
 from achieve.algo.distill import Distiller
 from achieve.algo.transport import partial_transport
-from achieve.analysis.tally import Tally
 from achieve.config import FREE_FIELDS, TrainConfig, from_dict, refusal, to_dict, validate
 from achieve.envs import find_world, make_vec
 from achieve.errors import CheckpointError, ConfigError
@@ -25,6 +24,7 @@ from achieve.openmp import make_sleep
 from achieve.run.checkpoint import Checkpoint, CheckpointWriter
 from achieve.run.seeding import Generators, stream_seed, world_seeds
 from achieve.run.worlds import opening
+from achieve.scoring.running_score import RunningScore
 
 WAY_OUT = "move the checkpoint folder away to start the run again"
 Saved = tuple[dict[str, torch.Tensor], dict[str, Any], dict[str, bytes]]
@@ -58,7 +58,7 @@ class BaseTrainer:
         self.seconds: dict[str, float] = {}
         self.latest: dict[str, float] = {}
         self.world = find_world(config.env.name)
-        self.tally = Tally(self.envs.achievement_names, config.score_steps, self.world)
+        self.running_score = RunningScore(self.envs.achievement_names, config.score_steps, self.world)
 
     @property
     def step(self) -> int:
@@ -150,7 +150,7 @@ class BaseTrainer:
             "rollouts": self.rollouts,
             "seconds": self.seconds,
             "random": random_state,
-            "tally": self.tally.save(),
+            "tally": self.running_score.save(),
             **self.own_state(),
         }
         return tensors, state, {"envs": self.envs.save_state()}
@@ -189,7 +189,7 @@ class BaseTrainer:
         self.generators.load(state["random"], random_tensors)
         self.rollouts = state["rollouts"]
         self.seconds = dict(state["seconds"])
-        self.tally.load(state["tally"])
+        self.running_score.load(state["tally"])
         self.load_own_state(saved)
         try:
             self.envs.load_state(saved.blobs["envs"])

@@ -10,8 +10,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from achieve.analysis.episodes import Episodes
-from achieve.analysis.score import curve_grid, learning_curve, mean_std
+from achieve.scoring.episodes import Episodes
+from achieve.scoring.score import curve_grid, learning_curve, mean_std
 
 # Okabe and Ito's palette, which stays distinct for colour-blind eyes.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")

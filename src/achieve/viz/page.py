@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from achieve.analysis.report import title_case
-from achieve.analysis.score import RunScore
 from achieve.errors import RunFolderError
 from achieve.run.files import atomic_file, reason
+from achieve.scoring.score import RunScore
 from achieve.viz.curves import Baseline
 
 

@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from achieve.agent import load_agent
-from achieve.analysis.episodes import load_episodes
 from achieve.analysis.evaluate import evaluate_random
-from achieve.analysis.score import measure, score_run, success_rates
 from achieve.config import EnvConfig, from_dict
 from achieve.envs import find_world
 from achieve.errors import ConfigError
@@ -19,6 +17,8 @@ from achieve.presets import variant
 from achieve.run.folder import read_config, read_summary
 from achieve.run.hardware import one_line
 from achieve.run.progress import duration
+from achieve.scoring.episodes import load_episodes
+from achieve.scoring.score import measure, score_run, success_rates
 from achieve.trust import trusted
 from achieve.viz.curves import Baseline, draw_curves, png
 from achieve.viz.episode import best_world, counted, episode_moments

@@ -11,9 +11,9 @@ from pathlib import Path
 from achieve.analysis.published import PUBLISHED, Published
 from achieve.analysis.published import Figure as PublishedFigure
 from achieve.analysis.runs import Gathered, Run
-from achieve.analysis.score import score_run
 from achieve.analysis.statistics import PERCENT, Estimate, caution, improvement_with_interval, iqm_with_interval
 from achieve.envs.worlds import find_world
+from achieve.scoring.score import score_run
 from achieve.viz.report.figures import Row, compact, comparison, curves
 from achieve.viz.report.section import Picture, Section
 from achieve.viz.report.table import NOT_PUBLISHED, NOT_RUN, Cell, Column, Interval, MeanStd, Missing, Table, estimate

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from achieve.analysis.score import mean_std
+from achieve.scoring.score import mean_std
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from achieve.analysis.episodes import Episodes
-from achieve.analysis.score import (
+from achieve.envs import WORLDS, find_world
+from achieve.scoring.episodes import Episodes
+from achieve.scoring.score import (
     crafter_score,
     curve_grid,
     episodes_within,
@@ -18,7 +19,6 @@ from achieve.analysis.score import (
     settling_steps,
     success_rates,
 )
-from achieve.envs import WORLDS, find_world
 
 
 def make_episodes(count: int, envs: int = 4, seed: int = 0) -> Episodes:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from achieve.analysis.episodes import load_episodes
 from achieve.errors import EpisodeLogError
+from achieve.scoring.episodes import load_episodes
 
 
 def line(step: int, **changes: Any) -> str:

@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from achieve.analysis.score import CRAFTER, measure
 from achieve.envs.worlds import World
+from achieve.scoring.score import CRAFTER, measure
 
 RECENT = 100
 
 
-class Tally:
+class RunningScore:
     """Counts successes over all episodes up to a summed length of ``budget``, and the last returns.
 
-    Agrees with :func:`achieve.analysis.score.score_run`, which reads the log, but never reads it. In a world with a
+    Agrees with :func:`achieve.scoring.score.score_run`, which reads the log, but never reads it. In a world with a
     goal, the measure is that achievement's success rate in the last hundred episodes.
     """
 

@@ -85,7 +85,7 @@ def bench(
         to_dict(replace(config, device=str(where), compile=compile)) | {"precision": precision}
     )
     if config.learner == "qrdqn":
-        from achieve.bench_qrdqn import measure
+        from achieve.bench.qrdqn import measure
 
         return _table(config, measure(config, where, rollouts, tell), where)
     return _table(config, _measure_ppo(config, where, rollouts, tell), where)

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from achieve.analysis.episodes import Episodes
 from achieve.envs.worlds import WORLDS, World
+from achieve.scoring.episodes import Episodes
 
 BUDGET = 1_000_000
 CRAFTER = WORLDS["crafter"]
