@@ -98,3 +98,15 @@ def test_a_complete_run_of_another_length(tmp_path: Path) -> None:
     assert "ppo-s0 is complete after 4,096 steps and cannot go on to 1,024,000" in str(caught.value)
     assert "ad-i-s0 is complete after 2,048,000 steps, more than the 1,024,000 wanted" in str(caught.value)
     assert "qrdqn-s0 is complete after 8,000 steps and cannot go on" in str(caught.value)
+
+
+def test_a_run_from_other_weights_is_known_again(tmp_path: Path) -> None:
+    weights = tmp_path / "some.safetensors"
+    (run,) = some_runs("ad", flags=("--init-from", str(weights)))
+    with pytest.raises(RunFolderError, match=r"some\.safetensors"):
+        make_plan([run], tmp_path)
+    weights.write_bytes(b"weights")
+    assert inspect(run, tmp_path / run.name).state is State.MISSING
+    write_run(tmp_path, run, step=4096, init_sha256="0" * 64)
+    weights.unlink()  # no longer needed
+    assert inspect(run, tmp_path / run.name).state is State.INTERRUPTED

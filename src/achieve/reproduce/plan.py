@@ -12,6 +12,7 @@ from typing import Any
 
 from achieve.config import FREE_FIELDS, TrainConfig, from_dict, refusal
 from achieve.errors import AchieveError, ConfigError, RunFolderError
+from achieve.initial import settle
 from achieve.reproduce.tail_metrics import read_progress
 from achieve.run.checkpoint import has_checkpoint
 from achieve.run.files import reason
@@ -106,7 +107,8 @@ def make_plan(runs: Sequence[Run], folder: Path) -> Plan:
 
 
 def inspect(run: Run, path: Path) -> Planned:
-    """Return what a run's folder says; raises RunFolderError where it is not this run's."""
+    """Return what a run's folder says; raises where it is not this run's, or the run cannot start at all."""
+    config = settle(run.config, path)
     try:
         entries = [entry.name for entry in path.iterdir()] if path.exists() else []
     except OSError as error:
@@ -117,7 +119,7 @@ def inspect(run: Run, path: Path) -> Planned:
         return Planned(run, path, State.MISSING)
     if "config.json" not in entries:
         raise RunFolderError(f"{path} is not a run folder (it holds {', '.join(sorted(entries)[:3])})")
-    _refuse_other_config(run.config, path)
+    _refuse_other_config(config, path)
     summary = read_summary(path)
     if summary is not None:
         return _complete(run, path, summary)
