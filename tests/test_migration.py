@@ -29,6 +29,12 @@ def test_settings_of_qrdqn_that_are_no_more() -> None:
             from_dict(other)
 
 
+def test_how_often_a_run_was_saved_is_forgotten() -> None:
+    """It was counted in rollouts once, and decides nothing of what is computed."""
+    assert migrate({"checkpoint_every": 3, "seed": 1}) == {"seed": 1}
+    assert from_dict({"checkpoint_every": 3}) == from_dict({})
+
+
 def test_what_is_of_today_stays_as_it_is() -> None:
     today = to_dict(from_dict({}))
     assert migrate(today) == today

@@ -214,9 +214,9 @@ class TrainConfig:
     """On a GPU: fused kernels, and updates replayed as captured graphs. `--no-compile` runs the plain code."""
     torch_threads: int | None = None
     """Threads of PyTorch on the CPU; by default PyTorch's own choice."""
-    checkpoint_every: int = 8
-    """Rollouts between checkpoints where there is no auxiliary phase (otherwise: after every phase). With `qrdqn`:
-    target updates between checkpoints."""
+    checkpoint_seconds: float = 60.0
+    """Longest time between two checkpoints: the work a crash may cost. They come more often where that takes less than
+    a fiftieth of the time, and a run that is stopped is saved at once."""
     checkpoint_replay: bool = True
     """With `qrdqn`: save the replay too. Without it, a continued run first fills a new one, and is another run."""
     replay_device: Literal["auto", "gpu", "host"] = "auto"
@@ -262,6 +262,11 @@ class TrainConfig:
         return -(-self.total_steps // self.rollout_steps)
 
     @property
+    def planned_steps(self) -> int:
+        """Environment steps of the whole run, in whole rollouts."""
+        return self.num_rollouts * self.rollout_steps
+
+    @property
     def rollouts_per_phase(self) -> int:
         """Rollouts between two auxiliary phases; one for plain PPO, whose buffer holds one, and for QR-DQN."""
         return self.distill.rollouts_per_phase if self.distill.enabled and self.learner == "ppo" else 1
@@ -280,7 +285,7 @@ class TrainConfig:
 
 # Fields that say how and where a run is computed, not what is computed: a run may be resumed with others.
 RUNTIME_FIELDS = (
-    "device", "torch_threads", "tensorboard", "wandb", "checkpoint_every", "checkpoint_replay", "replay_device",
+    "device", "torch_threads", "tensorboard", "wandb", "checkpoint_seconds", "checkpoint_replay", "replay_device",
     "snapshots", "env.threads",
 )  # fmt: skip
 
@@ -340,7 +345,6 @@ def validate(config: TrainConfig) -> None:
     positive(
         total_steps=config.total_steps,
         score_steps=config.score_steps,
-        checkpoint_every=config.checkpoint_every,
         env__num_envs=config.env.num_envs,
         ppo__rollout_length=ppo.rollout_length,
         ppo__num_epochs=ppo.num_epochs,
@@ -363,6 +367,7 @@ def validate(config: TrainConfig) -> None:
     not_negative(
         seed=config.seed,
         snapshots=config.snapshots,
+        checkpoint_seconds=config.checkpoint_seconds,
         env__unlock_threshold=config.env.threshold,
         ppo__clip_coef=ppo.clip_coef,
         ppo__vf_coef=ppo.vf_coef,
@@ -385,6 +390,11 @@ def validate(config: TrainConfig) -> None:
     for name, threads in (("env.threads", config.env.threads), ("torch_threads", config.torch_threads)):
         if threads is not None and threads < 1:
             raise ConfigError(f"{name} is {threads}; it must be 1 or more")
+    if config.learner == "ppo" and config.rollout_steps == 1:
+        raise ConfigError(
+            "one environment with a rollout of one step has a single advantage, which cannot be normalised; give "
+            "env.num-envs or ppo.rollout-length more"
+        )
     if config.learner == "ppo" and config.rollout_steps % ppo.num_minibatches:
         raise ConfigError(
             f"a rollout of {config.env.num_envs} x {ppo.rollout_length} = {config.rollout_steps} steps "

@@ -14,6 +14,9 @@ from achieve.settings import shown
 RENAMED = {"algo": "ppo"}
 """Tables and settings of the whole config, by the name they had before."""
 
+FORGOTTEN = ("checkpoint_every",)
+"""Settings of the whole config that are no more and decided nothing of what is computed."""
+
 REMOVED: dict[str, dict[str, Any]] = {
     "qrdqn": {
         "n_step": 1, "dueling": False, "frame_stack": 1,
@@ -29,7 +32,7 @@ def migrate(config: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: for a setting that is no more and was not left at its default.
     """
-    renamed = {RENAMED.get(name, name): value for name, value in config.items()}
+    renamed = {RENAMED.get(name, name): value for name, value in config.items() if name not in FORGOTTEN}
     for table, settings in REMOVED.items():
         values = renamed.get(table)
         if not isinstance(values, Mapping):

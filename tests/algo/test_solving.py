@@ -28,7 +28,6 @@ CONFIG = TrainConfig(
         learning_starts=400, epsilon_end=0.05, epsilon_steps=1200,
     ),
     distill=DistillConfig(enabled=False, matching=False),
-    checkpoint_every=100,
 )  # fmt: skip
 
 

@@ -8,33 +8,36 @@ import pytest
 import torch
 
 from achieve.errors import CheckpointError
-from achieve.run.segments import FrameFiles, Rows
+from achieve.fits import UnfitError
+from achieve.run.segments import RowFiles, Rows, check_files, tidy_files
+
+LIKE = {"number": torch.zeros(0, 1, dtype=torch.uint8)}
 
 
-def frames(rows: Rows) -> torch.Tensor:
+def numbered(rows: Rows) -> dict[str, torch.Tensor]:
     """Rows that say which they are."""
-    return torch.arange(rows.first, rows.last, dtype=torch.int64)[:, None]
+    return {"number": torch.arange(rows.first, rows.last, dtype=torch.uint8)[:, None]}
 
 
 def read(folder: Path, files: list[list[int]], ring: int) -> dict[int, int]:
     """The ring's places after loading, by place."""
     found: dict[int, int] = {}
 
-    def put(first: int, rows: torch.Tensor) -> None:
-        for offset, row in enumerate(rows[:, 0].tolist()):
+    def put(first: int, rows: dict[str, torch.Tensor]) -> None:
+        for offset, row in enumerate(rows["number"][:, 0].tolist()):
             found[(first + offset) % ring] = row
 
-    FrameFiles(folder, ring).load(files, put)
+    RowFiles(folder, ring).load(files, LIKE, put)
     return found
 
 
 def test_every_checkpoint_restores_the_ring(tmp_path: Path) -> None:
-    ring, files = 20, FrameFiles(tmp_path, 20)
+    ring, files = 20, RowFiles(tmp_path, 20)
     names: list[list[list[int]]] = []
     for row in (3, 10, 17, 18, 40, 41, 75, 90):
-        new = files.plan(row, 0)
+        new = files.plan(0, row)
         assert all(rows.first // ring == (rows.last - 1) // ring for rows in new), "none goes over the ring's end"
-        listed, write, clean = files.save([(rows, frames(rows)) for rows in new], row)
+        listed, write, clean = files.save([(rows, numbered(rows)) for rows in new], max(0, row - ring))
         write()
         # A crash here leaves the checkpoint before: its files must still be there.
         if names:
@@ -49,35 +52,45 @@ def test_every_checkpoint_restores_the_ring(tmp_path: Path) -> None:
 
 
 def test_rows_are_written_once(tmp_path: Path) -> None:
-    files = FrameFiles(tmp_path, 100)
-    assert files.plan(30, 0) == [(0, 30)]
-    files.save([(rows, frames(rows)) for rows in files.plan(30, 0)], 30)
-    assert files.plan(50, 0) == [(30, 50)]
-    assert FrameFiles(tmp_path, 100).plan(130, 0) == [(30, 100), (100, 130)]
-    assert FrameFiles(tmp_path, 100).plan(130, 120) == [(120, 130)], "a run continued without its replay"
+    files = RowFiles(tmp_path, 100)
+    assert files.plan(0, 30) == [(0, 30)]
+    files.save([(rows, numbered(rows)) for rows in files.plan(0, 30)], 0)
+    assert files.plan(0, 50) == [(30, 50)]
+    assert RowFiles(tmp_path, 100).plan(0, 130) == [(30, 100), (100, 130)]
+    assert RowFiles(tmp_path, 100).plan(120, 130) == [(120, 130)], "a run continued without its replay"
 
 
 def test_a_continued_run_goes_on_with_the_files_it_has_loaded(tmp_path: Path) -> None:
-    files = FrameFiles(tmp_path, 100)
-    listed, write, _ = files.save([(rows, frames(rows)) for rows in files.plan(30, 0)], 30)
+    files = RowFiles(tmp_path, 100)
+    listed, write, _ = files.save([(rows, numbered(rows)) for rows in files.plan(0, 30)], 0)
     write()
     (files.folder / "rows-30-60.safetensors").write_bytes(b"left by a killed process")
-    again = FrameFiles(tmp_path, 100)
-    again.load(listed, lambda first, rows: None)
-    listed, write, clean = again.save([(rows, frames(rows)) for rows in again.plan(55, 0)], 55)
+    again = RowFiles(tmp_path, 100)
+    again.load(listed, LIKE, lambda first, rows: None)
+    listed, write, clean = again.save([(rows, numbered(rows)) for rows in again.plan(0, 55)], 0)
     assert listed == [[0, 30], [30, 55]]
     write()
     clean()
     assert sorted(p.name for p in again.folder.iterdir()) == ["rows-0-30.safetensors", "rows-30-55.safetensors"]
-    again.remove()
+    tidy_files(tmp_path, [])
     assert not again.folder.exists()
-    again.remove()
+    tidy_files(tmp_path, [])
+
+
+@pytest.mark.parametrize(
+    "files", [[], [[0, 30]], [[10, 40]], [[0, 30], [31, 40]], [[0, 30], [30, 30], [30, 40]], [[0, 50]]]
+)
+def test_files_that_do_not_hold_the_rows_are_refused(files: list[list[int]]) -> None:
+    with pytest.raises(UnfitError, match="its files"):
+        check_files(files, 5, 40)
+    check_files([[0, 30], [30, 40]], 5, 40)
+    check_files([], 40, 40)
 
 
 @pytest.mark.parametrize("harm", ["missing", "damaged", "short"])
 def test_a_file_that_is_no_use(tmp_path: Path, harm: str) -> None:
-    files = FrameFiles(tmp_path, 100)
-    listed, write, _ = files.save([(Rows(0, 30), frames(Rows(0, 30)))], 30)
+    files = RowFiles(tmp_path, 100)
+    listed, write, _ = files.save([(Rows(0, 30), numbered(Rows(0, 30)))], 0)
     write()
     path = files.folder / "rows-0-30.safetensors"
     if harm == "missing":
@@ -90,4 +103,4 @@ def test_a_file_that_is_no_use(tmp_path: Path, harm: str) -> None:
         listed = [[0, 31]]
         path.rename(files.folder / "rows-0-31.safetensors")
     with pytest.raises(CheckpointError, match=r"rows-0-3\d.*(missing|damaged).*start the run again"):
-        FrameFiles(tmp_path, 100).load(listed, lambda first, rows: None)
+        RowFiles(tmp_path, 100).load(listed, LIKE, lambda first, rows: None)

@@ -190,7 +190,6 @@ RUN = TrainConfig(
     total_steps=STEPS,
     score_steps=STEPS,
     device="cuda",
-    checkpoint_every=1,
     env=EnvConfig(num_envs=8),
     model=MODEL,
     qrdqn=QRDQNConfig(target_update=1024, replay_size=3000, learning_starts=512, num_quantiles=10),

@@ -83,7 +83,7 @@ def test_ppo_alone(tmp_path: Path) -> None:
 
 
 def test_stopped_and_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stopped in the second phase: the run goes on from the checkpoint after the first, and nothing is doubled."""
+    """Stopped in the second phase: the run goes on from its start, and nothing is doubled."""
     phases = 0
     run = Distiller.run
 

@@ -136,10 +136,10 @@ def test_foreign_safetensors_are_refused(tmp_path: Path) -> None:
 
 
 def test_newer_format_is_named(tmp_path: Path) -> None:
-    metadata = {"format": "achieve-checkpoint", "version": "2", "state": "{}"}
+    metadata = {"format": "achieve-checkpoint", "version": "3", "state": "{}"}
     save_file({"a": torch.zeros(3)}, tmp_path / FILE_NAME, metadata=metadata)
     with pytest.raises(
-        CheckpointError, match=r"format '2', this achieve reads 1 to 1; use the version"
+        CheckpointError, match=r"format '3', this achieve reads 1 to 2; use the version"
     ):
         load_checkpoint(tmp_path)
 

@@ -11,7 +11,7 @@ import pytest
 
 from achieve.config import EnvConfig, PPOConfig, TrainConfig, differences, refusal, to_dict
 from achieve.errors import RunFolderError
-from achieve.run import files
+from achieve.run import files, folder
 from achieve.run.folder import RunFolder, command_line, read_config, read_summary
 
 CONFIG = TrainConfig(seed=1, device="cpu")
@@ -21,9 +21,20 @@ def other(**changes: Any) -> TrainConfig:
     return replace(CONFIG, **changes)
 
 
+def record(path: Path, config: TrainConfig) -> None:
+    with RunFolder.open(path, config) as run:
+        run.record()
+
+
+def test_a_nul_in_the_name_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match=r"has a NUL in it; choose another"):
+        RunFolder.open(tmp_path / "a\0b", CONFIG)
+
+
 def test_new_folder_records_config_versions_machine_and_command(tmp_path: Path) -> None:
     with RunFolder.open(tmp_path / "runs" / "ad-s1", CONFIG, command="achieve train") as run:
-        assert not run.resumed
+        assert not run.resumed and not run.config.exists(), "until the run really begins"
+        run.record()
         saved = json.loads(run.config.read_text())
     assert saved["config"] == to_dict(CONFIG)
     (start,) = saved["starts"]
@@ -37,22 +48,22 @@ def test_same_config_resumes_and_remembers_each_start(tmp_path: Path) -> None:
     for number in range(3):
         with RunFolder.open(tmp_path / "run", CONFIG) as run:
             assert run.resumed == (number > 0)
+            run.record()
     assert len(json.loads(run.config.read_text())["starts"]) == 3
 
 
 def test_free_settings_may_change(tmp_path: Path) -> None:
-    RunFolder.open(tmp_path / "run", CONFIG).close()
+    record(tmp_path / "run", CONFIG)
     with RunFolder.open(tmp_path / "run", other(device="cuda"), free=("device",)) as run:
         assert run.resumed
         assert read_config(tmp_path / "run")["config"]["device"] == "cpu", "until the run really goes on with it"
-        run.record()
         run.record()
     saved = read_config(tmp_path / "run")
     assert saved["config"]["device"] == "cuda" and len(saved["starts"]) == 2
 
 
 def test_free_settings_of_a_table_may_change(tmp_path: Path) -> None:
-    RunFolder.open(tmp_path / "run", other(env=EnvConfig(threads=1))).close()
+    record(tmp_path / "run", other(env=EnvConfig(threads=1)))
     free = ("env.threads",)
     with RunFolder.open(tmp_path / "run", other(env=EnvConfig(threads=2)), free=free) as run:
         assert run.resumed
@@ -61,7 +72,7 @@ def test_free_settings_of_a_table_may_change(tmp_path: Path) -> None:
 
 
 def test_another_config_is_refused_with_what_differs(tmp_path: Path) -> None:
-    RunFolder.open(tmp_path / "run", CONFIG).close()
+    record(tmp_path / "run", CONFIG)
     before = (tmp_path / "run" / "config.json").read_bytes()
     changed = other(seed=3, ppo=PPOConfig(gae_lambda=0.7))
     message = r"another config: seed is 1 there, 3 here; ppo.gae_lambda is 0.65 there, 0.7 here"
@@ -72,7 +83,7 @@ def test_another_config_is_refused_with_what_differs(tmp_path: Path) -> None:
 
 
 def test_a_config_from_before_a_setting_existed_is_the_same_config(tmp_path: Path) -> None:
-    RunFolder.open(tmp_path / "run", CONFIG).close()
+    record(tmp_path / "run", CONFIG)
     saved = json.loads((tmp_path / "run" / "config.json").read_text())
     del saved["config"]["name"], saved["config"]["env"]["options"], saved["config"]["distill"]["episodes_per_update"]
     (tmp_path / "run" / "config.json").write_text(json.dumps(saved))
@@ -104,7 +115,7 @@ def test_second_process_is_kept_out_until_the_first_is_gone(tmp_path: Path) -> N
     child = os.fork()
     if child == 0:
         try:
-            RunFolder.open(tmp_path / "run", CONFIG)
+            RunFolder.open(tmp_path / "run", CONFIG).record()
             os.write(writing, b"x")
             signal.pause()
         finally:
@@ -139,15 +150,14 @@ def test_run_killed_before_its_config_was_written_starts_anew(tmp_path: Path) ->
         assert not opened.resumed
 
 
-def test_discarded_run_leaves_nothing_of_its_own(tmp_path: Path) -> None:
+def test_run_that_is_never_recorded_leaves_nothing_of_its_own(tmp_path: Path) -> None:
     for name, before in (("new", None), ("made", []), ("kept", [".notes.tmp"])):
         run = tmp_path / name
         if before is not None:
             run.mkdir()
             for other in before:
                 (run / other).write_text("")
-        with RunFolder.open(run, CONFIG) as opened:
-            opened.discard()
+        RunFolder.open(run, CONFIG).close()
         assert ([p.name for p in run.iterdir()] if run.exists() else None) == before
 
 
@@ -166,7 +176,15 @@ def test_unwritable_place_is_one_sentence(tmp_path: Path, below: str) -> None:
 
 
 def test_damaged_config_is_named_and_kept(tmp_path: Path) -> None:
-    for text, message in [("{", "is not JSON"), ("[]", "not hold a JSON object"), ("{}", "config")]:
+    for text, message in [
+        ("{", "is not JSON"),
+        ("[]", "not hold a JSON object"),
+        ("{}", "config is missing"),
+        ('{"config": [], "starts": []}', "config is .*, not a table"),
+        ('{"config": {}, "starts": null}', "starts is None, not a list"),
+        ('{"config": {}, "starts": [1]}', r"starts\[0\] is 1, not a table"),
+        ('{"a":' * 100_000 + "1" + "}" * 100_000, "is nested too deeply"),
+    ]:
         (tmp_path / "config.json").write_text(text)
         with pytest.raises(RunFolderError, match=message):
             RunFolder.open(tmp_path, CONFIG)
@@ -174,7 +192,7 @@ def test_damaged_config_is_named_and_kept(tmp_path: Path) -> None:
 
 
 def test_config_is_read_from_folder_saved_file_and_plain_file(tmp_path: Path) -> None:
-    RunFolder.open(tmp_path / "run", CONFIG).close()
+    record(tmp_path / "run", CONFIG)
     (tmp_path / "plain.json").write_text(json.dumps(to_dict(CONFIG)))
     for source in (tmp_path / "run", tmp_path / "run" / "config.json", tmp_path / "plain.json"):
         assert read_config(source)["config"] == to_dict(CONFIG)
@@ -189,8 +207,40 @@ def test_config_is_read_from_folder_saved_file_and_plain_file(tmp_path: Path) ->
 def test_summary(tmp_path: Path) -> None:
     with RunFolder.open(tmp_path / "run", CONFIG) as run:
         assert read_summary(run.path) is None
-        run.write_summary({"score": 21.5})
-        assert read_summary(run.path) == {"score": 21.5}
+        run.write_summary({"steps": 8, "score": 21.5})
+        assert read_summary(run.path) == {"steps": 8, "score": 21.5}
+
+
+@pytest.mark.parametrize(
+    ("summary", "sentence"),
+    [
+        ({}, "steps is missing"),
+        ({"steps": "8"}, "steps is '8', not a whole number from 0"),
+        ({"steps": True}, "steps is True"),
+        ({"steps": -8}, "steps is -8"),
+        ({"steps": 8, "score": "high"}, "score is 'high', not a number"),
+        ({"steps": 8, "seconds": {"total": None}}, "seconds.total is None"),
+        ({"steps": 8, "success_rates": [1]}, r"success_rates is \[1\], not a table"),
+    ],
+)
+def test_summary_that_is_none(tmp_path: Path, summary: dict[str, Any], sentence: str) -> None:
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    with pytest.raises(RunFolderError, match=f"summary.json is not a run's summary: {sentence}"):
+        read_summary(tmp_path)
+
+
+def test_record_of_an_extended_run_takes_back_its_end_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with RunFolder.open(tmp_path / "run", CONFIG) as run:
+        run.record()
+        run.write_summary({"steps": 8})
+        run.weights.write_bytes(b"")
+    order: list[str] = []
+    unlink = Path.unlink
+    monkeypatch.setattr(Path, "unlink", lambda path, **how: (order.append(path.name), unlink(path, **how)))
+    monkeypatch.setattr(folder, "write_json", lambda path, value: order.append(path.name))
+    with RunFolder.open(tmp_path / "run", CONFIG) as run:
+        run.record()
+    assert order == ["summary.json", "weights.safetensors", "config.json"]
 
 
 def test_json_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from achieve.errors import RunFolderError
-from achieve.run.logs import JsonlWriter, episode_rows
+from achieve.run.logs import JsonlWriter, check_log, episode_rows
 from achieve.scoring.episodes import load_episodes
 
 
@@ -35,51 +35,69 @@ def test_cut_back_to_a_checkpoint_and_continued(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     with JsonlWriter(path) as log:
         log.write({"n": 0})
-        offset = log.sync()
+        offset = log.length()
         assert path.stat().st_size == offset
         log.write_many({"n": n} for n in range(1, 100))
     with JsonlWriter(path) as log:
         log.truncate_to(offset)
         log.write({"n": "again"})
-        assert log.sync() == path.stat().st_size
+        assert log.length() == path.stat().st_size
+        log.sync()
     assert rows(path) == [{"n": 0}, {"n": "again"}]
 
 
 def test_cut_in_an_open_log_drops_what_is_still_buffered(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     with JsonlWriter(path) as log:
-        offset = log.sync()
+        offset = log.length()
         log.write({"n": 1})
         log.truncate_to(offset)
         log.write({"n": 2})
     assert rows(path) == [{"n": 2}]
 
 
-@pytest.mark.parametrize("tail", [b'{"n": 1', b"x" * 200_000])
-def test_half_line_of_a_crash_is_removed_on_opening(tmp_path: Path, tail: bytes) -> None:
+@pytest.mark.parametrize("data", [b'{"n": 0}', b'{"n": 0}\n{"n": 1', b"x" * 200_000, b"garbage\n"])
+def test_opening_a_log_changes_nothing_in_it(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "log.jsonl"
-    path.write_bytes(b'{"n": 0}\n' + tail)
+    path.write_bytes(data)
+    JsonlWriter(path).close()
+    assert path.read_bytes() == data
+
+
+@pytest.mark.parametrize(
+    ("data", "length", "sentence"),
+    [
+        (b'{"n": 0}\n', 900, "has 9 bytes, the checkpoint was written at 900"),
+        (b'{"n": 0}', 9, "has 8 bytes, the checkpoint was written at 9"),
+        (b"garbage!\n", 9, "line 1 of .* is not what the run wrote there"),
+        (b'{"n": 0}\nxxxxxxxx\n', 18, "line 2 of"),
+        (b'{"n": 0}\n{"n": 1}x', 18, "line 2 of"),
+        (b'{"n": 0}\n\n', 10, "line 2 of"),
+        (b'[1, 2.0]\n', 9, "line 1 of"),
+        (b"[" * 100_000, 100_000, "line 1 of"),
+        (b'{"n": 0}\n{"n": 1}\n', 12, "line 2 of"),
+    ],
+)
+def test_a_log_that_is_not_what_the_checkpoint_knows(
+    tmp_path: Path, data: bytes, length: int, sentence: str
+) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(data)
+    with pytest.raises(RunFolderError, match=sentence):
+        check_log(path, length)
+    assert path.read_bytes() == data
+
+
+def test_what_comes_after_the_checkpoint_is_not_looked_at(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    check_log(path, 0)
+    path.write_bytes(b'{"n": 0}\n{"n": 1')
+    check_log(path, 9)
+    check_log(path, 0)
     with JsonlWriter(path) as log:
+        log.truncate_to(9)
         log.write({"n": 2})
     assert rows(path) == [{"n": 0}, {"n": 2}]
-
-
-def test_log_that_is_only_half_a_line_becomes_empty(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
-    path.write_bytes(b'{"n"')
-    JsonlWriter(path).close()
-    assert path.read_bytes() == b""
-
-
-def test_log_shorter_than_the_checkpoint_says_is_refused_untouched(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
-    path.write_bytes(b'{"n": 0}\n')
-    with (
-        JsonlWriter(path) as log,
-        pytest.raises(RunFolderError, match=r"has 9 bytes, the checkpoint was written at 900"),
-    ):
-        log.truncate_to(900)
-    assert path.read_bytes() == b'{"n": 0}\n'
 
 
 def test_flushes_by_itself_so_that_others_can_follow(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -106,7 +107,8 @@ def test_asked_to_stop(
     assert child.wait() == 130
     saved = load_checkpoint(folder / "checkpoint")
     assert saved is not None
-    step = saved.state["rollouts"] * NUM_ENVS * ROLLOUT
+    rollout = saved.state["row"] + (ROLLOUT if saved.state["stage"] == "updating" else 0)
+    step = NUM_ENVS * (saved.state["rollouts"] * ROLLOUT + rollout)
     assert child.output == (
         f"achieve train: stopped; the same command continues the run in {folder} from step {step:,}\n"
     )
@@ -115,14 +117,17 @@ def test_asked_to_stop(
     assert_same_run(folder, finished)
 
 
-def test_stopped_before_the_first_checkpoint(train: Train, finished: Path, tmp_path: Path) -> None:
+def test_stopped_in_the_first_phase(train: Train, finished: Path, tmp_path: Path) -> None:
+    """It is saved where it is, in the middle of a rollout."""
     folder = tmp_path / "run"
     child = train(folder)
     assert child.wait_for((folder / "episodes.jsonl").exists)
     child.send(signal.SIGTERM)
     assert child.wait() == 130
-    assert child.output.endswith(f"the same command continues the run in {folder} from its beginning\n")
-    assert not checkpoint_file(folder).exists()
+    found = re.search(rf"continues the run in {folder} from (its beginning|step ([\d,]+))\n$", child.output)
+    assert found, child.output
+    saved = load_checkpoint(folder / "checkpoint")
+    assert saved is not None and saved.state["rollouts"] <= ROLLOUTS_PER_PHASE
     train(folder).run()
     assert_same_run(folder, finished)
 
@@ -156,10 +161,10 @@ def test_plain_ppo_resumes_from_checkpoints_between_rollouts(train: Train, tmp_p
     flags = ("--distill.no-enabled", "--distill.no-matching", "--model.no-memory")
     whole, folder = tmp_path / "whole", tmp_path / "stopped"
     train(whole, *flags).run()
-    child = train(folder, *flags, "--checkpoint-every", 2, slow_writes=LONG_PAUSE)
+    child = train(folder, *flags, "--checkpoint-seconds", 0.1, slow_writes=LONG_PAUSE)
     assert child.wait_for(checkpoint_file(folder).exists)
     assert kill(child)
-    train(folder, *flags, "--checkpoint-every", 5).run()
+    train(folder, *flags, "--checkpoint-seconds", 0.2).run()
     assert (folder / "episodes.jsonl").read_bytes() == (whole / "episodes.jsonl").read_bytes()
     for name in ("score", "reward", "success_rates", "episodes", "steps", "parameters"):
         assert read(folder / "summary.json")[name] == read(whole / "summary.json")[name]
@@ -167,7 +172,7 @@ def test_plain_ppo_resumes_from_checkpoints_between_rollouts(train: Train, tmp_p
 
 def test_settings_of_where_and_how_may_change(train: Train, finished: Path, stopped: Path) -> None:
     """Device, trackers and the like are no part of what is computed."""
-    train(stopped, "--device", "auto", "--checkpoint-every", 3, "--tensorboard").run()
+    train(stopped, "--device", "auto", "--checkpoint-seconds", 3, "--tensorboard").run()
     assert (stopped / "episodes.jsonl").read_bytes() == (finished / "episodes.jsonl").read_bytes()
     assert list((stopped / "tensorboard").glob("events.out.*"))
 

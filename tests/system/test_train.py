@@ -269,7 +269,7 @@ def test_interrupted_is_an_interrupt() -> None:
 def test_an_undone_encoder_is_told_once(
     level: float, words: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(import_module("achieve.train"), "COLLAPSED", level)
+    monkeypatch.setattr(import_module("achieve.trainers.journal"), "COLLAPSED", level)
     monkeypatch.setenv("COLUMNS", "300")
     train(tiny_config(), tmp_path / "run", quiet=False)
     out, err = capsys.readouterr()

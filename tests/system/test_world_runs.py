@@ -182,8 +182,8 @@ def test_world_that_fails_leaves_a_run_to_continue(
     command = ("train", "--config", settings, "--env", f"{OWN}:make_fragile", "--folder", folder)
     command = (*command, "--quiet", "--no-report", "--env.threads", threads, *SHORT)
 
-    def crash_after_the_first_checkpoint(self: Any, *saved: Any) -> None:
-        save(self, *saved)
+    def crash_after_the_first_checkpoint(self: Any, *saved: Any, **others: Any) -> None:
+        save(self, *saved, **others)
         self.wait()
         CRASH.touch()
 

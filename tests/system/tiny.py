@@ -21,6 +21,7 @@ SETTINGS: dict[str, Any] = {
     "score_steps": STEPS,
     "device": "cpu",
     "torch_threads": 1,
+    "checkpoint_seconds": 1e9,  # saved before each phase and at the end, whatever the clock says
     "env": {"num_envs": NUM_ENVS, "threads": 1},
     "model": {"encoder": "strided", "channels": [4, 8, 8], "dense_size": 16, "hidden_size": 32},
     "ppo": {"rollout_length": ROLLOUT, "num_epochs": 1, "num_minibatches": 2},

@@ -37,6 +37,9 @@ class Collector:
     That is: the current observation, the memory that goes with it, and the latent of the observation before. The
     memory after a rollout's last step is computed by the bootstrap with the weights that collected it, so that no
     representation mixes weights from before and after an update.
+
+    ``check`` is called before every step, where what is in :meth:`tensors` and ``row`` is enough to go on from. It may
+    raise: the next :meth:`collect` takes up the rollout there.
     """
 
     def __init__(
@@ -62,12 +65,15 @@ class Collector:
 
         # What the environments write and read; page-locked on a GPU machine, so that copies need no detour.
         self.observation = host(num_envs, *buffer.observations.shape[2:], dtype=torch.uint8)
-        self._outcome = host(2, num_envs, dtype=torch.float32)
+        self.outcome = host(2, num_envs, dtype=torch.float32)
+        """Reward and end of the last step, which the memory is still to be told of."""
         self._chosen = host(num_envs, dtype=torch.int64)
         self.memory = torch.zeros(buffer.memory.shape[1:], device=device)
         self._latent = torch.zeros(num_envs, network.latent_size, device=device)
         self._device_observation = self.observation.to(device)
-        self._device_outcome = self._outcome.to(device)
+        self._device_outcome = self.outcome.to(device)
+        self.row = 0
+        """Steps of the rollout under way that are done."""
         self._row = torch.zeros(1, dtype=torch.int64, device=device)
         self._noise = torch.zeros(
             buffer.length + 1, num_envs, network.num_actions, device=device
@@ -79,36 +85,51 @@ class Collector:
     def _state(self) -> list[Tensor]:
         return [self.memory, self._latent, self._row, self._step_in_rollout]
 
+    def tensors(self) -> dict[str, Tensor]:
+        """What goes on from step to step, as it lives: writing into it restores it."""
+        return {
+            "memory": self.memory,
+            "latent": self._latent,
+            "observation": self.observation,
+            "outcome": self.outcome,
+            "noise": self._noise,
+        }
+
     def start(self) -> None:
         """Reset the environments; the memory is empty."""
         self._envs.reset(out=self.observation.numpy())
         self.memory.zero_()
+        self.outcome.zero_()
 
     @torch.no_grad()
     def collect(self, generator: torch.Generator) -> None:
-        """Append one rollout to the buffer, with the values that bootstrap it."""
-        buffer, first = self._buffer, self._buffer.filled
+        """Append one rollout to the buffer, or what is left of it, with the values that bootstrap it."""
+        buffer = self._buffer
         self._network.keep_weights()
-        self._row.fill_(first)
-        self._step_in_rollout.zero_()
-        # Actions are sampled as argmax(logits + Gumbel noise).
-        self._noise.exponential_(generator=generator).log_().neg_()
-        self._outcome.zero_()  # the bootstrap before took care of the memory
+        self._row.fill_(buffer.filled + self.row)
+        self._step_in_rollout.fill_(self.row)
         observation, chosen = self.observation.numpy(), self._chosen.numpy()
-        outcome = self._outcome.numpy()
-        for row in range(first, first + buffer.length):
+        outcome = self.outcome.numpy()
+        while self.row < buffer.length:
             self._check()
+            if self.row == 0:
+                # Actions are sampled as argmax(logits + Gumbel noise).
+                self._noise.exponential_(generator=generator).log_().neg_()
+                self.outcome.zero_()  # the bootstrap before took care of the memory
             self._act()
             _, rewards, terminated, truncated, _ = self._envs.step(chosen, out=observation)
-            buffer.rewards[row] = outcome[0] = rewards
-            buffer.dones[row] = outcome[1] = terminated | truncated
+            at = buffer.filled + self.row
+            buffer.rewards[at] = outcome[0] = rewards
+            buffer.dones[at] = outcome[1] = terminated | truncated
+            self.row += 1
         self._act()
         buffer.filled += buffer.length
+        self.row = 0
 
     def _act(self) -> None:
         """Encode the current observation, choose actions, write everything into the buffer's current row."""
         self._device_observation.copy_(self.observation, non_blocking=True)
-        self._device_outcome.copy_(self._outcome, non_blocking=True)
+        self._device_outcome.copy_(self.outcome, non_blocking=True)
         self._run("act", self._act_on_device)
         self._chosen.copy_(self._actions, non_blocking=True)
         if self._copied is not None:

@@ -34,7 +34,11 @@ def check_finite(skipped: int, updates: int, phase: str) -> None:
 
 
 class PPOLearner:
-    """Optimises ``J_pi`` and ``J_V`` on the newest rollout of the buffer."""
+    """Optimises ``J_pi`` and ``J_V`` on the newest rollout of the buffer.
+
+    ``check`` is called before every minibatch, where what is in :meth:`tensors` and ``done``, the weights and the
+    optimiser are enough to go on from. It may raise: the next :meth:`update` takes up the phase there.
+    """
 
     def __init__(
         self,
@@ -51,13 +55,38 @@ class PPOLearner:
         self._config = config
         self.optimizer = ClippedAdam(network, config.learning_rate, config.max_grad_norm)
         self._totals = Totals(STATISTICS, buffer.device)
+        self.done = 0
+        """Minibatches of the phase under way that are done."""
+        self._order = torch.zeros(buffer.length * buffer.num_envs, dtype=torch.int64, device=buffer.device)
         self._run = GraphRunner(self._state, enabled=graphs and buffer.device.type == "cuda")
 
     def _state(self) -> list[Tensor]:
         return [*all_state(self._network, [self.optimizer]), self._totals.sums]
 
+    def tensors(self) -> dict[str, Tensor]:
+        """What goes on from minibatch to minibatch, as it lives: writing into it restores it."""
+        return {"order": self._order, "totals": self._totals.sums}
+
     def update(self, rng: np.random.Generator) -> dict[str, float]:
-        """Learn from the newest rollout. Returns the mean of each statistic over the updates."""
+        """Learn from the newest rollout, or go on with it. Returns the mean of each statistic over the updates."""
+        config, buffer = self._config, self._buffer
+        self._estimate_advantages()
+        offset = (buffer.filled - buffer.length) * buffer.num_envs
+        updates = config.num_epochs * config.num_minibatches
+        while self.done < updates:
+            self._check()
+            part = self.done % config.num_minibatches
+            if part == 0:
+                self._order.copy_(torch.from_numpy(rng.permutation(len(self._order)) + offset))
+            batch = self._order.chunk(config.num_minibatches)[part]
+            self._run(("ppo", len(batch)), self._minibatch, batch)
+            self.done += 1
+        self.done = 0
+        skipped = self.optimizer.take_skipped()
+        check_finite(skipped, updates, "PPO")
+        return {**self._totals.means(), "skipped_updates": skipped}
+
+    def _estimate_advantages(self) -> None:
         config, buffer = self._config, self._buffer
         last = buffer.filled
         first = last - buffer.length
@@ -71,16 +100,6 @@ class PPOLearner:
         )
         buffer.advantages[first:last] = normalize_advantages(advantages).to(buffer.device)
         buffer.returns[first:last] = returns.to(buffer.device)
-        steps = buffer.length * buffer.num_envs
-        offset = first * buffer.num_envs
-        for _ in range(config.num_epochs):
-            order = torch.from_numpy(rng.permutation(steps) + offset).to(buffer.device)
-            for batch in order.chunk(config.num_minibatches):
-                self._check()
-                self._run(("ppo", len(batch)), self._minibatch, batch)
-        skipped = self.optimizer.take_skipped()
-        check_finite(skipped, config.num_epochs * config.num_minibatches, "PPO")
-        return {**self._totals.means(), "skipped_updates": skipped}
 
     def _minibatch(self, index: Tensor) -> None:
         config, network, buffer = self._config, self._network, self._buffer

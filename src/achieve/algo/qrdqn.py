@@ -45,6 +45,10 @@ class QRDQNLearner:
     def _state(self) -> list[Tensor]:
         return [*all_state(self._network, [self.optimizer]), self._totals.sums]
 
+    def tensors(self) -> dict[str, Tensor]:
+        """What goes on from update to update besides weights and optimiser: writing into it restores it."""
+        return {"totals": self._totals.sums}
+
     @torch.no_grad()
     def update_target(self) -> None:
         """Copy the network into the target network."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -54,6 +57,13 @@ class RolloutBuffer:
         self.dones = np.zeros((rows, num_envs), dtype=bool)
         self.fresh = np.ones(num_envs, dtype=bool)
         self.filled = 0
+        self._settle: Callable[[], None] = lambda: None
+
+    @staticmethod
+    def nbytes(rollouts: int, length: int, num_envs: int, image_shape: tuple[int, ...], memory_size: int) -> int:
+        """What a buffer takes on its device."""
+        # Of a step: its image and memory, action, log-probability, value, advantage and return.
+        return (rollouts * length + 1) * num_envs * (math.prod(image_shape) + 4 * memory_size + 8 + 4 * 4)
 
     @property
     def steps(self) -> int:
@@ -70,9 +80,32 @@ class RolloutBuffer:
 
     def clear(self) -> None:
         """Start the next phase; whether its first row starts episodes follows from this one's last."""
+        self._settle()
+        self._settle = lambda: None
         if self.filled:
             self.fresh = self.dones[self.filled - 1].copy()
         self.filled = 0
+
+    # Saving: images and memories are too much to be saved as a whole each time, the rest is little.
+
+    def small(self) -> dict[str, Tensor]:
+        """Everything but images and memories, as it lives: writing into it restores it."""
+        arrays = {name: torch.from_numpy(getattr(self, name)) for name in ("rewards", "dones")}
+        return {name: getattr(self, name) for name in ("actions", "log_probs", "values", "returns")} | arrays
+
+    def lend(self, first: int, last: int, settle: Callable[[], None]) -> dict[str, Tensor]:
+        """Images and memories of these rows on the host, to be written to a file.
+
+        What lies in host memory is not copied: before the buffer is filled anew, ``settle`` is called, which waits for
+        the writing.
+        """
+        self._settle = settle
+        return {name: getattr(self, name)[first:last].cpu() for name in ("observations", "memory")}
+
+    def restore(self, first: int, rows: dict[str, Tensor]) -> None:
+        """Put rows back where :meth:`lend` took them."""
+        for name, values in rows.items():
+            getattr(self, name)[first : first + len(values)].copy_(values)
 
     def flat(self, name: str) -> Tensor:
         """A tensor with time and environments merged: [(S + 1) * N, ...]."""

@@ -66,11 +66,12 @@ class ClippedAdam:
 
     def state_tensors(self) -> dict[str, Tensor]:
         """Every tensor of the optimiser's state by name; writing into them restores it."""
-        return {
+        moments = {
             f"{name}.{key}": self.adam.state[p][key]
             for name, p in self.named.items()
             for key in ("step", "exp_avg", "exp_avg_sq")
         }
+        return {**moments, "skipped": self.skipped}
 
 
 def all_state(network: nn.Module, optimizers: Iterable[ClippedAdam]) -> list[Tensor]:
@@ -78,5 +79,4 @@ def all_state(network: nn.Module, optimizers: Iterable[ClippedAdam]) -> list[Ten
     tensors: list[Tensor] = [*network.parameters(), *network.buffers()]
     for optimizer in optimizers:
         tensors.extend(optimizer.state_tensors().values())
-        tensors.append(optimizer.skipped)
     return tensors

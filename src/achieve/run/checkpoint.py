@@ -6,21 +6,24 @@ raw bytes (environment states) as byte tensors.
 """
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 
 from achieve.errors import CheckpointError
+from achieve.fits import items, whole
 from achieve.run.files import reason
 from achieve.run.tensors import DamagedFileError, read_metadata, read_tensors, write_tensors
 
 FILE_NAME = "checkpoint.safetensors"
 FORMAT = "achieve-checkpoint"
-VERSION = 1
+VERSION = 2
+"""1 was saved between two phases only, and lacks what else there is of a run."""
 _BLOB = "blob/"
 
 
@@ -50,11 +53,15 @@ def save_checkpoint(
         folder.mkdir(parents=True, exist_ok=True)
         write_tensors(folder / FILE_NAME, everything, metadata)
     except OSError as error:
-        kept = "the previous checkpoint is intact" if has_checkpoint(folder) else "there is none"
-        raise CheckpointError(
-            f"the checkpoint in {folder} cannot be written: {reason(error)} ({kept}); "
-            "make room or rights there, then run the same command again"
-        ) from error
+        raise _unwritable(folder, error) from error
+
+
+def _unwritable(folder: Path, error: OSError) -> CheckpointError:
+    kept = "the previous checkpoint is intact" if has_checkpoint(folder) else "there is none"
+    return CheckpointError(
+        f"the checkpoint in {folder} cannot be written: {reason(error)} ({kept}); "
+        "make room or rights there, then run the same command again"
+    )
 
 
 def load_checkpoint(folder: Path) -> Checkpoint | None:
@@ -68,14 +75,19 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
         if metadata.get("format") != FORMAT:
             raise CheckpointError(f"{path} is not a checkpoint of achieve; {way_out}")
         version = metadata.get("version", "")
-        if not version.isdecimal() or not 1 <= int(version) <= VERSION:
+        if version not in [str(known) for known in range(1, VERSION + 1)]:
             raise CheckpointError(
                 f"{path} has checkpoint format {version!r}, this achieve reads 1 to {VERSION}; "
                 f"use the version that wrote it, or {way_out}"
             )
         everything, metadata = read_tensors(path)
         state = json.loads(metadata["state"])
-    except (DamagedFileError, json.JSONDecodeError, KeyError) as error:
+        if not isinstance(state, dict):
+            raise DamagedFileError("its state is not a table")
+        wrong = [name for name, t in everything.items() if name.startswith(_BLOB) and t.dtype != torch.uint8]
+        if wrong:
+            raise DamagedFileError(f"{wrong[0]} is not bytes")
+    except (DamagedFileError, ValueError, KeyError, RecursionError) as error:
         raise CheckpointError(f"{path} is damaged ({error}); {way_out}") from error
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {reason(error)}") from error
@@ -92,6 +104,16 @@ def has_checkpoint(folder: Path) -> bool:
     return (folder / FILE_NAME).exists()
 
 
+def needed_files(folder: Path) -> list[list[int]] | None:
+    """The files of rows the checkpoint in `folder` names; None where there is no checkpoint that can be read."""
+    try:
+        files = json.loads(read_metadata(folder / FILE_NAME)["state"])["files"]
+        items(items(whole(), 2))(files, "files")
+    except (OSError, DamagedFileError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return cast(list[list[int]], files)
+
+
 class CheckpointWriter:
     """Writes checkpoints in the background, one at a time.
 
@@ -104,6 +126,13 @@ class CheckpointWriter:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._pending: Future[None] | None = None
         self._host: dict[str, torch.Tensor] = {}
+        self.seconds = 0.0
+        """Of computing time the last write took, in its thread."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is being written."""
+        return self._pending is None or self._pending.done()
 
     def save(
         self,
@@ -123,9 +152,14 @@ class CheckpointWriter:
         frozen = json.loads(json.dumps(state))
 
         def write() -> None:
-            before()
+            began = time.thread_time()
+            try:
+                before()
+            except OSError as error:
+                raise _unwritable(self.folder, error) from error
             save_checkpoint(self.folder, self._host, frozen, blobs)
             after()
+            self.seconds = time.thread_time() - began
 
         self._pending = self._pool.submit(write)
 

@@ -59,6 +59,8 @@ def read_json(path: Path) -> dict[str, Any]:
         raise RunFolderError(f"{path} cannot be read: {reason(error)}") from error
     except ValueError as error:
         raise RunFolderError(f"{path} is not JSON ({error})") from error
+    except RecursionError:
+        raise RunFolderError(f"{path} is nested too deeply to be a file of achieve's") from None
     if not isinstance(value, dict):
         raise RunFolderError(f"{path} does not hold a JSON object but {type(value).__name__}")
     return value

@@ -12,7 +12,8 @@ from typing import Any
 
 from achieve.config import TrainConfig, from_dict, refusal, to_dict
 from achieve.errors import ConfigError, RunFolderError
-from achieve.run.files import read_json, reason, write_json
+from achieve.fits import UnfitError, anything, each_value, items, maybe, number, table, whole
+from achieve.run.files import read_json, reason, sync_folder, write_json
 from achieve.run.hardware import describe
 
 _LOCK = ".lock"
@@ -28,15 +29,13 @@ class RunFolder:
     time the run was started: when, by which command, with which versions, on which machine.
     """
 
-    def __init__(
-        self, path: Path, lock: int, resumed: bool, made: bool, pending: dict[str, Any] | None
-    ) -> None:
+    def __init__(self, path: Path, lock: int, resumed: bool, made: bool, record: dict[str, Any]) -> None:
         self.path = path
         self.resumed = resumed
         """Whether the folder was there before, with this config."""
         self._lock = lock
         self._made = made
-        self._pending = pending
+        self._record = record
 
     @classmethod
     def open(
@@ -48,10 +47,12 @@ class RunFolder:
     ) -> "RunFolder":
         """Creates the folder, or opens it if it holds a run with the same config.
 
-        `free` names settings (`device`, `env.threads`) that may change when a run is resumed; where one does, the
-        config there stays until `record` is called. Raises RunFolderError for a folder that cannot be written,
-        that another process is writing, that holds another run, or that is not a run's; nothing is changed then.
+        `free` names settings (`device`, `env.threads`) that may change when a run is resumed. Nothing is written but
+        the lock until `record` is called. Raises RunFolderError for a folder that cannot be written, that another
+        process is writing, that holds another run, or that is not a run's; nothing is changed then.
         """
+        if "\0" in str(path):
+            raise RunFolderError(f"the name of the run folder {str(path)!r} has a NUL in it; choose another")
         _refuse_foreign(path)
         try:
             made = not path.exists()
@@ -64,28 +65,34 @@ class RunFolder:
         try:
             _take(lock, path)
             resumed = (path / "config.json").exists()
-            saved = read_json(path / "config.json") if resumed else {"config": {}, "starts": []}
+            starts = []
             if resumed:
-                _refuse_other_config(path, saved, config, free)
+                saved = _checked_record(path / "config.json", read_json(path / "config.json"))
+                _refuse_other_config(path, saved["config"], config, free)
+                starts = saved["starts"]
             start = {
                 "time": datetime.now(UTC).isoformat(timespec="seconds"),
                 "command": command or command_line(sys.argv),
                 **describe(),
             }
-            starts = [*saved.get("starts", []), start]
-            run = cls(path, lock, resumed, made, {"config": to_dict(config), "starts": starts})
-            if not resumed or from_dict(saved["config"]) == config:
-                run.record()
         except BaseException:
             os.close(lock)
             raise
-        return run
+        return cls(path, lock, resumed, made, {"config": to_dict(config), "starts": [*starts, start]})
 
     def record(self) -> None:
-        """Writes the config and this start, if that is still to be done: the run really goes on with these settings."""
-        if self._pending is not None:
-            write_json(self.config, self._pending)
-            self._pending = None
+        """Writes the config and this start: the run really begins, or goes on, with these settings.
+
+        A summary and weights that are there are no longer those of its end. The summary goes first: at no moment does
+        the folder hold one that its config does not belong to.
+        """
+        try:
+            for path in (self.summary, self.weights):
+                path.unlink(missing_ok=True)
+            sync_folder(self.path)
+        except OSError as error:
+            raise RunFolderError(f"the run folder {self.path} cannot be written: {reason(error)}") from error
+        write_json(self.config, self._record)
 
     @property
     def config(self) -> Path:
@@ -124,22 +131,17 @@ class RunFolder:
     def write_summary(self, values: Mapping[str, Any]) -> None:
         write_json(self.summary, values)
 
-    def reopen(self) -> None:
-        """The run goes on: a summary and weights that are there are no longer those of its end."""
-        for path in (self.summary, self.weights):
-            path.unlink(missing_ok=True)
-
-    def discard(self) -> None:
-        """Takes back what opening a new run wrote, the folder too if it was made then and nothing else is in it."""
-        self.config.unlink()
-        (self.path / _LOCK).unlink()
-        if self._made:
-            with contextlib.suppress(OSError):
-                self.path.rmdir()
-
     def close(self) -> None:
-        """Lets other processes write the run. A killed process lets go by itself."""
+        """Lets other processes write the run. A killed process lets go by itself.
+
+        A new run that was never recorded leaves nothing behind, so that the corrected command finds the folder free.
+        """
         if self._lock >= 0:
+            if not self.resumed and not self.config.exists():
+                (self.path / _LOCK).unlink(missing_ok=True)
+                if self._made:
+                    with contextlib.suppress(OSError):
+                        self.path.rmdir()
             os.close(self._lock)
             self._lock = -1
 
@@ -168,16 +170,45 @@ def read_config(run: Path) -> dict[str, Any]:
         what = "has no config.json" if run.is_dir() else "does not exist"
         raise RunFolderError(f"{run} {what}; give a run folder such as runs/ad-s0")
     value = read_json(path)
-    record = value if "config" in value else {"config": value, "starts": []}
-    if not isinstance(record["config"], dict):
-        raise RunFolderError(f"{path} does not hold a config")
-    return record
+    return _checked_record(path, value if "config" in value else {"config": value, "starts": []})
+
+
+_RECORD = table({"config": each_value(anything)}, {"starts": items(each_value(anything))})
+
+
+def _checked_record(path: Path, record: dict[str, Any]) -> dict[str, Any]:
+    try:
+        _RECORD(record, "")
+    except UnfitError as error:
+        raise RunFolderError(
+            f"{path} does not hold a run's config: {error}; restore it, or choose another run folder"
+        ) from error
+    return {"starts": [], **record}
+
+
+_SUMMARY = table(
+    {"steps": whole()},
+    {
+        "score": maybe(number()), "reward": maybe(number()), "parameters": whole(), "episodes": whole(),
+        "steps_per_second": number(0), "runs_at_once": number(0), "seconds": each_value(number(0)),
+        "success_rates": each_value(maybe(number())), "machine": each_value(anything),
+    },
+)  # fmt: skip
 
 
 def read_summary(run: Path) -> dict[str, Any] | None:
     """A finished run's summary, None while there is none."""
     path = run / "summary.json"
-    return read_json(path) if path.exists() else None
+    if not path.exists():
+        return None
+    summary = read_json(path)
+    try:
+        _SUMMARY(summary, "")
+    except UnfitError as error:
+        raise RunFolderError(
+            f"{path} is not a run's summary: {error}; remove it, and the same command writes it again"
+        ) from error
+    return summary
 
 
 def _refuse_foreign(path: Path) -> None:
@@ -192,10 +223,7 @@ def _refuse_foreign(path: Path) -> None:
         raise RunFolderError(f"{path} is not a run folder (it holds {shown}); choose another")
 
 
-def _refuse_other_config(path: Path, saved: Mapping[str, Any], config: TrainConfig, free: Collection[str]) -> None:
-    there = saved.get("config")
-    if not isinstance(there, Mapping):
-        raise RunFolderError(f"{path / 'config.json'} does not hold a run's config; choose another")
+def _refuse_other_config(path: Path, there: Mapping[str, Any], config: TrainConfig, free: Collection[str]) -> None:
     try:
         found = refusal(from_dict(there), config, free)
     except ConfigError as error:

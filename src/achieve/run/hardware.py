@@ -77,6 +77,23 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
+def available_memory() -> int | None:
+    """Bytes of memory this process can still get, by the machine and by the container it runs in; None if not known."""
+    found = []
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                found.append(1024 * int(line.split()[1]))
+        cgroup = Path("/sys/fs/cgroup")
+        limit, used = ((cgroup / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        if limit.isdecimal():
+            cached = [line for line in (cgroup / "memory.stat").read_text().splitlines() if line.startswith("file ")]
+            found.append(int(limit) - int(used) + int(cached[0].split()[1]))
+    except (OSError, ValueError, IndexError):
+        pass
+    return min(found, default=None)
+
+
 def one_line(facts: dict[str, Any]) -> str:
     """`NVIDIA H200 (141 GiB), 16 cores, 128 GiB` from `machine()`."""
     gpus = [f"{card['name']} ({card['memory_gib']:.0f} GiB)" for card in facts["gpus"]]

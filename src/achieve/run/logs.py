@@ -18,9 +18,9 @@ class JsonlWriter:
     """Appends one JSON object per line.
 
     Lines reach the operating system at the latest `flush_every` seconds after they were written
-    (when the next one is), so that others can follow the file; `sync` brings them to the disk and
-    tells how long the file is, which a checkpoint records. A half line that a crash left at the
-    end is removed on opening.
+    (when the next one is), so that others can follow the file; `length` tells how much there is, which a checkpoint
+    records, and `sync` brings it to the disk. Opening a log that is there changes nothing in it: what a crash left
+    after the checkpoint goes with `truncate_to`, once `check_log` has found the rest whole.
     """
 
     def __init__(self, path: Path, flush_every: float = 2.0) -> None:
@@ -29,7 +29,7 @@ class JsonlWriter:
         self._flushed = time.monotonic()
         try:
             self._file = open(path, "a+b")  # noqa: SIM115, closed by close()
-            self._drop_half_line()
+            self._file.seek(0, os.SEEK_END)
         except OSError as error:
             raise self._failed(error) from error
 
@@ -54,25 +54,21 @@ class JsonlWriter:
             raise self._failed(error) from error
         self._flushed = time.monotonic()
 
-    def sync(self) -> int:
-        """Brings everything to the disk and returns the file's length in bytes."""
+    def length(self) -> int:
+        """Hands everything to the operating system and returns the file's length in bytes."""
         self.flush()
+        return self._file.tell()
+
+    def sync(self) -> None:
+        """Brings what was handed over to the disk; may be called from another thread."""
         try:
             os.fsync(self._file.fileno())
         except OSError as error:
             raise self._failed(error) from error
-        return self._file.tell()
 
     def truncate_to(self, offset: int) -> None:
         """Cuts the file to its first `offset` bytes: the lines written after a checkpoint go."""
         self.flush()
-        size = self._file.seek(0, os.SEEK_END)
-        if not 0 <= offset <= size:
-            raise RunFolderError(
-                f"{self.path} has {size} bytes, the checkpoint was written at {offset}: "
-                "the log and the checkpoint are not of the same run; restore the log, or remove "
-                "the run folder to start again"
-            )
         try:
             self._file.truncate(offset)
         except OSError as error:
@@ -91,23 +87,33 @@ class JsonlWriter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _drop_half_line(self) -> None:
-        size = self._file.seek(0, os.SEEK_END)
-        end = size
-        while end > 0:
-            begin = max(0, end - 65536)
-            self._file.seek(begin)
-            newline = self._file.read(end - begin).rfind(b"\n")
-            if newline >= 0:
-                end = begin + newline + 1
-                break
-            end = begin
-        if end < size:
-            self._file.truncate(end)
-        self._file.seek(0, os.SEEK_END)
-
     def _failed(self, error: OSError) -> RunFolderError:
         return RunFolderError(f"{self.path} cannot be written: {reason(error)}")
+
+
+def check_log(path: Path, length: int) -> None:
+    """Raise where the first ``length`` bytes of a log, those a checkpoint knows of, are not whole lines of JSON.
+
+    Nothing is changed. A log that is not there has no bytes.
+    """
+    way_out = "restore the log, or remove the run folder to start again"
+    try:
+        data = path.read_bytes()[:length] if path.exists() else b""
+    except OSError as error:
+        raise RunFolderError(f"{path} cannot be read: {reason(error)}") from error
+    if len(data) < length:
+        raise RunFolderError(
+            f"{path} has {len(data)} bytes, the checkpoint was written at {length}: the log and the checkpoint are "
+            f"not of the same run; {way_out}"
+        )
+    *lines, rest = data.split(b"\n")
+    for number, line in enumerate([*lines, rest] if rest else lines, 1):
+        try:
+            row = json.loads(line) if number <= len(lines) else None  # the rest has no end
+        except (ValueError, RecursionError):
+            row = None
+        if not isinstance(row, dict):
+            raise RunFolderError(f"line {number} of {path} is not what the run wrote there; {way_out}")
 
 
 class Finished(Protocol):

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from achieve.fits import UnfitError
+
 # Streams are told apart by name, so that adding one leaves the others as they are.
 _STREAMS = ("worlds", "weights", "actions", "shuffles", "evaluation")
 
@@ -27,6 +29,14 @@ def world_seeds(seed: int, num_envs: int) -> list[int]:
     return [int(s) for s in stream(seed, "worlds").generate_state(num_envs, np.uint32) >> 1]
 
 
+def check_numpy_state(state: Any, where: str) -> None:
+    """Raise UnfitError for what is not the saved state of a generator of NumPy's."""
+    try:
+        np.random.PCG64().state = state
+    except (TypeError, ValueError, KeyError, OverflowError, AttributeError) as error:
+        raise UnfitError(f"{where} is not a generator's state") from error
+
+
 @dataclass
 class Generators:
     """The generators a learner draws from, with a state that can be saved."""
@@ -44,6 +54,18 @@ class Generators:
         """JSON state of the NumPy generator, tensor state of PyTorch's."""
         state = json.loads(json.dumps(self.shuffles.bit_generator.state))
         return state, {"actions": self.actions.get_state()}
+
+    def check(self, state: Any, tensors: dict[str, torch.Tensor]) -> None:
+        """Raise UnfitError where :meth:`load` could not take these."""
+        check_numpy_state(state, "random")
+        saved = tensors.get("actions")
+        if saved is None or saved.dtype != torch.uint8 or saved.dim() != 1:
+            raise UnfitError("random/actions is missing or not a generator's state")
+        if saved.shape == self.actions.get_state().shape:
+            try:
+                torch.Generator(self.actions.device).set_state(saved)
+            except RuntimeError as error:
+                raise UnfitError("random/actions is not a generator's state") from error
 
     def load(self, state: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
         """Continue where :meth:`save` was called."""

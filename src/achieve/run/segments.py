@@ -1,15 +1,14 @@
-"""A replay's frames on disk: files that are written once, so that a checkpoint adds only what is new.
+"""Rows of experience on disk: files that are written once, so that a checkpoint adds only what is new.
 
-A ring of a million frames is 12 GB, of which little changes between two checkpoints. Each checkpoint writes the rows
-that came since the last one into a file of their own, before the checkpoint that names it; files whose rows have all
-been overwritten in the ring are removed after. A crash at any moment leaves every file that either checkpoint needs.
+A replay of a million frames is 12 GB and the buffer of a phase 400 MB, of which little changes between two checkpoints.
+Each checkpoint writes the rows that came since the last one into a file of their own, before the checkpoint that names
+it; files whose rows nobody needs any more are removed after. A crash at any moment leaves every file that either
+checkpoint needs.
 """
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,15 +16,19 @@ from typing import Any, NamedTuple
 import torch
 
 from achieve.errors import CheckpointError
+from achieve.fits import UnfitError
 from achieve.run.files import reason
 from achieve.run.tensors import DamagedFileError, read_tensors, write_tensors
 
-FOLDER = "replay"
-_FRAMES = "frames"
+FOLDER = "rows"
+FORMER = "replay"
+"""The folder's name in earlier versions."""
+
+Tensors = dict[str, torch.Tensor]
 
 
 class Rows(NamedTuple):
-    """A file's rows, from ``first`` up to ``last``."""
+    """A file's rows, from ``first`` up to ``last``; rows are counted from the beginning of the run."""
 
     first: int
     last: int
@@ -35,11 +38,25 @@ class Rows(NamedTuple):
         return f"rows-{self.first}-{self.last}.safetensors"
 
 
-class FrameFiles:
-    """The files of one run's replay, in the folder of its checkpoint.
+def check_files(files: list[list[int]], first: int, row: int) -> None:
+    """Raise UnfitError where these files, one after another, do not hold the rows from ``first`` up to ``row``."""
+    at = files[0][0] if files else row
+    if at > first:
+        raise UnfitError(f"its files begin with row {at}, not {first}")
+    for begin, end in files:
+        if begin != at or end <= begin:
+            raise UnfitError(f"its files have rows from {begin} to {end} after row {at}")
+        at = end
+    if at != row:
+        raise UnfitError(f"its files end with row {at}, not {row}")
+
+
+class RowFiles:
+    """The files of one run, in the folder of its checkpoint.
 
     Args:
-        ring: rows of the ring.
+        checkpoint: that folder.
+        ring: rows that are in memory at most; row ``r`` lies at place ``r % ring``.
     """
 
     def __init__(self, checkpoint: Path, ring: int) -> None:
@@ -47,7 +64,7 @@ class FrameFiles:
         self._ring = ring
         self._saved: list[Rows] = []
 
-    def plan(self, row: int, first: int) -> list[Rows]:
+    def plan(self, first: int, row: int) -> list[Rows]:
         """What has to be written when rows up to ``row`` are complete and none before ``first`` matters.
 
         No file holds rows from both sides of the ring's end.
@@ -57,54 +74,63 @@ class FrameFiles:
         return [Rows(a, b) for a, b in pairwise(bounds) if a < b]
 
     def save(
-        self, new: Iterable[tuple[Rows, torch.Tensor]], row: int
+        self, new: Iterable[tuple[Rows, Mapping[str, torch.Tensor]]], first: int
     ) -> tuple[list[list[int]], Callable[[], None], Callable[[], None]]:
-        """The files a checkpoint at ``row`` needs, for its state; what writes the new ones; what removes the old."""
+        """The files a checkpoint needs when no row before ``first`` matters; what writes the new ones; what removes
+        all others.
+        """
         written = list(new)
-        self._saved = [
-            rows for rows in [*self._saved, *(rows for rows, _ in written)] if rows.last > row - self._ring
-        ]
+        self._saved = [rows for rows in [*self._saved, *(rows for rows, _ in written)] if rows.last > first]
         needed = {rows.name for rows in self._saved}
 
         def write() -> None:
-            try:
+            if written:
                 self.folder.mkdir(parents=True, exist_ok=True)
-                for rows, frames in written:
-                    write_tensors(self.folder / rows.name, {_FRAMES: frames}, {})
-            except OSError as error:
-                raise CheckpointError(
-                    f"the replay in {self.folder} cannot be written: {reason(error)}; make room or rights there, or "
-                    "give --no-checkpoint-replay, then run the same command again"
-                ) from error
+            for rows, tensors in written:
+                write_tensors(self.folder / rows.name, tensors, {})
 
-        def clean() -> None:
-            for path in self.folder.iterdir():
-                if path.name not in needed:
-                    path.unlink(missing_ok=True)
+        return [[rows.first, rows.last] for rows in self._saved], write, lambda: _keep_only(self.folder, needed)
 
-        return [[rows.first, rows.last] for rows in self._saved], write, clean
+    def load(
+        self, files: list[list[int]], like: Mapping[str, torch.Tensor], put: Callable[[int, Tensors], Any]
+    ) -> None:
+        """Read the files a checkpoint names; ``put(first, tensors)`` takes what is in each.
 
-    def load(self, files: list[list[int]], put: Callable[[int, torch.Tensor], Any]) -> None:
-        """Read the files a checkpoint names; ``put(first, frames)`` takes what is in each."""
+        ``like`` has a tensor for each name, of the type and the size, but for the number of rows, that are wanted.
+        """
         way_out = "restore it, or move the checkpoint folder away to start the run again"
         for first, last in files:
             rows = Rows(first, last)
             path = self.folder / rows.name
             try:
                 tensors, _ = read_tensors(path)
-                frames = tensors[_FRAMES]
-                if len(frames) != last - first:
-                    raise DamagedFileError(f"it holds {len(frames)} rows")
+                for name, one in like.items():
+                    wanted = (one.dtype, (last - first, *one.shape[1:]))
+                    if name not in tensors or (tensors[name].dtype, tuple(tensors[name].shape)) != wanted:
+                        raise DamagedFileError(f"its {name} are missing or of another size")
             except FileNotFoundError:
                 raise CheckpointError(f"{path}, a part of the checkpoint, is missing; {way_out}") from None
-            except (DamagedFileError, KeyError) as error:
+            except DamagedFileError as error:
                 raise CheckpointError(f"{path} is damaged ({error}); {way_out}") from error
             except OSError as error:
                 raise CheckpointError(f"{path} cannot be read: {reason(error)}") from error
-            put(first, frames)
+            put(first, {name: tensors[name] for name in like})
             self._saved.append(rows)
 
-    def remove(self) -> None:
-        """Remove everything: a run that is complete needs no replay."""
-        with suppress(FileNotFoundError):
-            shutil.rmtree(self.folder)
+
+def tidy_files(checkpoint: Path, needed: list[list[int]]) -> None:
+    """Remove all files of a run but those needed: what a complete run was killed before it could do."""
+    _keep_only(checkpoint / FOLDER, {Rows(*rows).name for rows in needed})
+    _keep_only(checkpoint / FORMER, set())
+
+
+def _keep_only(folder: Path, needed: set[str]) -> None:
+    try:
+        if folder.exists():
+            for path in folder.iterdir():
+                if path.name not in needed:
+                    path.unlink(missing_ok=True)
+            if not needed:
+                folder.rmdir()
+    except OSError as error:
+        raise CheckpointError(f"files in {folder} cannot be removed: {reason(error)}") from error

@@ -8,6 +8,10 @@ from types import FrameType
 from typing import Any
 
 
+class Interrupted(KeyboardInterrupt):
+    """Training was asked to stop, by Ctrl-C or SIGTERM; the same command continues it."""
+
+
 class StopRequest:
     """Within the block, a first SIGINT or SIGTERM sets `requested` for the loop to see.
 

@@ -105,7 +105,7 @@ def _read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
             metadata = dict(file.metadata() or {})
             names = file.keys()
             tensors = {name: file.get_tensor(name) for name in names}
-    except (SafetensorError, ValueError) as error:
+    except (SafetensorError, ValueError, RuntimeError) as error:  # the last from PyTorch, where the file has shrunk
         raise DamagedFileError(str(error)) from error
     stored = metadata.pop(CHECKSUM, "none")
     found = f"{_checksum(tensors, metadata):08x}"

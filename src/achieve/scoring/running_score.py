@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 
 from achieve.envs.worlds import World
+from achieve.fits import Check, boolean, items, number, table, whole
 from achieve.scoring.score import CRAFTER, measure
 
 RECENT = 100
+_PAIR = items(number(), 2)
 
 
 class RunningScore:
@@ -89,6 +91,20 @@ class RunningScore:
             "successes": self.successes.tolist(),
             "recent": [list(item) for item in self.recent],
         }
+
+    def shape(self) -> Check:
+        """What :meth:`save` gives, for a state that comes from a file."""
+        reached = {} if self.goal is None else {"reached": items(boolean, most=RECENT)}
+        return table(
+            {
+                **reached,
+                "episodes": whole(),
+                "counted": whole(),
+                "length": whole(),
+                "successes": items(whole(), len(self.names)),
+                "recent": items(_PAIR, most=RECENT),
+            }
+        )
 
     def load(self, state: dict[str, Any]) -> None:
         """Continue from :meth:`save`."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,13 +18,19 @@ from achieve.algo.transport import partial_transport
 from achieve.config import FREE_FIELDS, TrainConfig, from_dict, refusal, to_dict, validate
 from achieve.envs import find_world, make_vec
 from achieve.errors import CheckpointError, ConfigError
+from achieve.fits import Check, UnfitError, anything, each_value, items, maybe, number, one_of, table, whole
 from achieve.nn.model import AchievementNetwork
 from achieve.nn.optim import ClippedAdam
 from achieve.openmp import make_sleep
 from achieve.run.checkpoint import Checkpoint, CheckpointWriter
+from achieve.run.hardware import available_memory
 from achieve.run.seeding import Generators, stream_seed, world_seeds
+from achieve.run.segments import RowFiles
 from achieve.run.worlds import opening
 from achieve.scoring.running_score import RunningScore
+
+if TYPE_CHECKING:
+    from achieve.trainers.journal import Journal
 
 WAY_OUT = "move the checkpoint folder away to start the run again"
 Saved = tuple[dict[str, torch.Tensor], dict[str, Any], dict[str, bytes]]
@@ -36,14 +42,17 @@ class BaseTrainer:
     ``rollouts`` counts the parts a run is made of: rollouts with PPO, stretches between target updates with QR-DQN.
     """
 
+    stages: tuple[str, ...]
+    """What a rollout consists of, in order; ``stage`` is the one under way."""
     network: AchievementNetwork
     arithmetic: str
     distiller: Distiller | None = None
 
-    def __init__(self, config: TrainConfig, check: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, config: TrainConfig) -> None:
         validate(config)
         self.config = config
-        self.check = check
+        self.journal: Journal | None = None
+        self.files: RowFiles | None = None
         self.device = resolve_device(config.device)
         make_sleep()
         if config.torch_threads is not None:
@@ -52,18 +61,38 @@ class BaseTrainer:
         self.image_shape, self.num_actions = check_spaces(self.envs)
         self.generators = Generators.make(config.seed, self.device)
         self.rollouts = 0
-        self.saved_step: int | None = None
-        """Where the run would be continued from; None before that is known."""
+        self.stage = self.stages[0]
         self.restarted = False
         self.seconds: dict[str, float] = {}
         self.latest: dict[str, float] = {}
+        self._began: dict[str, float] = {}
+        self._under_way: dict[str, float] = {}
         self.world = find_world(config.env.name)
         self.running_score = RunningScore(self.envs.achievement_names, config.score_steps, self.world)
 
     @property
     def step(self) -> int:
         """Environment steps taken."""
-        return self.rollouts * self.config.rollout_steps
+        raise TypeError("a trainer counts its steps itself")
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.rollouts >= self.config.num_rollouts and self.stage == self.stages[0]
+
+    def learn(self, journal: Journal) -> None:
+        """Do what is left of the run."""
+        raise TypeError("a trainer says itself how it learns")
+
+    def rest(self) -> None:
+        """To be called wherever the run could go on from what :meth:`save` gives: it may be saved or stopped here."""
+        if self.journal is not None:
+            self.journal.rest()
+
+    def check(self) -> None:
+        """To be called now and then elsewhere: the run may be stopped here, and go on from where it was last saved."""
+        if self.journal is not None:
+            self.journal.check()
 
     @contextlib.contextmanager
     def drawing_weights(self) -> Iterator[None]:
@@ -93,17 +122,21 @@ class BaseTrainer:
 
     @contextlib.contextmanager
     def timed(self, what: str) -> Iterator[None]:
-        """Adds the time of a block to ``seconds[what]``, and keeps it in ``latest``."""
-        start = time.perf_counter()
+        """Adds the time of a block to ``seconds[what]``, and keeps it in ``latest``.
+
+        The time of a block within another counts for the inner one alone. A block in which the run was saved and
+        stopped is taken up later: both parts together are the time it took.
+        """
+        self._began[what] = time.perf_counter() - self._under_way.pop(what, 0.0)
         yield
-        self.latest[what] = time.perf_counter() - start
-        self.seconds[what] = self.seconds.get(what, 0.0) + self.latest[what]
+        self.latest[what] = time.perf_counter() - self._began.pop(what)
+        self.spend(what, self.latest[what])
+        for other in self._began:
+            self._began[other] += self.latest[what]
 
-    def keep_files_in(self, checkpoint: Path) -> None:
-        """Where the run's checkpoints lie, for a learner that keeps files of its own beside them."""
-
-    def tidy_up(self) -> None:
-        """Remove what only a run that goes on needs; called when it is complete."""
+    def spend(self, what: str, seconds: float) -> None:
+        """Adds to the time that was spent on something."""
+        self.seconds[what] = self.seconds.get(what, 0.0) + seconds
 
     def weights_taken(self) -> None:
         """The network was given other weights, before the run has started."""
@@ -141,27 +174,109 @@ class BaseTrainer:
         """Begin new episodes where those under way could not be saved."""
         raise TypeError("a trainer says itself how it starts again")
 
+    def keep_files_in(self, checkpoint: Path) -> None:
+        """Where the run's checkpoints lie, and with them the files of rows."""
+        self.files = RowFiles(checkpoint, self.ring)
+
+    @property
+    def ring(self) -> int:
+        """Rows of experience that are in memory at most."""
+        raise TypeError("a trainer says itself how much it holds")
+
+    def saved_rows(self) -> tuple[int, int] | None:
+        """The first row of experience that is still needed, and the one under way; None if rows are not saved."""
+        raise TypeError("a trainer says itself what it holds")
+
+    def lend_rows(self, first: int, last: int, settle: Callable[[], None]) -> dict[str, torch.Tensor]:
+        """These rows, to be written to a file; ``settle`` waits for that, before they are overwritten."""
+        raise TypeError("a trainer says itself what it holds")
+
     def save(self) -> Saved:
-        """The run's state between two rollouts: tensors, JSON, bytes."""
+        """The run's state where it rests, without its rows of experience: tensors, JSON, bytes."""
         random_state, random_tensors = self.generators.save()
         tensors = {**self.tensors(), **{f"random/{k}": v for k, v in random_tensors.items()}}
         state = {
             "config": to_dict(self.config),
             "rollouts": self.rollouts,
+            "stage": self.stage,
             "seconds": self.seconds,
+            "latest": self.latest,
+            "under_way": {what: time.perf_counter() - began for what, began in self._began.items()},
             "random": random_state,
+            "files": None,
+            "episodes": 0,
+            "metrics": 0,
             "tally": self.running_score.save(),
             **self.own_state(),
         }
         return tensors, state, {"envs": self.envs.save_state()}
 
-    def save_to(self, writer: CheckpointWriter, logs: dict[str, int]) -> None:
-        """Save the run's state, with the lengths of its logs."""
+    def save_to(self, writer: CheckpointWriter, logs: dict[str, int], before: Callable[[], None]) -> None:
+        """Save the run's state, with the lengths of its logs; ``before`` is called before it is written."""
+        writer.wait()
         tensors, state, blobs = self.save()
-        writer.save(tensors, state | logs, blobs)
+        files = self.files or RowFiles(writer.folder, self.ring)
+        needed = self.saved_rows()
+        first, row = needed or (0, 0)
+        new = [(rows, self.lend_rows(rows.first, rows.last, writer.wait)) for rows in files.plan(first, row)]
+        names, write, clean = files.save(new, first if needed else 2**63)
+
+        def write_others() -> None:
+            before()
+            write()
+
+        state |= logs | {"files": names if needed else None}
+        writer.save(tensors, state, blobs, before=write_others, after=clean)
 
     def load(self, saved: Checkpoint) -> None:
         """Continue where :meth:`save` was called, or say why that checkpoint is no use here."""
+        self._check_saved(saved)
+        with torch.no_grad():
+            for name, tensor in self.tensors().items():
+                tensor.copy_(saved.tensors[name])
+        state = saved.state
+        self.generators.load(state["random"], _under("random/", saved.tensors))
+        self.rollouts, self.stage = state["rollouts"], state["stage"]
+        self.seconds, self.latest = dict(state["seconds"]), dict(state["latest"])
+        self._under_way = dict(state["under_way"])
+        self.running_score.load(state["tally"])
+        self.load_own_state(saved)
+        try:
+            self.envs.load_state(saved.blobs["envs"])
+        except (ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
+            raise CheckpointError(
+                f"the checkpoint's environments do not fit this run ({error}); {WAY_OUT}"
+            ) from error
+        if not self.envs.exact_resume:
+            self.restart()
+            self.restarted = True
+
+    def shapes(self) -> dict[str, Check]:
+        """What the entries of a saved state must look like; a learner adds its own."""
+        return {
+            "config": each_value(anything),
+            "rollouts": whole(0, 2**40),
+            "stage": one_of(*self.stages),
+            "seconds": each_value(number(0)),
+            "latest": each_value(number(0)),
+            "under_way": each_value(number(0)),
+            "files": maybe(items(items(whole(), 2))),
+            "tally": self.running_score.shape(),
+            "episodes": whole(),
+            "metrics": whole(),
+        }
+
+    def ranges(self) -> dict[str, tuple[int, int]]:
+        """Tensors of whole numbers that are used as places, with the lowest and the highest they may hold."""
+        return {}
+
+    def _check_saved(self, saved: Checkpoint) -> None:
+        """Raise CheckpointError for a checkpoint that is not one of this run; nothing has been taken from it then."""
+        if "stage" not in saved.state and "rollouts" in saved.state:
+            raise CheckpointError(
+                "the checkpoint was written by an earlier version, which saved less of a run; end the run with that "
+                f"version, or {WAY_OUT}"
+            )
         try:
             found = refusal(from_dict(saved.state.get("config", {})), self.config, FREE_FIELDS, shown=1)
         except ConfigError as error:
@@ -170,44 +285,60 @@ class BaseTrainer:
             raise CheckpointError(f"the checkpoint is another run's: {found}; {WAY_OUT}")
         mine = self.tensors()
         given = {k: v for k, v in saved.tensors.items() if not k.startswith(("random/", "only/"))}
-        wrong = sorted(
-            name
-            for name in mine.keys() | given.keys()
-            if name not in mine or name not in given or mine[name].shape != given[name].shape
-        )
-        if wrong:
-            raise CheckpointError(
-                f"the checkpoint does not fit this run: {wrong[0]} is missing or has another size; {WAY_OUT}"
-            )
-        with torch.no_grad():
-            for name, tensor in mine.items():
-                tensor.copy_(given[name])
-        state = saved.state
-        random_tensors = {
-            k.removeprefix("random/"): v for k, v in saved.tensors.items() if k.startswith("random/")
-        }
-        self.generators.load(state["random"], random_tensors)
-        self.rollouts = state["rollouts"]
-        self.seconds = dict(state["seconds"])
-        self.running_score.load(state["tally"])
-        self.load_own_state(saved)
         try:
-            self.envs.load_state(saved.blobs["envs"])
-        except ValueError as error:
-            raise CheckpointError(
-                f"the checkpoint's environments do not fit this run ({error}); {WAY_OUT}"
-            ) from error
-        if not self.envs.exact_resume:
-            self.restart()
-            self.restarted = True
+            for name in sorted(mine.keys() | given.keys()):
+                if name not in mine or name not in given or mine[name].shape != given[name].shape:
+                    raise UnfitError(f"{name} is missing or has another size")
+                if mine[name].dtype != given[name].dtype:
+                    raise UnfitError(f"{name} holds {given[name].dtype}, not {mine[name].dtype}")
+            for name, (low, high) in self.ranges().items():
+                values = given[name]
+                if values.numel() and not (low <= int(values.min()) and int(values.max()) <= high):
+                    raise UnfitError(f"{name} holds numbers that are not from {low} to {high}")
+            table(self.shapes())(saved.state, "")
+            self.generators.check(saved.state.get("random"), _under("random/", saved.tensors))
+            self.check_own_state(saved)
+            if saved.state["files"] and self.files is None:
+                raise UnfitError("its rows lie in files beside it; say where with keep_files_in")
+            if "envs" not in saved.blobs:
+                raise UnfitError("the environments are missing")
+        except UnfitError as error:
+            raise CheckpointError(f"the checkpoint does not fit this run: {error}; {WAY_OUT}") from error
+
+    def check_own_state(self, saved: Checkpoint) -> None:
+        """Raise UnfitError for what is the learner's alone and does not fit."""
 
     def close(self) -> None:
         self.envs.close()
 
 
+def _under(prefix: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors whose names begin so, without that beginning."""
+    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+
+
+WORLD_BYTES = {"crafter": 750_000, "minigrid": 70_000}
+"""Of one environment, as measured; of other worlds it is not known beforehand."""
+
+
+def check_memory(needed: int, device: torch.device, what: str, way_out: str) -> None:
+    """Raise ConfigError where there is less memory than is needed, before it is asked for.
+
+    An operating system that promises more memory than it has would otherwise end the process in the middle of a run.
+    """
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
+    if free is not None and needed > free:
+        raise ConfigError(
+            f"{what} would need {needed / 1e9:,.1f} GB of memory ({device.type}), more than the {free / 1e9:,.1f} GB "
+            f"there are; {way_out}"
+        )
+
+
 def make_envs(config: TrainConfig) -> Any:
     """The training environments of a run, or a sentence on what is wrong with their settings."""
     env = config.env
+    worlds = env.num_envs * WORLD_BYTES.get(env.name, 0)
+    check_memory(worlds, torch.device("cpu"), f"{env.num_envs:,} environments", "give env.num-envs less")
     with opening(env.name):
         return make_vec(
             env.name,

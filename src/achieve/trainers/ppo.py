@@ -13,17 +13,24 @@ from achieve.algo.distill import Distiller
 from achieve.algo.learner import PPOLearner
 from achieve.config import TrainConfig
 from achieve.data.buffer import RolloutBuffer
+from achieve.fits import Check, UnfitError, boolean, items, whole
 from achieve.nn.model import ActorCritic
 from achieve.nn.optim import ClippedAdam
 from achieve.run.checkpoint import Checkpoint
-from achieve.trainers.base import BaseTrainer, Saved
+from achieve.run.segments import check_files
+from achieve.trainers.base import BaseTrainer, check_memory
+from achieve.trainers.journal import Journal, resources
+
+COLLECTING, UPDATING, DISTILLING = "collecting", "updating", "distilling"
 
 
 class PPOTrainer(BaseTrainer):
     """Everything a run consists of: environments, network, the two phases, and their state."""
 
-    def __init__(self, config: TrainConfig, check: Callable[[], None] = lambda: None) -> None:
-        super().__init__(config, check)
+    stages = (COLLECTING, UPDATING, DISTILLING)
+
+    def __init__(self, config: TrainConfig) -> None:
+        super().__init__(config)
         env = config.env
         with self.drawing_weights():
             network = ActorCritic(
@@ -32,21 +39,20 @@ class PPOTrainer(BaseTrainer):
         self.prepare_device()
         self.network: ActorCritic = network.to(self.device)
         self.arithmetic = self.network.use_precision(config.precision, fused=config.compile)
-        self.buffer = RolloutBuffer(
-            config.rollouts_per_phase,
-            config.ppo.rollout_length,
-            env.num_envs,
-            self.image_shape,
-            config.model.hidden_size if config.model.memory else 0,
+        memory_size = config.model.hidden_size if config.model.memory else 0
+        room = (config.rollouts_per_phase, config.ppo.rollout_length, env.num_envs, self.image_shape, memory_size)
+        check_memory(
+            RolloutBuffer.nbytes(*room),
             self.device,
+            f"a buffer of {room[0]} x {room[1]} steps of {room[2]:,} environments",
+            "give env.num-envs, ppo.rollout-length or distill.rollouts-per-phase less",
         )
+        self.buffer = RolloutBuffer(*room, self.device)
         graphs = config.compile
         self.collector = Collector(
-            self.network, self.envs, self.buffer, env.threshold, graphs=graphs, check=check
+            self.network, self.envs, self.buffer, env.threshold, graphs=graphs, check=self.rest
         )
-        self.learner = PPOLearner(
-            self.network, self.buffer, config.ppo, graphs=graphs, check=check
-        )
+        self.learner = PPOLearner(self.network, self.buffer, config.ppo, graphs=graphs, check=self.rest)
         if config.distill.enabled:
             self.distiller = Distiller(
                 self.network,
@@ -54,16 +60,70 @@ class PPOTrainer(BaseTrainer):
                 config.distill,
                 env.threshold,
                 graphs=graphs,
-                check=check,
+                check=self.check,
                 solver=self.transport_solver(),
             )
+
+    # What a run does
 
     def start(self) -> None:
         self.collector.start()
 
+    def learn(self, journal: Journal) -> None:
+        """The paper's Algorithm 1, from wherever the run is: collect, update, and when the buffer is full, distil."""
+        self.journal = journal
+        while not self.done:
+            if self.stage == COLLECTING:
+                journal.show("collecting")
+                with self.timed("rollout"):
+                    self.collector.collect(self.generators.actions)
+                self.stage = UPDATING
+
+            if self.stage == UPDATING:
+                journal.show("PPO")
+                with self.timed("ppo"):
+                    statistics = self.learner.update(self.generators.shuffles)
+                self.rollouts += 1
+                self.stage = DISTILLING if self.distiller is not None and self.buffer.full else COLLECTING
+                journal.write_episodes()
+                journal.log("ppo", {**statistics, **self._figures("rollout", "ppo")})
+
+            if self.distiller is not None and self.stage == DISTILLING:
+                journal.save()  # a phase cannot be taken up in the middle
+                journal.show("distilling")
+                with self.timed("distill"):
+                    report = self.distiller.run(self.generators.shuffles, self.generators.actions)
+                self.stage = COLLECTING
+                journal.log_phase(report)
+
+            if self.buffer.full:
+                self.buffer.clear()
+            journal.snapshot()
+
+    def _figures(self, *phases: str) -> dict[str, float]:
+        """The value normaliser as now in force, the episodes so far, and what the phases took."""
+        normalizer = self.network.normalizer
+        figures = {}
+        if normalizer.enabled:
+            mean, std = normalizer.statistics()
+            figures = {"normalizer_mean": mean.item(), "normalizer_std": std.item()}
+        return {**figures, **self.running_score.figures(), **resources(self, *phases)}
+
+    @property
+    def step(self) -> int:
+        rows = self.collector.row if self.stage == COLLECTING else self.buffer.length if self.stage == UPDATING else 0
+        return self.rollouts * self.config.rollout_steps + rows * self.config.env.num_envs
+
     def restart(self) -> None:
+        """New episodes; those under way end where they were."""
+        rows = self.buffer.filled + self.collector.row
         self.collector.start()
-        self.buffer.fresh[:] = True
+        if rows:
+            self.buffer.dones[rows - 1] = True
+        else:
+            self.buffer.fresh[:] = True
+
+    # What is saved
 
     def optimizers(self) -> dict[str, ClippedAdam]:
         return {"ppo": self.learner.optimizer, **super().optimizers()}
@@ -71,16 +131,70 @@ class PPOTrainer(BaseTrainer):
     def tensors(self) -> dict[str, torch.Tensor]:
         return {
             **super().tensors(),
-            "collector/memory": self.collector.memory,
-            "collector/observation": self.collector.observation,
+            **{f"collector/{k}": v for k, v in self.collector.tensors().items()},
+            **{f"learner/{k}": v for k, v in self.learner.tensors().items()},
+            **{f"buffer/{k}": v for k, v in self.buffer.small().items()},
         }
 
-    def save(self) -> Saved:
-        assert self.buffer.filled == 0, "a run is saved where the buffer is empty"
-        return super().save()
-
     def own_state(self) -> dict[str, Any]:
-        return {"fresh": self.buffer.fresh.tolist()}
+        return {
+            "fresh": self.buffer.fresh.tolist(),
+            "filled": self.buffer.filled,
+            "row": self.collector.row,
+            "minibatches": self.learner.done,
+        }
+
+    @property
+    def ring(self) -> int:
+        return self.buffer.rows
+
+    @property
+    def _first_row(self) -> int:
+        """The number of the buffer's first row, counted from the beginning of the run."""
+        rollouts = self.rollouts + (self.stage == UPDATING)
+        return rollouts * self.buffer.length - self.buffer.filled
+
+    def saved_rows(self) -> tuple[int, int]:
+        return self._first_row, self._first_row + self.buffer.filled + self.collector.row
+
+    def lend_rows(self, first: int, last: int, settle: Callable[[], None]) -> dict[str, torch.Tensor]:
+        return self.buffer.lend(first - self._first_row, last - self._first_row, settle)
+
+    def shapes(self) -> dict[str, Check]:
+        buffer, ppo = self.buffer, self.config.ppo
+        return {
+            **super().shapes(),
+            "fresh": items(boolean, buffer.num_envs),
+            "filled": whole(0, buffer.rows),
+            "row": whole(0, buffer.length - 1),
+            "minibatches": whole(0, ppo.num_epochs * ppo.num_minibatches - 1),
+        }
+
+    def ranges(self) -> dict[str, tuple[int, int]]:
+        return {
+            "buffer/actions": (0, self.num_actions - 1),
+            "learner/order": (0, self.buffer.steps - 1),
+        }
+
+    def check_own_state(self, saved: Checkpoint) -> None:
+        state, buffer = saved.state, self.buffer
+        filled, row, done, stage = (state[name] for name in ("filled", "row", "minibatches", "stage"))
+        room = {
+            COLLECTING: filled < buffer.rows and done == 0,
+            UPDATING: filled > 0 and row == 0,
+            DISTILLING: filled == buffer.rows and row == 0 and done == 0 and self.distiller is not None,
+        }
+        if filled % buffer.length or not room[stage]:
+            raise UnfitError(f"it is {stage} with {filled} rows filled, {row} under way and {done} minibatches done")
+        first = (state["rollouts"] + (stage == UPDATING)) * buffer.length - filled
+        if first < 0 or first % buffer.rows:
+            raise UnfitError(f"rollouts is {state['rollouts']}, which does not go with {filled} rows filled")
+        check_files(state["files"] or [], first, first + filled + row)
 
     def load_own_state(self, saved: Checkpoint) -> None:
-        self.buffer.fresh = np.array(saved.state["fresh"], dtype=bool)
+        state, buffer = saved.state, self.buffer
+        buffer.fresh = np.array(state["fresh"], dtype=bool)
+        buffer.filled, self.collector.row, self.learner.done = state["filled"], state["row"], state["minibatches"]
+        if self.files is not None:
+            like = {"observations": buffer.observations, "memory": buffer.memory}
+            self.files.load(state["files"] or [], like, lambda at, rows: buffer.restore(at - self._first_row, rows))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,14 +20,18 @@ from achieve.data.memories import IntArray
 from achieve.data.recent import RecentEpisodes
 from achieve.data.replay import Replay, ReplayShape
 from achieve.data.transfer import upload
-from achieve.errors import CheckpointError, ConfigError
+from achieve.errors import ConfigError
+from achieve.fits import Check, UnfitError, items, table, whole
 from achieve.nn.model import QuantileNetwork
 from achieve.nn.optim import ClippedAdam
-from achieve.run.checkpoint import Checkpoint, CheckpointWriter
-from achieve.run.seeding import stream
-from achieve.run.segments import FrameFiles
-from achieve.trainers.base import BaseTrainer, Saved
+from achieve.run.checkpoint import Checkpoint
+from achieve.run.seeding import check_numpy_state, stream
+from achieve.run.segments import check_files
+from achieve.trainers.base import BaseTrainer, Saved, check_memory
+from achieve.trainers.journal import Journal, resources
 
+ACTING, DISTILLING = "acting", "distilling"
+FRAMES = "frames"
 REFRESHED_AT_ONCE = 256
 """Memories; two images each."""
 COMPARED = 512
@@ -38,8 +41,10 @@ COMPARED = 512
 class QRDQNTrainer(BaseTrainer):
     """Everything a run consists of: environments, network, target network, replay, distillation, and their state."""
 
-    def __init__(self, config: TrainConfig, check: Callable[[], None] = lambda: None) -> None:
-        super().__init__(config, check)
+    stages = (ACTING, DISTILLING)
+
+    def __init__(self, config: TrainConfig) -> None:
+        super().__init__(config)
         values, env = config.qrdqn, config.env
         shape = ReplayShape(
             rows=config.replay_rows,
@@ -58,7 +63,6 @@ class QRDQNTrainer(BaseTrainer):
         self.explorer = Explorer(self.network, self.envs, self.replay, env.threshold, graphs=graphs)
         self.learner = QRDQNLearner(self.network, target, self.replay, values, graphs=graphs)
         self.exploration = np.random.default_rng(stream(config.seed, "actions"))
-        self.files: FrameFiles | None = None
         self.recent: RecentEpisodes | None = None
         if config.distill.enabled:
             self.recent = RecentEpisodes(self.replay, 2 * config.rollout_steps)
@@ -69,7 +73,7 @@ class QRDQNTrainer(BaseTrainer):
                 env.threshold,
                 graphs=graphs,
                 keeper=QuantileKeeper(self.network, self.recent, values.quantile_reg_coef, values.kappa),
-                check=check,
+                check=self.check,
                 solver=self.transport_solver(),
             )
 
@@ -93,6 +97,33 @@ class QRDQNTrainer(BaseTrainer):
     def start(self) -> None:
         self.explorer.start()
 
+    def learn(self, journal: Journal) -> None:
+        """QR-DQN, from wherever the run is: act and learn, and before each target update distil."""
+        self.journal = journal
+        while not self.done:
+            if self.stage == ACTING:
+                journal.show("acting and learning" if self.learning else "filling the replay")
+                with self.timed("interact"):
+                    statistics = self.interact()
+                self.rollouts += 1
+                self.stage = DISTILLING
+                journal.write_episodes()
+                journal.log("qrdqn", {**statistics, **self.running_score.figures(), **resources(self, "interact")})
+
+            if self.distiller is not None and self.learning:
+                journal.save()  # a phase cannot be taken up in the middle
+                journal.show("distilling")
+                with self.timed("distill"):
+                    report = self.distil()
+                journal.log_phase(report)
+            self.learner.update_target()
+            self.stage = ACTING
+            journal.snapshot()
+
+    @property
+    def step(self) -> int:
+        return self.replay.row * self.config.env.num_envs
+
     def restart(self) -> None:
         """New episodes; those under way end where they were."""
         if self.replay.row:
@@ -109,11 +140,8 @@ class QRDQNTrainer(BaseTrainer):
         """Share of random actions at this step of the run."""
         values = self.config.qrdqn
         return linear_schedule(
-            self._steps_taken(), values.epsilon_start, values.epsilon_end, values.epsilon_steps
+            self.step, values.epsilon_start, values.epsilon_end, values.epsilon_steps
         )
-
-    def _steps_taken(self) -> int:
-        return self.replay.row * self.config.env.num_envs
 
     def interact(self, rows: int | None = None) -> dict[str, float]:
         """Act and learn up to the next target update, or for so many rows. Returns the mean of each statistic.
@@ -125,9 +153,11 @@ class QRDQNTrainer(BaseTrainer):
         one under way.
         """
         values, num_envs = self.config.qrdqn, self.config.env.num_envs
-        for _ in range(self.config.rollout_length if rows is None else rows):
-            self.check()
-            taken = self._steps_taken()
+        if rows is None:
+            rows = (self.rollouts + 1) * self.config.rollout_length - self.replay.row
+        for _ in range(rows):
+            self.rest()
+            taken = self.step
             self.explorer.look()
             due = (taken + num_envs) // values.replay_frequency - taken // values.replay_frequency
             ready = self.learning and self.replay.drawable > 0
@@ -180,13 +210,6 @@ class QRDQNTrainer(BaseTrainer):
 
     # What is saved
 
-    def keep_files_in(self, checkpoint: Path) -> None:
-        self.files = FrameFiles(checkpoint, self.replay.shape.rows)
-
-    def tidy_up(self) -> None:
-        if self.files is not None:
-            self.files.remove()
-
     def optimizers(self) -> dict[str, ClippedAdam]:
         return {"qrdqn": self.learner.optimizer, **super().optimizers()}
 
@@ -195,6 +218,7 @@ class QRDQNTrainer(BaseTrainer):
         return {
             **super().tensors(),
             **{f"target/{k}": v for k, v in self.learner.target.state_dict().items()},
+            **{f"learner/{k}": v for k, v in self.learner.tensors().items()},
             **{f"replay/{k}": v for k, v in arrays.items()},
             "explorer/memory": self.explorer.memory,
             "explorer/observation": self.explorer.observation,
@@ -211,7 +235,6 @@ class QRDQNTrainer(BaseTrainer):
                 "row": replay.row,
                 "first": replay.first,
                 "next_number": replay.memories.next,
-                "files": None,
             },
         }
 
@@ -219,24 +242,61 @@ class QRDQNTrainer(BaseTrainer):
         """The run's state without the replay's frames, except for those needed to go on acting."""
         tensors, state, blobs = super().save()
         tensors["only/tail"] = self.replay.tail()
+        if self.config.checkpoint_replay:
+            tensors["only/memories"] = self.replay.live_memories()
         return tensors, state, blobs
 
-    def save_to(self, writer: CheckpointWriter, logs: dict[str, int]) -> None:
-        """Save everything, the replay's frames too if wanted."""
-        tensors, state, blobs = self.save()
-        state |= logs
-        files = self.files or FrameFiles(writer.folder, self.replay.shape.rows)
-        if not self.config.checkpoint_replay:
-            writer.save(tensors, state, blobs, after=files.remove)
-            return
-        writer.wait()
+    @property
+    def ring(self) -> int:
+        return self.replay.shape.rows
+
+    def saved_rows(self) -> tuple[int, int] | None:
         replay = self.replay
-        new = [
-            (rows, replay.lend(rows.first, rows.last, writer.wait)) for rows in files.plan(replay.row, replay.first)
-        ]
-        state["replay"]["files"], write, clean = files.save(new, replay.row)
-        tensors["only/memories"] = replay.live_memories()
-        writer.save(tensors, state, blobs, before=write, after=clean)
+        first = max(replay.first, replay.row - replay.shape.rows)
+        return (first, replay.row) if self.config.checkpoint_replay else None
+
+    def lend_rows(self, first: int, last: int, settle: Callable[[], None]) -> dict[str, torch.Tensor]:
+        return {FRAMES: self.replay.lend(first, last, settle)}
+
+    def shapes(self) -> dict[str, Check]:
+        num_envs = self.config.env.num_envs
+        replay = {"row": whole(), "first": whole(), "next_number": whole(1)}
+        return {
+            **super().shapes(),
+            "exploration": check_numpy_state,
+            "ages": items(whole(0, 2**31 - 1), num_envs),
+            "numbers": items(whole(), num_envs),
+            "replay": table(replay),
+        }
+
+    def ranges(self) -> dict[str, tuple[int, int]]:
+        most = 2**62
+        return {
+            "replay/actions": (0, self.num_actions - 1),
+            "replay/ages": (0, 2**31 - 1),
+            "replay/numbers": (0, most),
+            "replay/marks": (1, most),
+        }
+
+    def check_own_state(self, saved: Checkpoint) -> None:
+        kept, shape, length = saved.state["replay"], self.replay.shape, self.config.rollout_length
+        begun = kept["row"] - saved.state["rollouts"] * length
+        if not 0 <= begun <= (length if saved.state["stage"] == ACTING else 0):
+            raise UnfitError(f"rollouts is {saved.state['rollouts']}, which does not go with row {kept['row']}")
+        if not kept["first"] <= kept["row"]:
+            raise UnfitError(f"replay.first is {kept['first']}, past replay.row, {kept['row']}")
+        if max(saved.state["numbers"]) >= kept["next_number"]:
+            raise UnfitError(f"numbers go past replay.next_number, {kept['next_number']}")
+        files = saved.state["files"]
+        if files is None:
+            check_rows(saved.tensors.get("only/tail"), shape.num_envs, shape.frame, "only/tail", torch.uint8)
+            return
+        memories = saved.tensors.get("only/memories")
+        check_rows(memories, shape.memory_size, (), "only/memories", torch.float32)
+        assert memories is not None
+        if len(memories) >= kept["next_number"] or len(memories) > shape.rows * shape.num_envs + shape.num_envs:
+            raise UnfitError(f"only/memories holds {len(memories)} memories, more than there can be")
+        check_files(files, max(kept["first"], kept["row"] - shape.rows), kept["row"])
 
     def load_own_state(self, saved: Checkpoint) -> None:
         state, replay, explorer = saved.state, self.replay, self.explorer
@@ -247,12 +307,12 @@ class QRDQNTrainer(BaseTrainer):
         self.learner.target.keep_weights()
         replay.row, replay.first = kept["row"], kept["first"]
         replay.memories.next = kept["next_number"]
-        if kept["files"] is None:
+        if state["files"] is None:
             self._go_on_without_replay(saved.tensors["only/tail"])
             return
-        if self.files is None:
-            raise CheckpointError("the replay's frames lie beside the checkpoint; say where with keep_files_in")
-        self.files.load(kept["files"], replay.restore)
+        assert self.files is not None
+        like = {FRAMES: torch.empty(0, replay.shape.num_envs, *replay.shape.frame, dtype=torch.uint8)}
+        self.files.load(state["files"], like, lambda first, rows: replay.restore(first, rows[FRAMES]))
         replay.put_memories(saved.tensors["only/memories"])
 
     def _go_on_without_replay(self, tail: torch.Tensor) -> None:
@@ -266,17 +326,20 @@ class QRDQNTrainer(BaseTrainer):
             explorer.numbers[remembering] = replay.memories.add(vectors, replay.memories.next)
 
 
+def check_rows(
+    given: torch.Tensor | None, width: int, rest: tuple[int, ...], name: str, dtype: torch.dtype
+) -> None:
+    """Raise UnfitError for a tensor that is not so many rows of that shape."""
+    if given is None or given.dtype != dtype or tuple(given.shape[1:]) != (width, *rest):
+        raise UnfitError(f"{name} is missing or has another size")
+
+
 def make_replay(config: TrainConfig, shape: ReplayShape, device: torch.device) -> Replay:
     """The replay where the config wants it, or a sentence on why it does not fit."""
-    values = config.qrdqn
     storage = replay_storage(config.replay_device, shape, device)
-    try:
-        return Replay(shape, device, storage)
-    except (RuntimeError, MemoryError):
-        raise ConfigError(
-            f"a replay of {values.replay_size} steps needs {shape.nbytes / 1e9:.1f} GB of memory ({storage.type}), "
-            "more than there is; give qrdqn.replay-size less, or another --replay-device"
-        ) from None
+    what = f"a replay of {config.qrdqn.replay_size:,} steps"
+    check_memory(shape.nbytes, storage, what, "give qrdqn.replay-size less, or another --replay-device")
+    return Replay(shape, device, storage)
 
 
 def replay_storage(wanted: str, shape: ReplayShape, device: torch.device) -> torch.device:

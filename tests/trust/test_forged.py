@@ -1,0 +1,150 @@
+"""Checkpoints whose checksums fit and whose contents do not: one sentence, and nothing changed."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from achieve.errors import AchieveError, CheckpointError, ConfigError
+from achieve.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from achieve.train import Interrupted, make_trainer, train
+from achieve.trainers import base
+from tests.system.runs import contents
+from tests.trust.small import small_config
+from tests.trust.stopping import stopping
+
+OTHERS: tuple[Any, ...] = (None, True, -1, 1.5, 10**30, "x", [], {}, [None], [[1, "x"]], {"x": []})
+
+
+@pytest.fixture(scope="module", params=["ad", "qrdqn-ad"])
+def stopped(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """A run that was stopped in the middle."""
+    folder = tmp_path_factory.mktemp(request.param) / "run"
+    with stopping(40), pytest.raises(Interrupted):
+        train(small_config(request.param), folder, quiet=True)
+    return request.param, folder
+
+
+def places(state: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every place in a tree of JSON; of a list the first and the last."""
+    if path:
+        yield path
+    if isinstance(state, dict):
+        for name, value in state.items():
+            yield from places(value, (*path, name))
+    elif isinstance(state, list) and state:
+        for index in {0, len(state) - 1}:
+            yield from places(state[index], (*path, index))
+
+
+def put(state: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[str, Any]:
+    made = copy.deepcopy(state)
+    inner: Any = made
+    for step in path[:-1]:
+        inner = inner[step]
+    inner[path[-1]] = value
+    return made
+
+
+def drop(state: dict[str, Any], path: tuple[Any, ...]) -> dict[str, Any]:
+    made = copy.deepcopy(state)
+    inner: Any = made
+    for step in path[:-1]:
+        inner = inner[step]
+    del inner[path[-1]]
+    return made
+
+
+def load(kind: str, saved: Checkpoint, folder: Path) -> None:
+    """Take a checkpoint as a continued run does."""
+    trainer = make_trainer(small_config(kind))
+    try:
+        trainer.keep_files_in(folder / "checkpoint")
+        trainer.load(saved)
+    finally:
+        trainer.close()
+
+
+def test_no_value_of_the_state_is_a_traceback(stopped: tuple[str, Path]) -> None:
+    """Every value in turn replaced by others of every type, or left out; it loads, or it is one sentence."""
+    kind, folder = stopped
+    saved = load_checkpoint(folder / "checkpoint")
+    assert saved is not None
+    load(kind, saved, folder)
+    refused = 0
+    for number, path in enumerate(p for p in places(saved.state) if p[0] != "config"):
+        # Two of the values each, so that all are tried somewhere and the test stays short.
+        tries = [OTHERS[(number + k) % len(OTHERS)] for k in (0, 5)]
+        states = [*(put(saved.state, path, other) for other in tries), drop(saved.state, path)]
+        for state in states:
+            try:
+                load(kind, Checkpoint(saved.tensors, state, saved.blobs), folder)
+            except CheckpointError as error:
+                assert "\n" not in str(error) and "the checkpoint" in str(error)
+                refused += 1
+    assert refused > 40
+
+
+def test_no_tensor_is_a_traceback(stopped: tuple[str, Path]) -> None:
+    kind, folder = stopped
+    saved = load_checkpoint(folder / "checkpoint")
+    assert saved is not None
+    for name, tensor in saved.tensors.items():
+        if name.startswith(("prediction/", "matching/", "target/", "only/tail")):
+            continue  # as the network's and the learner's; the tail is for runs that do not save their replay
+        other = torch.float64 if tensor.dtype != torch.float64 else torch.int32
+        for forged in (None, tensor[None], tensor.to(other)):
+            tensors = {k: v for k, v in saved.tensors.items() if k != name}
+            if forged is not None:
+                tensors[name] = forged
+            with pytest.raises(CheckpointError, match=r"^the checkpoint does not fit this run: .*start the run again$"):
+                load(kind, Checkpoint(tensors, saved.state, saved.blobs), folder)
+    more = {**saved.tensors, "network/extra": torch.zeros(1)}
+    with pytest.raises(CheckpointError, match="network/extra is missing or has another size"):
+        load(kind, Checkpoint(more, saved.state, saved.blobs), folder)
+    with pytest.raises(CheckpointError, match="the environments are missing"):
+        load(kind, Checkpoint(saved.tensors, saved.state, {}), folder)
+
+
+def test_a_forged_checkpoint_leaves_the_folder_as_it_is(stopped: tuple[str, Path], tmp_path: Path) -> None:
+    kind, folder = stopped
+    run = tmp_path / "run"
+    shutil.copytree(folder, run)
+    saved = load_checkpoint(run / "checkpoint")
+    assert saved is not None
+    for state in ({**saved.state, "rollouts": "many"}, {**saved.state, "random": 3}, {}):
+        save_checkpoint(run / "checkpoint", saved.tensors, state, saved.blobs)
+        before, config = contents(run), (run / "config.json").read_bytes()
+        with pytest.raises(AchieveError, match="the checkpoint does not fit this run"):
+            train(small_config(kind), run, quiet=True)
+        assert contents(run) == before and (run / "config.json").read_bytes() == config
+
+
+def test_too_many_environments_are_refused_before_they_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "available_memory", lambda: 16 * 10**9)
+    monkeypatch.setattr(base, "make_vec", None)
+    config = small_config("ppo", env={"name": "crafter", "num_envs": 100_000}, total_steps=4_000_000)
+    sentence = r"100,000 environments would need 75.0 GB of memory \(cpu\), more than the 16.0 GB there are"
+    with pytest.raises(ConfigError, match=sentence):
+        train(config, tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists(), "and the folder stays free"
+
+
+def test_a_buffer_too_large_is_refused_before_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "available_memory", lambda: 10**5)
+    monkeypatch.setattr(base, "WORLD_BYTES", {})
+    with pytest.raises(ConfigError, match=r"a buffer of 1 x 40 steps of 4 environments would need .* GB of memory"):
+        train(small_config("ppo", ppo={"rollout_length": 40}), tmp_path / "run", quiet=True)
+
+
+def test_one_environment_and_one_step_is_refused_for_what_it_is() -> None:
+    with pytest.raises(ConfigError, match=r"a single advantage, which cannot be normalised; give env.num-envs or ppo"):
+        small_config("ppo", env={"num_envs": 1}, ppo={"rollout_length": 1, "num_minibatches": 1})

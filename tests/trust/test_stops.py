@@ -1,0 +1,179 @@
+"""A run that is stopped, or crashes, anywhere and goes on is bit for bit the run that was never stopped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from achieve.data.buffer import RolloutBuffer
+from achieve.errors import CheckpointError
+from achieve.run.checkpoint import load_checkpoint, save_checkpoint
+from achieve.run.tensors import read_metadata
+from achieve.train import Interrupted, train
+from achieve.trainers.journal import Journal
+from tests.system.runs import assert_same_checkpoint
+from tests.trust.small import KINDS, assert_same_outcome, small_config
+from tests.trust.stopping import SimulatedCrashError, stopping
+
+NEVER, ALWAYS = 1e9, 0.0
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, int]]:
+    """Runs that were never stopped, and at how many places they could have been."""
+    made = {}
+    for kind in KINDS:
+        folder = tmp_path_factory.mktemp(kind) / "run"
+        with stopping(10**9) as stop:
+            train(small_config(kind, checkpoint_seconds=NEVER), folder, quiet=True)
+        made[kind] = (folder, 10**9 - stop.left)
+    return made
+
+
+def saved_state(folder: Path) -> dict[str, Any]:
+    state: dict[str, Any] = json.loads(read_metadata(folder / "checkpoint" / "checkpoint.safetensors")["state"])
+    return state
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_stopped_everywhere(kind: str, whole: dict[str, tuple[Path, int]], tmp_path: Path) -> None:
+    """At every place in turn, each time continued from there, in a process that knows nothing but the folder."""
+    expected, places = whole[kind]
+    config, run = small_config(kind, checkpoint_seconds=NEVER), tmp_path / "run"
+    stages: dict[str, int] = {}
+    after, stops, step = 0, 0, -1
+    while True:
+        try:
+            with stopping(after):
+                train(config, run, quiet=True)
+            break
+        except Interrupted as stopped:
+            said = str(stopped)
+        state, stops = saved_state(run), stops + 1
+        stages[state["stage"]] = stages.get(state["stage"], 0) + 1
+        if "replay" in state:
+            reached = state["replay"]["row"]
+        else:
+            reached = 12 * (state["rollouts"] + (state["stage"] == "updating")) + state["row"]
+        begun = f"from step {4 * reached:,}" if reached else "from its beginning"
+        assert said == f"stopped; the same command continues the run in {run} {begun}"
+        assert reached >= step, "never back to steps before"
+        step = reached
+        # In a phase of distillation every stop goes back to its start, so each is a little later than the one before.
+        after = after + 1 if state["stage"] == "distilling" else 1
+    assert_same_outcome(run, expected)
+    assert_same_checkpoint(run, expected)
+    assert not list(run.glob("checkpoint/.*")) and stops > 0.45 * places
+    wanted = {"ppo": {"collecting", "updating"}, "ad": {"collecting", "updating", "distilling"}, "qrdqn": {"acting"}}
+    assert stages.keys() == wanted.get(kind, {"acting", "distilling"}) and min(stages.values()) > 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_crashed_here_and_there(kind: str, whole: dict[str, tuple[Path, int]], tmp_path: Path) -> None:
+    """With checkpoints wherever there can be one: no crash costs more than a step."""
+    expected, places = whole[kind]
+    config, run = small_config(kind, checkpoint_seconds=ALWAYS), tmp_path / "run"
+    after = 0
+    while True:
+        after += 7
+        try:
+            with stopping(after, crash=True):
+                train(config, run, quiet=True)
+            break
+        except SimulatedCrashError:
+            pass
+    assert after < 7 * places
+    assert_same_outcome(run, expected)
+    assert_same_checkpoint(run, expected)
+
+
+@pytest.mark.parametrize("kind", ["ppo", "ad"])
+def test_stopped_in_the_middle_and_ended_early_or_late(
+    kind: str, whole: dict[str, tuple[Path, int]], tmp_path: Path
+) -> None:
+    """The length may change while a rollout is under way; a run that goes on for longer takes up its buffer."""
+    config, run = small_config(kind, checkpoint_seconds=NEVER), tmp_path / "run"
+    with stopping(10), pytest.raises(Interrupted):
+        train(config, run, quiet=True)
+    short = small_config(kind, checkpoint_seconds=NEVER, total_steps=48)
+    assert train(short, run, quiet=True)["steps"] == 48
+    assert len(list(run.glob("checkpoint/rows/*"))) == (2 if kind == "ad" else 0)
+    train(config, run, quiet=True)
+    assert_same_outcome(run, whole[kind][0])
+
+
+def test_rows_are_written_once(tmp_path: Path) -> None:
+    config, run = small_config("ad", checkpoint_seconds=ALWAYS, total_steps=144), tmp_path / "run"
+    for _ in range(2):
+        with stopping(10), pytest.raises(Interrupted):
+            train(config, run, quiet=True)
+    files = saved_state(run)["files"]
+    assert files[-1][1] > 15 and [first for first, _ in files] == [0, *(last for _, last in files[:-1])]
+    assert {path.name for path in (run / "checkpoint" / "rows").iterdir()} == {
+        f"rows-{first}-{last}.safetensors" for first, last in files
+    }
+    saved = load_checkpoint(run / "checkpoint")
+    assert saved is not None
+    assert not any(t.dim() == 5 for t in saved.tensors.values()), "no images in the checkpoint itself"
+    train(config, run, quiet=True)
+    assert not (run / "checkpoint" / "rows").exists()
+
+
+def test_a_world_that_cannot_be_saved_starts_new_episodes(tmp_path: Path) -> None:
+    """In the middle of a rollout the episodes under way end where they were, and the run goes on."""
+    own = {"name": "tests.system.own_world:make_env", "unlock_threshold": 0.0}
+    config, run = small_config("ad", env=own, checkpoint_seconds=NEVER), tmp_path / "run"
+    with stopping(7), pytest.raises(Interrupted):
+        train(config, run, quiet=True)
+    row = saved_state(run)["row"]
+    assert 0 < row < 12
+    with stopping(0), pytest.raises(Interrupted):
+        train(config, run, quiet=True)
+    saved = load_checkpoint(run / "checkpoint")
+    assert saved is not None and saved.tensors["buffer/dones"][row - 1].all()
+    assert not saved.tensors["collector/memory"].any()
+    assert train(config, run, quiet=True)["steps"] == 192
+
+
+def test_saving_costs_no_more_than_its_share(tmp_path: Path) -> None:
+    """The pause between checkpoints follows from what they cost, and from the work a crash may cost."""
+    class Writer:
+        seconds = 0.5
+
+    class Trainer:
+        config = small_config("ppo")
+
+    journal = Journal.__new__(Journal)
+    journal._trainer, journal._writer, journal._spent = Trainer(), Writer(), 0.1  # type: ignore[assignment]
+    assert journal._pause() == pytest.approx(30.0)
+    journal._spent = 10.0
+    assert journal._pause() == 60.0, "a minute's work at most"
+    journal._spent, Writer.seconds = 0.001, 0.001
+    assert journal._pause() == 1.0
+
+
+def test_a_checkpoint_of_an_earlier_version_is_named(tmp_path: Path) -> None:
+    config, run = small_config("ppo"), tmp_path / "run"
+    with stopping(5), pytest.raises(Interrupted):
+        train(config, run, quiet=True)
+    saved = load_checkpoint(run / "checkpoint")
+    assert saved is not None
+    state = {name: value for name, value in saved.state.items() if name not in ("stage", "row", "filled")}
+    save_checkpoint(run / "checkpoint", saved.tensors, state, saved.blobs)
+    with pytest.raises(CheckpointError, match="was written by an earlier version, which saved less of a run"):
+        train(config, run, quiet=True)
+
+
+def test_lent_rows_are_settled_before_the_buffer_is_filled_anew() -> None:
+    buffer = RolloutBuffer(1, 4, 2, (8, 8, 3), 5, torch.device("cpu"))
+    calls: list[str] = []
+    lent = buffer.lend(0, 4, lambda: calls.append("settled"))
+    assert lent["observations"].data_ptr() == buffer.observations.data_ptr(), "not copied"
+    buffer.filled = 4
+    buffer.clear()
+    buffer.clear()
+    assert calls == ["settled"]
