@@ -8,6 +8,7 @@ import pytest
 from achieve.config import from_dict, to_dict
 from achieve.errors import ConfigError
 from achieve.migration import REMOVED, migrate
+from achieve.presets import PRESETS
 
 RESULTS = sorted(Path("results").glob("*-s*/config.json"))
 
@@ -47,3 +48,20 @@ def test_every_result_is_read(path: Path) -> None:
     assert (config.preset, config.seed) == (saved["preset"], saved["seed"])
     table = "qrdqn" if config.learner == "qrdqn" else "ppo"
     assert to_dict(config)[table].items() >= migrate(saved)[table].items()
+
+
+@pytest.mark.parametrize(
+    ("old", "objectives"),
+    [
+        ({"matching": True, "order": "matching-first"}, ("matching", "prediction")),
+        ({"matching": True, "order": "prediction-first"}, ("prediction", "matching")),
+        ({"matching": False, "order": "matching-first"}, ("prediction",)),
+    ],
+)
+def test_objectives_were_two_settings(old: dict, objectives: tuple[str, ...]) -> None:
+    assert from_dict({"distill": old}).distill.objectives == objectives
+
+
+def test_without_distillation_the_objectives_are_the_presets() -> None:
+    old = {"preset": "ppo", "model": {"memory": False}, "distill": {"enabled": False, "matching": False}}
+    assert from_dict(old).distill == PRESETS["ppo"].distill

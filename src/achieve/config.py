@@ -19,6 +19,7 @@ from typing import Any, Literal
 from achieve.envs.worlds import find_world, is_known, unknown
 from achieve.errors import ConfigError
 from achieve.migration import migrate
+from achieve.plugins import OBJECTIVE_NAMES, is_plugin
 from achieve.settings import LONGEST, build, check_name, plain, shown
 
 
@@ -153,14 +154,13 @@ class DistillConfig:
 
     enabled: bool = True
     """Run auxiliary phases at all."""
-    matching: bool = True
-    """Match achievements across episodes (the `C` of the ablation)."""
+    objectives: tuple[str, ...] = ("matching", "prediction")
+    """What an epoch consists of, in this order: `prediction` (within an episode, L_pred), `matching` (across episodes,
+    L_match), or objectives of your own as module:Class. The paper's pseudocode has prediction first."""
     rollouts_per_phase: int = 8
     """Rollouts between two auxiliary phases; their episodes are what is distilled."""
     num_epochs: int = 6
     """Passes over the episodes in each phase."""
-    order: Literal["matching-first", "prediction-first"] = "matching-first"
-    """Order inside an epoch: as published code has it, or as the paper's pseudocode has it."""
     batch_size: int = 512
     """Steps (or matches) per update at most; longer episodes are split."""
     episodes_per_update: int = 1
@@ -408,8 +408,14 @@ def validate(config: TrainConfig) -> None:
         raise ConfigError(f"model.channels is {model.channels}; give three positive numbers")
     if model.memory and not distill.enabled:
         raise ConfigError("model.memory needs distillation, which makes its representations; use --model.no-memory")
-    if distill.matching and not distill.enabled:
-        raise ConfigError("distill.matching needs distill.enabled")
+    if distill.enabled and not distill.objectives:
+        raise ConfigError("distill.objectives is empty; name at least one, or use --distill.no-enabled")
+    for index, name in enumerate(distill.objectives):
+        if name not in OBJECTIVE_NAMES and not is_plugin(name):
+            known = ", ".join(OBJECTIVE_NAMES)
+            raise ConfigError(f"distill.objectives has {name!r}; known are {known}, or module:Class of your own")
+        if name in distill.objectives[:index]:
+            raise ConfigError(f"distill.objectives names {name!r} twice")
     if config.learner == "qrdqn":
         _validate_qrdqn(config)
     elif config.qrdqn != QRDQNConfig():

@@ -44,4 +44,16 @@ def migrate(config: Mapping[str, Any]) -> dict[str, Any]:
                     f"with the version that wrote it, or leave the setting out to have what was {default!r} before"
                 )
         renamed[table] = {name: value for name, value in values.items() if name not in settings}
+    if isinstance(renamed.get("distill"), Mapping):
+        renamed["distill"] = _with_objectives(renamed["distill"])
     return renamed
+
+
+def _with_objectives(distill: Mapping[str, Any]) -> dict[str, Any]:
+    """The table in which `matching` and `order` said what `objectives` says now."""
+    left = {name: value for name, value in distill.items() if name not in ("matching", "order")}
+    if distill.get("enabled", True) and distill.get("matching") is False:
+        return {**left, "objectives": ["prediction"]}
+    if distill.get("order") == "prediction-first":
+        return {**left, "objectives": ["prediction", "matching"]}
+    return left

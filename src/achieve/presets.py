@@ -19,7 +19,7 @@ from achieve.envs.worlds import find_world
 from achieve.errors import ConfigError
 
 _SMALL = ModelConfig(channels=(16, 32, 32), hidden_size=256)
-_NO_DISTILL = DistillConfig(enabled=False, matching=False)
+_NO_DISTILL = DistillConfig(enabled=False)
 _NO_MEMORY = ModelConfig(memory=False)
 
 # The paper says of MiniGrid that it follows Crafter's protocol, and of neither world which hyperparameters were used.
@@ -50,7 +50,7 @@ PRESETS: dict[str, TrainConfig] = {
     "ad": TrainConfig(preset="ad"),
     "ad-ic": TrainConfig(preset="ad-ic", model=ModelConfig(memory=False)),
     "ad-i": TrainConfig(
-        preset="ad-i", model=ModelConfig(memory=False), distill=DistillConfig(matching=False)
+        preset="ad-i", model=ModelConfig(memory=False), distill=DistillConfig(objectives=("prediction",))
     ),
     "ad-small": TrainConfig(preset="ad-small", model=_SMALL),
     "ppo": TrainConfig(preset="ppo", model=ModelConfig(memory=False), distill=_NO_DISTILL),

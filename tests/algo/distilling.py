@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from achieve.algo.distill import Distiller
+from achieve.algo.objectives import find_objectives
+from achieve.algo.regularizers import PolicyValueRegularizer
+from achieve.algo.transport import partial_transport
 from achieve.config import DistillConfig, ModelConfig
 from achieve.data import batches
 from achieve.data.batches import PredictionBatch, SourceBatch
@@ -96,7 +100,7 @@ def make_setting(
     network = make_network(model, seed=seed)
     rewards, dones = script(episodes)
     buffer = make_buffer(rewards, dones, memory=model.hidden_size if model.memory else 0, seed=seed)
-    distiller = Distiller(network, buffer, config, 0.15, graphs=False, solver=solver)
+    distiller = make_distiller(network, buffer, config, solver=solver)
     trajectories = cut_trajectories(buffer.rewards, buffer.dones, buffer.fresh, 0.15)
     distiller._freeze([t for t in trajectories if len(t.unlocks)])
     old = literal_agent(network).frozen()
@@ -124,9 +128,40 @@ def make_setting(
     )
 
 
-def row_of(batch: batches.Batch) -> tuple[torch.Tensor, tuple[int, ...]]:
-    """A batch as an update takes it."""
-    return torch.from_numpy(batches.pack(batch)), batches.layout(batch)
+def make_distiller(
+    network: Any,
+    buffer: Any,
+    config: DistillConfig,
+    *,
+    regularizer: Any = None,
+    solver: Any = None,
+    cuda_graphs: bool = False,
+) -> Distiller:
+    """A distiller with the config's objectives and PPO's regulariser, or the one given."""
+    plain = partial(partial_transport, reg=config.transport_reg, iterations=config.transport_iters)
+    return Distiller(
+        network,
+        buffer,
+        config,
+        0.15,
+        objectives=find_objectives(config),
+        regularizer=regularizer or PolicyValueRegularizer(network, buffer, config),
+        solve=solver or plain,
+        cuda_graphs=cuda_graphs,
+    )
+
+
+def update(distiller: Distiller, name: str, batch: Any) -> None:
+    """One update of an objective on this batch."""
+    objective, device = distiller.objectives[name], distiller._experience.device
+    row = torch.from_numpy(batches.pack(batch)).to(device)
+    distiller._update(objective, objective.loss, row, kind=type(batch), lengths=batches.layout(batch))
+
+
+def prepare(distiller: Distiller, name: str, batch: Any) -> None:
+    """What comes before an update."""
+    row = torch.from_numpy(batches.pack(batch)).to(distiller._experience.device)
+    distiller.objectives[name].prepare(batches.unpack(type(batch), row, batches.layout(batch)))
 
 
 def prediction_pairs(batch: PredictionBatch, trajectory: Trajectory) -> list[tuple[int, int]]:
@@ -146,6 +181,6 @@ def state_steps(batch: SourceBatch, trajectory: Trajectory) -> list[int]:
     return [step_of[int(batch.images[i])] for i in batch.states]
 
 
-def statistics(totals: Any) -> dict[str, float]:
+def statistics(distiller: Distiller, name: str) -> dict[str, float]:
     """What an update reported."""
-    return dict(totals.means())
+    return dict(distiller.meters[name].means())

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from achieve.algo.distill import Distiller
-from achieve.data.batches import PredictionBatch, SourceBatch, TargetBatch, unpack
+from achieve.algo.objectives import AchievementMatching, AuxiliaryObjective
+from achieve.data.batches import layout, unpack
 from achieve.data.trajectories import Trajectory
 
 Where = dict[int, tuple[int, int]]
@@ -43,32 +44,28 @@ def record(
         for index, trajectory in enumerate(trajectories)
         for t, place in enumerate(trajectory.steps)
     }
-    predict, encode, match = (
-        distiller._prediction_update,
-        distiller._encode_targets,
-        distiller._matching_update,
-    )
+    make, prepare = distiller._update, distiller._prepare
     pending: list[dict[str, Tensor]] = []
 
-    def spy_predict(row: Tensor, *, lengths: tuple[int, ...]) -> None:
-        events.append(_prediction(unpack(PredictionBatch, row, lengths), where))
+    def spy_update(
+        objective: AuxiliaryObjective, loss: Any, row: Tensor, *, kind: type, lengths: tuple[int, ...]
+    ) -> None:
+        batch = unpack(kind, row, lengths)
+        if isinstance(objective, AchievementMatching):
+            events.append(_matching(batch, pending[0], objective.noise.clone(), where))
+        else:
+            events.append(_prediction(batch, where))
         if act:
-            predict(row, lengths=lengths)
+            make(objective, loss, row, kind=kind, lengths=lengths)
 
-    def spy_encode(row: Tensor, *, lengths: tuple[int, ...]) -> None:
-        pending[:] = [unpack(TargetBatch, row, lengths)]
+    def spy_prepare(objective: AuxiliaryObjective, batch: Any, row: Tensor) -> None:
+        if batch is not None:
+            pending[:] = [unpack(type(batch), row, layout(batch))]
         if act:
-            encode(row, lengths=lengths)
+            prepare(objective, batch, row)
 
-    def spy_match(row: Tensor, *, lengths: tuple[int, ...], **more: Any) -> None:
-        batch = unpack(SourceBatch, row, lengths)
-        events.append(_matching(batch, pending[0], distiller._noise.clone(), where))
-        if act:
-            match(row, lengths=lengths, **more)
-
-    distiller._prediction_update = spy_predict  # type: ignore[method-assign]
-    distiller._encode_targets = spy_encode  # type: ignore[method-assign]
-    distiller._matching_update = spy_match  # type: ignore[method-assign]
+    distiller._update = spy_update  # type: ignore[method-assign]
+    distiller._prepare = spy_prepare  # type: ignore[method-assign]
     return events
 
 

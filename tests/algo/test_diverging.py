@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from achieve.algo.learner import check_finite
-from achieve.algo.totals import Totals
+from achieve.algo.meters import Meters
 from achieve.errors import DivergedError
 from achieve.nn.optim import ClippedAdam, all_state
 from tests.helpers.setup import make_network
@@ -19,18 +19,21 @@ def test_a_step_without_finite_gradients_changes_nothing_and_is_counted(bad: flo
     network = make_network()
     optimizer = ClippedAdam(network, learning_rate=1e-2, max_grad_norm=0.5)
     before = [t.clone() for t in all_state(network, []) + list(optimizer.state_tensors().values())]
-    optimizer.step(network.policy.weight.sum() * bad)
+    (network.policy.weight.sum() * bad).backward()
+    optimizer.step()
     after = all_state(network, []) + list(optimizer.state_tensors().values())
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
     assert optimizer.take_skipped() == 1
     weight = network.policy.weight.clone()
-    optimizer.step(network.policy.weight.sum())
+    optimizer.zero_grad()
+    network.policy.weight.sum().backward()
+    optimizer.step()
     assert not torch.equal(weight, network.policy.weight)
     assert optimizer.take_skipped() == 0
 
 
 def test_statistics_leave_out_what_was_skipped() -> None:
-    totals = Totals(["loss", "norm"], torch.device("cpu"))
+    totals = Meters(["loss", "norm"], torch.device("cpu"))
     for norm in (1.0, math.nan, 3.0, math.inf):
         totals.add(torch.tensor(0.5), torch.tensor(norm))
     assert totals.count() == 2

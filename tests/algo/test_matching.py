@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from achieve.algo.distill import Distiller
+from achieve.algo.objectives import AchievementMatching, Terms
 from achieve.config import DistillConfig
 from achieve.data import batches
 from achieve.data.batches import SourceBatch, TargetBatch
-from tests.algo.distilling import Setting, make_setting, row_of, state_steps, statistics
+from tests.algo.distilling import Setting, make_setting, prepare, state_steps, statistics, update
 from tests.algo.test_transport import pot_plan
 from tests.conftest import Optional
 from tests.helpers.setup import MODEL, assert_same_gradients
@@ -21,6 +23,12 @@ from tests.oracles.distill import Match
 
 WIDTH, TARGETS = 6, 5
 CONFIG = DistillConfig(num_targets=TARGETS)
+
+
+def matching_of(distiller: Distiller) -> AchievementMatching:
+    objective = distiller.objectives["matching"]
+    assert isinstance(objective, AchievementMatching)
+    return objective
 
 
 class Update:
@@ -42,13 +50,12 @@ class Update:
     ) -> dict[str, float]:
         """With the given batches in place of the plain ones."""
         distiller = self.setting.distiller
-        distiller._make_room(WIDTH)
-        row, lengths = row_of(target_batch or self.target_batch)
-        distiller._encode_targets(row, lengths=lengths)
-        distiller._noise.copy_(self.noise)
-        row, lengths = row_of(batch or self.batch)
-        distiller._matching_update(row, lengths=lengths)
-        return statistics(distiller._matching_totals)
+        objective = matching_of(distiller)
+        objective.use_width(WIDTH)
+        prepare(distiller, "matching", target_batch or self.target_batch)
+        objective.noise.copy_(self.noise)
+        update(distiller, "matching", batch or self.batch)
+        return statistics(distiller, "matching")
 
     def find_matches(self, ot: Any) -> list[Match]:
         s = self.setting
@@ -141,10 +148,7 @@ def test_soft_plans_leave_some_unmatched(ot: Any) -> None:
 def test_padding_changes_nothing(targets: list[int]) -> None:
     plain, padded = (Update(make_setting(CONFIG), 0, targets) for _ in range(2))
     first = plain.run()
-    distiller = padded.setting.distiller
-    second = padded.run(
-        distiller._pad_source(padded.batch), distiller._pad_target(padded.target_batch)
-    )
+    second = padded.run(padded.batch.padded(), padded.target_batch.padded())
     assert first == pytest.approx(second, rel=1e-5)
     expected = {
         n: p.grad.double()
@@ -188,13 +192,14 @@ def test_gradients_stop_at_the_targets() -> None:
 
 def test_a_source_without_a_match_makes_no_update() -> None:
     setting = make_setting(CONFIG, solver=nothing)
-    update = Update(setting, 0, [1, 2])
-    network, optimizer = setting.network, setting.distiller.matching_optimizer
+    source = Update(setting, 0, [1, 2])
+    network, optimizer = setting.network, setting.distiller.optimizers["matching"]
     # A real update first, so that momentum could move weights even without a gradient.
-    optimizer.step(network.encode(setting.data.observations[:4]).square().sum())
+    network.encode(setting.data.observations[:4]).square().sum().backward()
+    optimizer.step()
     before = [t.clone() for t in (*network.parameters(), *network.buffers())]
     state = {name: t.clone() for name, t in optimizer.state_tensors().items()}
-    assert update.run() == {}
+    assert source.run() == {}
     after = [*network.parameters(), *network.buffers()]
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
     assert all(torch.equal(state[name], t) for name, t in optimizer.state_tensors().items())
@@ -220,33 +225,31 @@ class Parts:
         self.first_states: list[int] = []
         self.grads: list[dict[str, torch.Tensor]] = []
         distiller = setting.distiller
-        inner = distiller._matching_update
+        objective = matching_of(distiller)
+        inner = objective.part_loss
 
-        def spy(
-            row: torch.Tensor, *, lengths: Any, matches: torch.Tensor | None = None, first_state: int = 0
-        ) -> None:
-            assert matches is not None
-            inner(row, lengths=lengths, matches=matches, first_state=first_state)
+        def spy(batch: dict[str, torch.Tensor], *, matches: torch.Tensor, first_state: int) -> Terms:
             self.masks.append(matches)
             self.first_states.append(first_state)
-            named = setting.network.named_parameters()
-            self.grads.append(
-                {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in named}
-            )
+            return inner(batch, matches=matches, first_state=first_state)
 
-        distiller._matching_update = spy  # type: ignore[method-assign]
-        distiller._make_room(WIDTH)
-        target_row, target_lengths = row_of(self.update.target_batch)
+        objective.part_loss = spy  # type: ignore[method-assign]
+        objective.use_width(WIDTH)
         self.encoded = 0
 
         def encode() -> None:
             self.encoded += 1
-            distiller._encode_targets(target_row, lengths=target_lengths)
+            prepare(distiller, "matching", self.update.target_batch)
 
         encode()
-        distiller._noise.copy_(self.update.noise)
-        row, lengths = row_of(self.update.batch)
-        distiller._match_in_parts(row, lengths, encode, np.random.default_rng(0))
+        objective.noise.copy_(self.update.noise)
+        batch = self.update.batch
+        row, lengths = torch.from_numpy(batches.pack(batch)), batches.layout(batch)
+        tables = batches.unpack(SourceBatch, row, lengths)
+        for loss in objective.part_losses(tables, encode, np.random.default_rng(0)):
+            distiller._update(objective, loss, row, kind=SourceBatch, lengths=lengths)
+            named = setting.network.named_parameters()
+            self.grads.append({n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in named})
 
 
 def test_many_matches_are_split_into_shuffled_parts() -> None:

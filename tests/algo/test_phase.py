@@ -39,14 +39,14 @@ def epochs(events: list[Prediction | Matching], count: int) -> list[list[Predict
     return [events[i * size : (i + 1) * size] for i in range(count)]
 
 
-@pytest.mark.parametrize("order", ["matching-first", "prediction-first"])
-def test_order_of_an_epoch(order: str) -> None:
-    setting = fresh(replace(CONFIG, num_epochs=6, order=order))  # type: ignore[arg-type]
+@pytest.mark.parametrize("order", [("matching", "prediction"), ("prediction", "matching")])
+def test_order_of_an_epoch(order: tuple[str, ...]) -> None:
+    setting = fresh(replace(CONFIG, num_epochs=6, objectives=order))
     events, _ = run(setting, act=False)
     lengths = [len(t) for t in setting.usable]
     for epoch in epochs(events, 6):
         kinds = [type(event) for event in epoch]
-        first = Matching if order == "matching-first" else Prediction
+        first = Matching if order[0] == "matching" else Prediction
         switches = sum(a is not b for a, b in pairwise(kinds))
         assert kinds[0] is first and switches == 1
         matching = [e for e in epoch if isinstance(e, Matching)]
@@ -102,13 +102,13 @@ NONE = [[(9, []), (5, [4])]]
 @pytest.mark.parametrize(("episodes", "usable"), [(ONE, 1), (NONE, 0)])
 def test_fewer_than_two_usable_episodes(episodes: Any, usable: int) -> None:
     setting = fresh(episodes=episodes)
-    matching_state = setting.distiller.matching_optimizer.state_tensors()
+    matching_state = setting.distiller.optimizers["matching"].state_tensors()
     events, report = run(setting)
     assert len(setting.usable) == report.usable == usable
     assert not any(isinstance(e, Matching) for e in events)
     assert len(events) == 3 * usable
     assert not any(t.any() for t in matching_state.values())
-    assert report.matching_updates == 0 and report.prediction_updates == 3 * usable
+    assert report.updates == {"matching": 0, "prediction": 3 * usable}
     assert not any(key.startswith("matching") for key in report.statistics)
 
 
@@ -121,16 +121,16 @@ def test_an_empty_phase_changes_nothing() -> None:
 
 
 def test_without_matching_there_is_only_prediction() -> None:
-    events, report = run(fresh(replace(CONFIG, matching=False)))
+    events, report = run(fresh(replace(CONFIG, objectives=("prediction",))))
     assert {type(e) for e in events} == {Prediction}
-    assert report.matching_updates == 0
+    assert report.updates.keys() == {"prediction"}
 
 
 def test_the_report_counts_episodes_achievements_and_updates() -> None:
     events, report = run(fresh())
-    assert report.prediction_updates == sum(isinstance(e, Prediction) for e in events)
+    assert report.updates["prediction"] == sum(isinstance(e, Prediction) for e in events)
     # In float32 all of these sources find a match.
-    assert report.matching_updates == sum(isinstance(e, Matching) for e in events)
+    assert report.updates["matching"] == sum(isinstance(e, Matching) for e in events)
     assert report.trajectories == sum(len(column) for column in EPISODES)
     assert report.usable == 5
     assert report.achievements == 3 + 4 + 1 + 3 + 5
@@ -149,7 +149,7 @@ def test_the_report_tells_how_far_latents_differ() -> None:
     assert report.statistics["latent_spread"] == pytest.approx(phi.std(0).mean() / np.abs(phi).mean(), rel=1e-4)
     for parameter in setting.network.encoder.parameters():
         parameter.data.zero_()
-    assert setting.distiller._latent_spread(setting.usable) == 0
+    assert setting.distiller.latent_spread(setting.usable) == 0
 
 
 def test_the_same_generators_give_the_same_weights() -> None:
@@ -195,7 +195,7 @@ def replay(setting: Setting, events: list[Prediction | Matching], config: Distil
 
 READINGS = {
     "published": CONFIG,
-    "paper": replace(CONFIG, order="prediction-first", policy_reg="old-new", value_reg="frozen"),
+    "paper": replace(CONFIG, objectives=("prediction", "matching"), policy_reg="old-new", value_reg="frozen"),
 }
 
 

@@ -15,8 +15,8 @@ from tests.algo.distilling import (
     Setting,
     make_setting,
     prediction_pairs,
-    row_of,
     statistics,
+    update,
 )
 from tests.helpers.setup import MODEL, assert_same_gradients
 from tests.oracles import distill
@@ -24,9 +24,8 @@ from tests.oracles import network as literal
 
 
 def run(setting: Setting, batch: PredictionBatch) -> dict[str, float]:
-    row, lengths = row_of(batch)
-    setting.distiller._prediction_update(row, lengths=lengths)
-    return statistics(setting.distiller._prediction_totals)
+    update(setting.distiller, "prediction", batch)
+    return statistics(setting.distiller, "prediction")
 
 
 def check(setting: Setting, batch: PredictionBatch, *indices: int) -> None:
@@ -129,7 +128,7 @@ def test_several_trajectories_in_one_update(batch_size: int, value_reg: str) -> 
 def test_padding_changes_nothing(batch_size: int) -> None:
     plain, padded = make_setting(), make_setting()
     batch = next(batches.prediction_batches(plain.usable[4], batch_size, np.random.default_rng(0)))
-    longer = padded.distiller._pad_prediction(batch)
+    longer = batch.padded()
     assert batches.layout(longer) != batches.layout(batch)
     first, second = run(plain, batch), run(padded, longer)
     assert first == pytest.approx(second, rel=1e-5)
@@ -171,8 +170,8 @@ def test_frozen_outputs_are_those_of_the_network_before_the_phase() -> None:
     with torch.no_grad():
         latent = literal.phi(setting.old.params, setting.data.observations[places])
         logits, values = literal.heads(setting.old.params, latent, setting.data.remembered(places))
-    stored = setting.distiller.keeper.old_logits[places].double()  # type: ignore[attr-defined]
+    stored = setting.distiller.regularizer.old_logits[places].double()  # type: ignore[attr-defined]
     torch.testing.assert_close(stored, logits, atol=1e-5, rtol=1e-5)
     expected = setting.old.normalizer.denormalize(values)
-    stored = setting.distiller.keeper.old_values[places].double()  # type: ignore[attr-defined]
+    stored = setting.distiller.regularizer.old_values[places].double()  # type: ignore[attr-defined]
     torch.testing.assert_close(stored, expected, atol=1e-5, rtol=1e-5)

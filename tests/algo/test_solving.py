@@ -27,7 +27,7 @@ CONFIG = TrainConfig(
         gamma=0.9, batch_size=32, target_update=200, learning_rate=3e-3, num_quantiles=8, replay_size=3000,
         learning_starts=400, epsilon_end=0.05, epsilon_steps=1200,
     ),
-    distill=DistillConfig(enabled=False, matching=False),
+    distill=DistillConfig(enabled=False),
 )  # fmt: skip
 
 

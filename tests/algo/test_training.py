@@ -15,6 +15,7 @@ import torch
 from achieve.algo.collect import Collector
 from achieve.algo.distill import Distiller
 from achieve.algo.learner import PPOLearner
+from achieve.algo.objectives import AuxiliaryObjective
 from achieve.config import DistillConfig, EnvConfig, ModelConfig, PPOConfig, TrainConfig
 from achieve.envs import WORLDS, World
 from achieve.envs.base import FinishedEpisodes
@@ -89,7 +90,7 @@ def test_the_published_numbers() -> None:
     assert (distill.policy_reg_coef, distill.value_reg_coef) == (1.0, 1.0)
     assert (distill.policy_reg, distill.value_reg) == ("new-old", "returns")
     assert (distill.learning_rate, distill.max_grad_norm) == (3e-4, 0.5)
-    assert distill.order == "matching-first"
+    assert distill.objectives == ("matching", "prediction")
     assert config.env.threshold == 0.15
     model = config.model
     assert (model.channels, model.dense_size, model.hidden_size) == ((64, 128, 128), 256, 1024)
@@ -105,7 +106,7 @@ def test_the_ablations_differ_in_what_they_are_named_for() -> None:
     ad = PRESETS["ad"]
     without_memory = replace(ad.model, memory=False)
     assert PRESETS["ad-ic"] == replace(ad, preset="ad-ic", model=without_memory)
-    prediction_only = replace(ad.distill, matching=False)
+    prediction_only = replace(ad.distill, objectives=("prediction",))
     assert PRESETS["ad-i"] == replace(
         ad, preset="ad-i", model=without_memory, distill=prediction_only
     )
@@ -141,12 +142,15 @@ def test_eight_rollouts_with_an_update_each_then_a_phase(
 
     spy(Collector, "collect", "collect")
     spy(PPOLearner, "update", "update")
-    spy(Distiller, "_match_all", "match", act=False)
-    spy(Distiller, "_predict_all", "predict", act=False)
+
+    def epoch(_: Distiller, objective: AuxiliaryObjective, *args: Any) -> None:
+        calls.append(objective.name)
+
+    monkeypatch.setattr(Distiller, "_epoch", epoch)
     cycle = DistillConfig(num_targets=4)  # the published cycle: 8 rollouts, 6 epochs
     config = replace(TINY, distill=cycle, total_steps=17 * 4 * 16)
     train(config, tmp_path / "run", quiet=True)
-    phase = ["collect", "update"] * 8 + ["match", "predict"] * 6
+    phase = ["collect", "update"] * 8 + ["matching", "prediction"] * 6
     assert calls == phase * 2 + ["collect", "update"]
 
 
@@ -156,8 +160,7 @@ def test_three_optimisers_with_states_of_their_own() -> None:
     assert trainer.distiller is not None
     optimizers = {
         "ppo": trainer.learner.optimizer,
-        "matching": trainer.distiller.matching_optimizer,
-        "prediction": trainer.distiller.prediction_optimizer,
+        **trainer.distiller.optimizers,
     }
     for optimizer in optimizers.values():
         ours = {id(p) for p in optimizer.parameters}
@@ -184,9 +187,9 @@ def test_three_optimisers_with_states_of_their_own() -> None:
             assert steps() == expected
         report = trainer.distiller.run(generators.shuffles, generators.actions)
         trainer.buffer.clear()
-        assert report.matching_updates and report.prediction_updates
-        expected["matching"] += report.matching_updates
-        expected["prediction"] += report.prediction_updates
+        assert all(report.updates.values())
+        for name, count in report.updates.items():
+            expected[name] += count
         assert steps() == expected
     trainer.close()
 

@@ -14,15 +14,16 @@ import torch
 
 from achieve.algo.distill import Distiller
 from achieve.algo.explore import Explorer
-from achieve.algo.keep import QuantileKeeper
 from achieve.algo.qrdqn import QRDQNLearner
 from achieve.algo.quantile import quantile_huber_loss, sorted_quantile_huber_loss
+from achieve.algo.regularizers import QuantileRegularizer
 from achieve.config import DistillConfig, EnvConfig, ModelConfig, QRDQNConfig, TrainConfig
 from achieve.data.recent import RecentEpisodes
 from achieve.data.replay import Replay, ReplayShape
 from achieve.nn.model import QuantileNetwork
 from achieve.train import train
 from achieve.trainers.qrdqn import replay_storage
+from tests.algo.distilling import make_distiller
 from tests.algo.replaying import filled_replay, make_network
 from tests.gpu.common import DEVICE, difference, weights
 from tests.helpers.setup import IMAGE
@@ -148,9 +149,9 @@ def test_auxiliary_phases(precision: str, fused: bool) -> None:
         mine = on_gpu(network, precision, fused=fused)
         replay = filled_replay(MODEL, CONFIG, rows=400, steps=300, device=DEVICE)
         recent = RecentEpisodes(replay, 128)
-        keeper = QuantileKeeper(mine, recent, 1.0, 1.0)
+        regularizer = QuantileRegularizer(mine, recent, 1.0, 1.0)
         config = DistillConfig(num_epochs=1, num_targets=6, learning_rate=1e-6)
-        distiller = Distiller(mine, recent, config, 0.15, graphs=True, keeper=keeper)
+        distiller = make_distiller(mine, recent, config, regularizer=regularizer, cuda_graphs=True)
         rng, generator = np.random.default_rng(0), torch.Generator(DEVICE).manual_seed(0)
         for rows in (30, 30, 300):
             recent.gather(rows)

@@ -76,7 +76,7 @@ def test_ppo_alone(tmp_path: Path) -> None:
     config = replace(
         CONFIG,
         model=replace(CONFIG.model, memory=False),
-        distill=DistillConfig(enabled=False, matching=False),
+        distill=DistillConfig(enabled=False),
     )
     summary = train(config, tmp_path / "run", quiet=True)
     assert summary["steps"] == STEPS

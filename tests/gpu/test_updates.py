@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from achieve.algo.collect import Collector
-from achieve.algo.distill import Distiller
 from achieve.algo.learner import PPOLearner
 from achieve.config import DistillConfig, ModelConfig, PPOConfig
 from achieve.data import batches
@@ -17,7 +16,7 @@ from achieve.data.buffer import RolloutBuffer
 from achieve.data.trajectories import cut_trajectories
 from achieve.nn.graphs import GraphRunner
 from achieve.nn.model import ActorCritic
-from tests.algo.distilling import script
+from tests.algo.distilling import make_distiller, prepare, script, update
 from tests.gpu.common import DEVICE, copy_to_gpu, difference, on_gpu, weights
 from tests.helpers.setup import IMAGE, make_buffer, make_network
 from tests.helpers.world import ScriptedWorld
@@ -105,7 +104,7 @@ def distil(
 ) -> tuple[torch.Tensor, list[dict[str, float]]]:
     """Phases with padded updates, replayed or called."""
     config = DistillConfig(num_epochs=2, num_targets=6, learning_rate=SLOWLY)
-    distiller = Distiller(network, buffer, config, 0.15, graphs=True)
+    distiller = make_distiller(network, buffer, config, cuda_graphs=True)
     distiller._run.enabled = replay
     rng, generator = np.random.default_rng(0), torch.Generator(DEVICE).manual_seed(0)
     reports = [distiller.run(rng, generator).as_dict() for _ in range(phases)]
@@ -140,9 +139,9 @@ def test_an_auxiliary_phase_agrees_with_the_cpu() -> None:
     buffer, network = filled(), make_network(MODEL)
     start = weights(network)
     mine, experience = copy_to_gpu(network), on_gpu(buffer)
-    config = DistillConfig(num_epochs=1, matching=False, learning_rate=SLOWLY)
+    config = DistillConfig(num_epochs=1, objectives=("prediction",), learning_rate=SLOWLY)
     for one, data, device in ((mine, experience, DEVICE), (network, buffer, torch.device("cpu"))):
-        distiller = Distiller(one, data, config, 0.15, graphs=True)
+        distiller = make_distiller(one, data, config, cuda_graphs=True)
         distiller.run(np.random.default_rng(0), torch.Generator(device))
     assert difference(start, weights(network), weights(mine)) < CLOSE
 
@@ -156,26 +155,23 @@ def test_padded_updates_equal_unpadded_ones(precision: str, fused: bool) -> None
     width, grads = 24, []
     for padded in (False, True):
         mine = copy_to_gpu(network, precision, fused=fused)
-        distiller = Distiller(mine, experience, config, 0.15, graphs=False)
+        distiller = make_distiller(mine, experience, config)
         distiller._freeze(trajectories)
         (batch,) = batches.prediction_batches(trajectories[3], 512, np.random.default_rng(0))
-        batch = distiller._pad_prediction(batch) if padded else batch
-        row = torch.from_numpy(batches.pack(batch)).to(DEVICE)
-        distiller._prediction_update(row, lengths=batches.layout(batch))
+        update(distiller, "prediction", batch.padded() if padded else batch)
         grads.append([p.grad.clone() for p in mine.parameters() if p.grad is not None])
 
         source, target = batches.matching_batch(
             trajectories[0], trajectories[1:6], 6, width, np.random.default_rng(0)
         )
         if padded:
-            source, target = distiller._pad_source(source), distiller._pad_target(target)
-        distiller._make_room(width)
-        distiller._noise.uniform_(generator=torch.Generator(DEVICE).manual_seed(0))
-        row = torch.from_numpy(batches.pack(target)).to(DEVICE)
-        distiller._encode_targets(row, lengths=batches.layout(target))
-        row = torch.from_numpy(batches.pack(source)).to(DEVICE)
-        distiller._matching_update(row, lengths=batches.layout(source))
-        assert distiller._matching_totals.count() == 1
+            source, target = source.padded(), target.padded()
+        objective = distiller.objectives["matching"]
+        objective.use_width(width)  # type: ignore[operator]
+        objective.draw(torch.Generator(DEVICE).manual_seed(0))
+        prepare(distiller, "matching", target)
+        update(distiller, "matching", source)
+        assert distiller.meters["matching"].count() == 1
         grads.append([p.grad.clone() for p in mine.parameters() if p.grad is not None])
     for plain, longer in ((grads[0], grads[2]), (grads[1], grads[3])):
         mine, wanted = (torch.cat([g.flatten() for g in part]) for part in (longer, plain))
@@ -241,13 +237,8 @@ def test_widths_that_come_and_go_keep_their_graphs() -> None:
         mine = copy_to_gpu(network)
         rewards, dones = script(many)
         buffer = on_gpu(make_buffer(rewards, dones, memory=0))
-        distiller = Distiller(
-            mine,
-            buffer,
-            DistillConfig(num_epochs=1, num_targets=3, learning_rate=SLOWLY),
-            0.15,
-            graphs=True,
-        )
+        config = DistillConfig(num_epochs=1, num_targets=3, learning_rate=SLOWLY)
+        distiller = make_distiller(mine, buffer, config, cuda_graphs=True)
         distiller._run.enabled = replay
         rng, generator = np.random.default_rng(0), torch.Generator(DEVICE).manual_seed(0)
         for episodes in (few, many, few):
@@ -255,6 +246,6 @@ def test_widths_that_come_and_go_keep_their_graphs() -> None:
             buffer.rewards[:], buffer.dones[:] = 0, False
             buffer.rewards[: len(rewards)], buffer.dones[: len(dones)] = rewards, dones
             report = distiller.run(rng, generator)
-            assert report.matching_updates > 0
+            assert report.updates["matching"] > 0
         ends.append(weights(mine))
     assert difference(weights(network), *ends) < CLOSE

@@ -34,6 +34,12 @@ def make(network: Any, max_norm: float = 0.5) -> ClippedAdam:
     return ClippedAdam(network, learning_rate=3e-4, max_grad_norm=max_norm)
 
 
+def step_on(optimizer: ClippedAdam, loss: torch.Tensor, **more: torch.Tensor) -> torch.Tensor:
+    optimizer.zero_grad()
+    loss.backward()
+    return optimizer.step(**more)
+
+
 def test_steps_match_the_literal_optimiser() -> None:
     network = Tiny()
     optimizer, literal = make(network), Adam()
@@ -45,7 +51,7 @@ def test_steps_match_the_literal_optimiser() -> None:
             p.data.copy_(params[name].data)
         grads = torch.autograd.grad(twin.loss(step), list(twin.parameters()))
         expected = literal.step(params, dict(zip(params, grads, strict=True)))
-        norm = optimizer.step(network.loss(step))
+        norm = step_on(optimizer, network.loss(step))
         norms.append(float(norm))
         assert float(norm) == pytest.approx(expected, rel=1e-9)
         for name, p in network.named_parameters():
@@ -65,7 +71,7 @@ def test_a_skipped_step_leaves_no_trace() -> None:
     for skip in (0.0, 1.0, 0.0):
         weights = [p.detach().clone() for p in network.parameters()]
         state = {name: t.clone() for name, t in optimizer.state_tensors().items()}
-        optimizer.step(loss(), skip=torch.tensor(skip))
+        step_on(optimizer, loss(), skip=torch.tensor(skip))
         same_weights = all(
             torch.equal(a, b) for a, b in zip(weights, network.parameters(), strict=True)
         )
@@ -79,21 +85,21 @@ def test_a_skipped_step_leaves_no_trace() -> None:
 def test_a_gradient_that_is_not_finite_is_skipped() -> None:
     network = Tiny()
     optimizer = make(network)
-    optimizer.step(network.loss(3))
+    step_on(optimizer, network.loss(3))
     weights = [p.detach().clone() for p in network.parameters()]
     state = {name: t.clone() for name, t in optimizer.state_tensors().items()}
     for broken in (float("inf"), float("nan")):
-        optimizer.step(network.loss(2) * broken)
+        step_on(optimizer, network.loss(2) * broken)
         assert all(torch.equal(a, b) for a, b in zip(weights, network.parameters(), strict=True))
         assert all(torch.equal(state[n], t) for n, t in optimizer.state_tensors().items())
-    optimizer.step(network.loss(2))
+    step_on(optimizer, network.loss(2))
     assert not torch.equal(weights[0], network.a)
 
 
 def test_writing_into_the_state_restores_it() -> None:
     def play(network: Tiny, optimizer: ClippedAdam, steps: range) -> None:
         for step in steps:
-            optimizer.step(network.loss(step))
+            step_on(optimizer, network.loss(step))
 
     whole = Tiny()
     play(whole, make(whole), range(10))
@@ -113,6 +119,6 @@ def test_writing_into_the_state_restores_it() -> None:
 def test_optimisers_of_one_network_share_nothing_but_its_weights() -> None:
     network = Tiny()
     one, other = make(network), make(network)
-    one.step(network.loss(1))
+    step_on(one, network.loss(1))
     assert all(float(t) == 1 for n, t in one.state_tensors().items() if n.endswith(".step"))
     assert not any(t.any() for t in other.state_tensors().values())

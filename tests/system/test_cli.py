@@ -138,13 +138,14 @@ def test_flags_reach_the_saved_config(achieve: Command, settings: Path, tmp_path
     folder = tmp_path / "run"
     code, out, _ = achieve(
         "train", "--config", settings, "--folder", folder, "--no-report", "--quiet",
-        "--total-steps", "1", "--seed", "3", "--ppo.gae-lambda", "0.7", "--distill.order", "prediction-first",
+        "--total-steps", "1", "--seed", "3", "--ppo.gae-lambda", "0.7",
+        "--distill.objectives", "prediction", "matching",
         "--model.channels", "2", "3", "4", "--env.threads", "None", "--model.film", "double",
     )  # fmt: skip
     assert code == 0, out
     assert read(folder / "config.json")["config"] == to_dict(
         tiny_config(
-            total_steps=1, seed=3, ppo={"gae_lambda": 0.7}, distill={"order": "prediction-first"},
+            total_steps=1, seed=3, ppo={"gae_lambda": 0.7}, distill={"objectives": ("prediction", "matching")},
             model={"channels": [2, 3, 4], "film": "double"}, env={"threads": None},
         )
     )  # fmt: skip

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from achieve.algo import ppo
 from achieve.algo.gae import gae, normalize_advantages
-from achieve.algo.totals import Totals
+from achieve.algo.meters import Meters
 from achieve.config import PPOConfig
 from achieve.data.buffer import RolloutBuffer
 from achieve.errors import DivergedError
@@ -54,18 +54,18 @@ class PPOLearner:
         self._buffer = buffer
         self._config = config
         self.optimizer = ClippedAdam(network, config.learning_rate, config.max_grad_norm)
-        self._totals = Totals(STATISTICS, buffer.device)
+        self._meters = Meters(STATISTICS, buffer.device)
         self.done = 0
         """Minibatches of the phase under way that are done."""
         self._order = torch.zeros(buffer.length * buffer.num_envs, dtype=torch.int64, device=buffer.device)
         self._run = GraphRunner(self._state, enabled=graphs and buffer.device.type == "cuda")
 
     def _state(self) -> list[Tensor]:
-        return [*all_state(self._network, [self.optimizer]), self._totals.sums]
+        return [*all_state(self._network, [self.optimizer]), self._meters.sums]
 
     def tensors(self) -> dict[str, Tensor]:
         """What goes on from minibatch to minibatch, as it lives: writing into it restores it."""
-        return {"order": self._order, "totals": self._totals.sums}
+        return {"order": self._order, "meters": self._meters.sums}
 
     def update(self, rng: np.random.Generator) -> dict[str, float]:
         """Learn from the newest rollout, or go on with it. Returns the mean of each statistic over the updates."""
@@ -84,7 +84,7 @@ class PPOLearner:
         self.done = 0
         skipped = self.optimizer.take_skipped()
         check_finite(skipped, updates, "PPO")
-        return {**self._totals.means(), "skipped_updates": skipped}
+        return {**self._meters.means(), "skipped_updates": skipped}
 
     def _estimate_advantages(self) -> None:
         config, buffer = self._config, self._buffer
@@ -118,9 +118,11 @@ class PPOLearner:
         value_loss = ppo.value_loss(values, targets, half=config.value_half)
         entropy = ppo.entropy(logits).mean()
         loss = -objective + config.vf_coef * value_loss - config.ent_coef * entropy
-        grad_norm = self.optimizer.step(loss)
+        self.optimizer.zero_grad()
+        loss.backward()
+        grad_norm = self.optimizer.step()
         with torch.no_grad():
-            self._totals.add(
+            self._meters.add(
                 -objective,
                 value_loss,
                 entropy,

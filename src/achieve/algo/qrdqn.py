@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from achieve.algo.learner import check_finite
+from achieve.algo.meters import Meters
 from achieve.algo.quantile import action_values, bellman_targets, of_actions, quantile_huber_loss
-from achieve.algo.totals import Totals
 from achieve.config import QRDQNConfig
 from achieve.data.replay import Replay
 from achieve.data.transfer import upload
@@ -34,7 +34,7 @@ class QRDQNLearner:
         self._replay = replay
         self._config = config
         self.optimizer = ClippedAdam(network, config.learning_rate, config.max_grad_norm, config.adam_eps)
-        self._totals = Totals(STATISTICS, replay.device)
+        self._meters = Meters(STATISTICS, replay.device)
         on_gpu = replay.device.type == "cuda"
         self._ahead: dict[int, Tensor] = {}
         self._run = GraphRunner(self._state, enabled=graphs and on_gpu)
@@ -43,11 +43,11 @@ class QRDQNLearner:
         self.update_target()
 
     def _state(self) -> list[Tensor]:
-        return [*all_state(self._network, [self.optimizer]), self._totals.sums]
+        return [*all_state(self._network, [self.optimizer]), self._meters.sums]
 
     def tensors(self) -> dict[str, Tensor]:
         """What goes on from update to update besides weights and optimiser: writing into it restores it."""
-        return {"totals": self._totals.sums}
+        return {"meters": self._meters.sums}
 
     @torch.no_grad()
     def update_target(self) -> None:
@@ -117,15 +117,17 @@ class QRDQNLearner:
             targets = bellman_targets(rewards, discounts, ahead, action_values(judge).argmax(1))
         quantiles = of_actions(network.quantiles(network.encode(images), memory), actions)
         loss = quantile_huber_loss(quantiles, targets, config.kappa).mean()
-        grad_norm = self.optimizer.step(loss)
+        self.optimizer.zero_grad()
+        loss.backward()
+        grad_norm = self.optimizer.step()
         with torch.no_grad():
-            self._totals.add(loss, grad_norm, quantiles.mean(), targets.mean(), rewards.mean())
+            self._meters.add(loss, grad_norm, quantiles.mean(), targets.mean(), rewards.mean())
 
     def finish(self) -> dict[str, float]:
         """Wait for all updates. Returns the mean of each statistic since the last call."""
         if self._replay.device.type == "cuda":
             torch.cuda.synchronize()
-        updates, skipped = self._totals.count(), self.optimizer.take_skipped()
+        updates, skipped = self._meters.count(), self.optimizer.take_skipped()
         check_finite(skipped, updates + skipped, "QR-DQN")
-        return {**self._totals.means(), "updates": updates, "skipped_updates": skipped}
+        return {**self._meters.means(), "updates": updates, "skipped_updates": skipped}
 

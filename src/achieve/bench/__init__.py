@@ -123,7 +123,7 @@ def _measure_ppo(config: TrainConfig, where: torch.device, rollouts: int, tell: 
             start = time.perf_counter()
             report = _distill(trainer)  # ends by reading its statistics, so nothing is left running
             phases.append(time.perf_counter() - start)
-            updates += report.prediction_updates + report.matching_updates
+            updates += sum(report.updates.values())
             trainer.distiller.set_epochs(config.distill.num_epochs)
         trainer.buffer.clear()
     rollout, ppo = float(np.median(acting)), float(np.median(learning))

@@ -106,7 +106,7 @@ def _distil(trainer: QRDQNTrainer, where: torch.device) -> tuple[float, float, s
     start = time.perf_counter()
     report = distiller.run(generators.shuffles, generators.actions)  # ends by reading its statistics
     seconds = time.perf_counter() - start
-    updates = report.prediction_updates + report.matching_updates
+    updates = sum(report.updates.values())
     if not updates:
         return 0.0, capture, "nothing to distil in episodes of an untrained agent; measure more rollouts"
     phase = seconds * config.rollout_steps / count * config.distill.num_epochs

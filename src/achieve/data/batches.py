@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -18,8 +18,12 @@ from torch import Tensor
 
 from achieve.data.trajectories import IntArray, Trajectory, anchor_steps
 
-Batch: TypeAlias = "PredictionBatch | SourceBatch | TargetBatch"
 T = TypeVar("T", "PredictionBatch", "SourceBatch", "TargetBatch")
+
+# Sizes that batches are padded to where updates are replayed: fine enough to waste little, few enough to capture.
+IMAGE_SIZES = (*range(32, 513, 32), 576, 768, 1088, 1152)
+TARGET_SIZES = (*range(32, 513, 32), 608, 704)
+WIDTHS = (24, 32, 48, 64)
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,11 @@ class PredictionBatch:
     after: IntArray
     count: IntArray
 
+    def padded(self) -> PredictionBatch:
+        """Return the same update at a size that is captured."""
+        images, terms = bucket(len(self.images), IMAGE_SIZES), bucket(len(self.positive), IMAGE_SIZES)
+        return pad(self, images=images, positive=terms, negative=terms, before=terms, after=terms)
+
 
 @dataclass(frozen=True)
 class TargetBatch:
@@ -54,6 +63,15 @@ class TargetBatch:
     images: IntArray
     before: IntArray
     after: IntArray
+
+    @property
+    def capturable(self) -> bool:
+        """Whether there are few enough images; past that, a graph for each size would be a waste."""
+        return len(self.images) <= TARGET_SIZES[-1]
+
+    def padded(self) -> TargetBatch:
+        """Return the same targets at a size that is captured."""
+        return pad(self, images=bucket(len(self.images), TARGET_SIZES))
 
 
 @dataclass(frozen=True)
@@ -76,6 +94,16 @@ class SourceBatch:
     capacity: IntArray
     rows: IntArray
     columns: IntArray
+
+    def padded(self) -> SourceBatch:
+        """Return the same update at a size that is captured."""
+        size = bucket(len(self.images), IMAGE_SIZES)
+        return pad(self, images=size, states=size)
+
+    @staticmethod
+    def padded_width(width: int) -> int:
+        """Return the number of achievements an episode is padded to."""
+        return bucket(width, WIDTHS)
 
 
 def prediction_batches(
@@ -198,18 +226,18 @@ def bucket(size: int, sizes: Sequence[int]) -> int:
     return -(-size // sizes[-1]) * sizes[-1]
 
 
-def pack(batch: Batch) -> NDArray[np.int32]:
-    """All arrays of an update in one row, so that they travel to the device in one copy."""
+def pack(batch: Any) -> NDArray[np.int32]:
+    """Return all arrays of a batch in one row, so that they travel to the device in one copy."""
     return np.concatenate([getattr(batch, f.name) for f in fields(batch)]).astype(np.int32)
 
 
-def layout(batch: Batch) -> tuple[int, ...]:
-    """Lengths of the arrays in :func:`pack`'s row."""
+def layout(batch: Any) -> tuple[int, ...]:
+    """Return the lengths of the arrays in :func:`pack`'s row."""
     return tuple(len(getattr(batch, f.name)) for f in fields(batch))
 
 
-def unpack(kind: type[Batch], row: Tensor, lengths: tuple[int, ...]) -> dict[str, Tensor]:
-    """Views of a row's parts by name, as int64."""
+def unpack(kind: type, row: Tensor, lengths: tuple[int, ...]) -> dict[str, Tensor]:
+    """Return views of a row's parts by name, as int64."""
     parts = torch.split(row.long(), list(lengths))
     return {f.name: part for f, part in zip(fields(kind), parts, strict=True)}
 

@@ -22,10 +22,15 @@ class GraphRunner:
         state: gives every tensor a step may change. Warming up runs the step for real, so they are saved before and
             put back after.
         enabled: capture (needs CUDA tensors) or call.
+        say: told, once for each kind of step, where one cannot be captured; it is then called from there on.
     """
 
-    def __init__(self, state: Callable[[], Sequence[Tensor]], *, enabled: bool) -> None:
+    def __init__(
+        self, state: Callable[[], Sequence[Tensor]], *, enabled: bool, say: Callable[[str], None] | None = None
+    ) -> None:
         self._state = state
+        self._say = say
+        self._called: set[Hashable] = set()
         self._graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, list[Tensor]]] = {}
         self.enabled = enabled
         self._pool = torch.cuda.graph_pool_handle() if enabled else None
@@ -34,11 +39,21 @@ class GraphRunner:
         self, key: Hashable, step: Callable[..., None], *inputs: Tensor
     ) -> None:
         """Run the step on these inputs; all calls with one key must agree in shapes."""
-        if not self.enabled:
+        kind = key[0] if isinstance(key, tuple) else key
+        if not self.enabled or kind in self._called:
             step(*inputs)
             return
         if key not in self._graphs:
-            self._graphs[key] = self._capture(step, inputs)
+            try:
+                self._graphs[key] = self._capture(step, inputs)
+            except RuntimeError as error:
+                if self._say is None or not _forbidden(error):
+                    raise
+                torch.cuda.synchronize()
+                self._called.add(kind)
+                self._say(f"{kind} cannot be captured as a CUDA graph and is run step by step: {_first_line(error)}")
+                step(*inputs)
+                return
         graph, static = self._graphs[key]
         for mine, given in zip(static, inputs, strict=True):
             mine.copy_(given, non_blocking=True)
@@ -64,3 +79,12 @@ class GraphRunner:
         with torch.cuda.graph(graph, pool=self._pool):
             step(*static)
         return graph, static
+
+
+def _forbidden(error: RuntimeError) -> bool:
+    """Whether CUDA refused something because it was being captured, such as waiting for a value."""
+    return "captur" in str(error).lower()
+
+
+def _first_line(error: RuntimeError) -> str:
+    return str(error).strip().splitlines()[0]

@@ -18,13 +18,21 @@ class ClippedAdam:
         learning_rate: constant.
         max_grad_norm: of all gradients together.
         eps: Adam's.
+        head: more parameters to optimise, such as those an auxiliary objective brings along.
     """
 
     def __init__(
-        self, network: AchievementNetwork, learning_rate: float, max_grad_norm: float, eps: float = 1e-8
+        self,
+        network: AchievementNetwork,
+        learning_rate: float,
+        max_grad_norm: float,
+        eps: float = 1e-8,
+        head: nn.Module | None = None,
     ) -> None:
         self._network = network
         self.named = dict(network.named_parameters())
+        if head is not None:
+            self.named |= {f"head.{name}": p for name, p in head.named_parameters()}
         self.parameters = list(self.named.values())
         self.max_grad_norm = max_grad_norm
         on_gpu = self.parameters[0].is_cuda
@@ -40,14 +48,16 @@ class ClippedAdam:
                 "exp_avg_sq": torch.zeros_like(p, memory_format=torch.preserve_format),
             }
 
-    def step(self, loss: Tensor, skip: Tensor | None = None) -> Tensor:
-        """Back-propagate, clip, step. Returns the gradients' norm before clipping.
+    def zero_grad(self) -> None:
+        """Forget the gradients there are."""
+        self.adam.zero_grad(set_to_none=True)
+
+    def step(self, skip: Tensor | None = None) -> Tensor:
+        """Clip the gradients and step. Return their norm before clipping.
 
         ``skip``, a scalar tensor, turns the step into nothing where it is 1: decided on the device, without waiting.
         A gradient that is not finite skips the step too, and is counted in ``skipped``.
         """
-        self.adam.zero_grad(set_to_none=True)
-        loss.backward()
         self._network.finish_backward()
         norm = nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm)
         broken = (~norm.isfinite()).float()

@@ -11,7 +11,7 @@ import torch
 from achieve.fits import UnfitError
 
 # Streams are told apart by name, so that adding one leaves the others as they are.
-_STREAMS = ("worlds", "weights", "actions", "shuffles", "evaluation")
+_STREAMS = ("worlds", "weights", "actions", "shuffles", "evaluation", "objectives")
 
 
 def stream(seed: int, name: str) -> np.random.SeedSequence:

@@ -14,6 +14,8 @@ import numpy as np
 import torch
 
 from achieve.algo.distill import Distiller
+from achieve.algo.objectives import find_objectives
+from achieve.algo.regularizers import Experience, Regularizer
 from achieve.algo.transport import partial_transport
 from achieve.config import FREE_FIELDS, TrainConfig, from_dict, refusal, to_dict, validate
 from achieve.envs import find_world, make_vec
@@ -63,6 +65,8 @@ class BaseTrainer:
         self.rollouts = 0
         self.stage = self.stages[0]
         self.restarted = False
+        self.notes: list[str] = []
+        """What the person at the keyboard should know, to be said when there is a display."""
         self.seconds: dict[str, float] = {}
         self.latest: dict[str, float] = {}
         self._began: dict[str, float] = {}
@@ -95,10 +99,10 @@ class BaseTrainer:
             self.journal.check()
 
     @contextlib.contextmanager
-    def drawing_weights(self) -> Iterator[None]:
-        """Within the block, networks are drawn from the run's own stream."""
+    def drawing_weights(self, stream: str = "weights") -> Iterator[None]:
+        """Within the block, networks are drawn from a stream of the run's own."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(stream_seed(self.config.seed, "weights"))
+            torch.manual_seed(stream_seed(self.config.seed, stream))
             yield
 
     def prepare_device(self) -> None:
@@ -119,6 +123,23 @@ class BaseTrainer:
 
         fused = partial(transport, **settings)
         return lambda cost, *sizes: (fused if max(cost.shape[1:]) <= WIDEST_TRANSPORT else plain)(cost, *sizes)
+
+    def make_distiller(self, experience: Experience, regularizer: Regularizer) -> Distiller:
+        """Make what runs the auxiliary phases on this experience."""
+        config = self.config
+        with self.drawing_weights("objectives"):  # what they bring along
+            return Distiller(
+                self.network,
+                experience,
+                config.distill,
+                config.env.threshold,
+                objectives=find_objectives(config.distill),
+                regularizer=regularizer,
+                solve=self.transport_solver(),
+                cuda_graphs=config.compile,
+                raise_if_stopped=self.check,
+                say=self.notes.append,
+            )
 
     @contextlib.contextmanager
     def timed(self, what: str) -> Iterator[None]:
@@ -151,14 +172,14 @@ class BaseTrainer:
         """Every optimiser by name."""
         if self.distiller is None:
             return {}
-        return {
-            "prediction": self.distiller.prediction_optimizer,
-            "matching": self.distiller.matching_optimizer,
-        }
+        return self.distiller.optimizers
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Every tensor of the run's state by name, as it lives: writing into them restores it."""
         tensors = {f"network/{k}": v for k, v in self.network.state_dict().items()}
+        if self.distiller is not None:
+            for name, objective in self.distiller.objectives.items():
+                tensors.update({f"objective/{name}/{k}": v for k, v in objective.state_dict().items()})
         for name, optimizer in self.optimizers().items():
             tensors.update({f"{name}/{k}": v for k, v in optimizer.state_tensors().items()})
         return tensors

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from achieve.algo.collect import Collector
-from achieve.algo.distill import Distiller
 from achieve.algo.learner import PPOLearner
+from achieve.algo.regularizers import PolicyValueRegularizer
 from achieve.config import TrainConfig
 from achieve.data.buffer import RolloutBuffer
 from achieve.fits import Check, UnfitError, boolean, items, whole
@@ -54,15 +54,8 @@ class PPOTrainer(BaseTrainer):
         )
         self.learner = PPOLearner(self.network, self.buffer, config.ppo, graphs=graphs, check=self.rest)
         if config.distill.enabled:
-            self.distiller = Distiller(
-                self.network,
-                self.buffer,
-                config.distill,
-                env.threshold,
-                graphs=graphs,
-                check=self.check,
-                solver=self.transport_solver(),
-            )
+            regularizer = PolicyValueRegularizer(self.network, self.buffer, config.distill)
+            self.distiller = self.make_distiller(self.buffer, regularizer)
 
     # What a run does
 

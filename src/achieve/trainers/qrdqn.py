@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from achieve.algo.contrastive import achievement_representation
-from achieve.algo.distill import Distiller, PhaseReport
+from achieve.algo.distill import PhaseReport
 from achieve.algo.explore import Explorer
-from achieve.algo.keep import QuantileKeeper
 from achieve.algo.qrdqn import QRDQNLearner
 from achieve.algo.quantile import action_values, linear_schedule
+from achieve.algo.regularizers import QuantileRegularizer
 from achieve.config import TrainConfig
 from achieve.data.memories import IntArray
 from achieve.data.recent import RecentEpisodes
@@ -66,16 +66,9 @@ class QRDQNTrainer(BaseTrainer):
         self.recent: RecentEpisodes | None = None
         if config.distill.enabled:
             self.recent = RecentEpisodes(self.replay, 2 * config.rollout_steps)
-            self.distiller = Distiller(
-                self.network,
-                self.recent,
-                config.distill,
-                env.threshold,
-                graphs=graphs,
-                keeper=QuantileKeeper(self.network, self.recent, values.quantile_reg_coef, values.kappa),
-                check=self.check,
-                solver=self.transport_solver(),
-            )
+            coef, kappa = values.quantile_reg_coef, values.kappa
+            regularizer = QuantileRegularizer(self.network, self.recent, coef, kappa)
+            self.distiller = self.make_distiller(self.recent, regularizer)
 
     def _network(self, *, auxiliary: bool) -> QuantileNetwork:
         config = self.config

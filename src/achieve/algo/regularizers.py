@@ -1,6 +1,7 @@
-"""What keeps a learner's outputs in place while its latents are distilled.
+"""Regularisers of the auxiliary phase: they hold a learner's outputs where they were while its latents change.
 
-Each learner supplies its own term: PPO its policy and its value function, QR-DQN its quantiles.
+Each learner has its own: PPO for its policy and value function, QR-DQN for its quantiles. They are relative to a frozen
+copy of the network, whose outputs are recorded once, when the phase starts.
 """
 
 from __future__ import annotations
@@ -18,44 +19,41 @@ from achieve.nn.model import ActorCritic, QuantileNetwork
 
 
 class Experience(Protocol):
-    """The steps a phase looks at, with time and environments merged."""
+    """The steps an auxiliary phase looks at, with time and environments merged."""
 
     @property
     def device(self) -> torch.device: ...
 
     @property
     def steps(self) -> int:
-        """How many steps there is room for; what is remembered of the frozen copy has as many rows."""
+        """Steps there is room for; what is recorded of the frozen copy has as many rows."""
 
     def trajectories(self, threshold: float) -> list[Trajectory]:
-        """The whole episodes in it, whose ``steps`` are rows of :meth:`flat`."""
+        """Return the whole episodes in it, whose ``steps`` are rows of :meth:`flat`."""
 
     def flat(self, name: str) -> Tensor:
-        """``observations``, ``memory``, ``actions`` and what a learner's own term needs: [steps or more, ...]."""
+        """Return ``observations``, ``memory``, ``actions``, or what a regulariser needs: [steps or more, ...]."""
 
 
-class Keeper(Protocol):
-    """A learner's term, in as many parts as it has outputs.
-
-    ``names`` and ``coefs`` go with the parts :meth:`terms` returns.
-    """
+class Regularizer(Protocol):
+    """A learner's regulariser; ``names`` and ``coefs`` go with the parts :meth:`terms` returns."""
 
     names: tuple[str, ...]
     coefs: tuple[float, ...]
 
-    def make_room(self, steps: int) -> None:
-        """Places for the frozen copy's outputs on so many steps; called before anything is captured."""
+    def allocate(self, steps: int) -> None:
+        """Make room for the frozen copy's outputs on so many steps; called before anything is captured."""
 
-    def remember(self, index: Tensor, phi: Tensor, memory: Tensor) -> None:
+    def record(self, steps: Tensor, phi: Tensor, memory: Tensor) -> None:
         """Record the outputs of the network as it is now on these steps [B], of latents [B, D]."""
 
     def terms(
         self, phi: Tensor, memory: Tensor, images: Tensor, states: Tensor, weights: Tensor
     ) -> tuple[Tensor, ...]:
-        """Means over ``states`` (places in ``images``, which are steps) with these weights."""
+        """Return the means over ``states`` (places in ``images``, which are steps) with these weights."""
 
 
-class PolicyKeeper:
+class PolicyValueRegularizer:
     """PPO's: ``R_pi`` and ``R_V`` of the paper."""
 
     names: tuple[str, ...] = ("policy_reg", "value_reg")
@@ -66,15 +64,15 @@ class PolicyKeeper:
         self._config = config
         self.coefs: tuple[float, ...] = (config.policy_reg_coef, config.value_reg_coef)
 
-    def make_room(self, steps: int) -> None:
+    def allocate(self, steps: int) -> None:
         device = self._experience.device
         self.old_logits = torch.zeros(steps, self._network.num_actions, device=device)
         self.old_values = torch.zeros(steps, device=device)
 
-    def remember(self, index: Tensor, phi: Tensor, memory: Tensor) -> None:
+    def record(self, steps: Tensor, phi: Tensor, memory: Tensor) -> None:
         logits, values = self._network.heads(phi, memory)
-        self.old_logits.index_copy_(0, index, logits)
-        self.old_values.index_copy_(0, index, self._network.normalizer.denormalize(values))
+        self.old_logits.index_copy_(0, steps, logits)
+        self.old_values.index_copy_(0, steps, self._network.normalizer.denormalize(values))
 
     def terms(
         self, phi: Tensor, memory: Tensor, images: Tensor, states: Tensor, weights: Tensor
@@ -93,7 +91,7 @@ class PolicyKeeper:
         return weighted_mean(divergence, weights), weighted_mean(deviation, weights)
 
 
-class QuantileKeeper:
+class QuantileRegularizer:
     """QR-DQN's: Huber quantile regression of every action's quantiles onto those of the frozen copy.
 
     The regression is not zero where nothing has moved, so two more figures say how far outputs have gone: the mean
@@ -108,15 +106,15 @@ class QuantileKeeper:
         self._kappa = kappa
         self.coefs: tuple[float, ...] = (coef, 0.0, 0.0)
 
-    def make_room(self, steps: int) -> None:
+    def allocate(self, steps: int) -> None:
         network = self._network
         self.old_quantiles = torch.zeros(
             steps, network.num_actions, network.num_quantiles, device=self._experience.device
         )
 
-    def remember(self, index: Tensor, phi: Tensor, memory: Tensor) -> None:
+    def record(self, steps: Tensor, phi: Tensor, memory: Tensor) -> None:
         # In order, as the loss wants them: samples of a distribution have none of their own.
-        self.old_quantiles.index_copy_(0, index, self._network.quantiles(phi, memory).sort(2).values)
+        self.old_quantiles.index_copy_(0, steps, self._network.quantiles(phi, memory).sort(2).values)
 
     def terms(
         self, phi: Tensor, memory: Tensor, images: Tensor, states: Tensor, weights: Tensor

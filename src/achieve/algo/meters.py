@@ -1,4 +1,4 @@
-"""Statistics summed up on the device and read once, so that no update waits for a number."""
+"""Statistics, summed up on the device and read once, so that no update waits for a number."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-class Totals:
+class Meters:
     """Weighted sums of named statistics; the last entry of ``sums`` is the total weight."""
 
     def __init__(self, names: Sequence[str], device: torch.device) -> None:

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from achieve.algo.distill import Distiller
-from achieve.algo.keep import QuantileKeeper
+from achieve.algo.regularizers import QuantileRegularizer
 from achieve.config import DistillConfig
 from achieve.data.trajectories import cut_trajectories
 from achieve.nn.model import QuantileNetwork
-from tests.algo.distilling import EPISODES, Setting, script
+from tests.algo.distilling import EPISODES, Setting, make_distiller, script
 from tests.algo.recording import record, snapshot
 from tests.algo.replaying import MODEL, make_network
 from tests.algo.test_phase import replay
@@ -43,8 +42,8 @@ def make_setting(config: DistillConfig = CONFIG, *, coef: float = 1.0, memory: b
     network = make_network(replace(MODEL, memory=memory), auxiliary=True)
     rewards, dones = script(EPISODES)
     buffer = make_buffer(rewards, dones, memory=MODEL.hidden_size if memory else 0)
-    keeper = QuantileKeeper(network, buffer, coef, KAPPA)
-    distiller = Distiller(network, buffer, config, 0.15, graphs=False, keeper=keeper)
+    regularizer = QuantileRegularizer(network, buffer, coef, KAPPA)
+    distiller = make_distiller(network, buffer, config, regularizer=regularizer)
     agent = Agent(literal.parameters(network), Normalizer(False), ACTIONS)
     return Setting(
         network,  # type: ignore[arg-type]
@@ -72,7 +71,7 @@ def test_the_weights_after_a_phase(coef: float, memory: bool) -> None:
     for name, end in snapshot(setting.network).items():
         assert (end - start[name]).norm() > 1e-3, f"{name} has not moved"
         torch.testing.assert_close(end, setting.agent.params[name].detach(), atol=1e-8, rtol=0, msg=name)
-    assert report.prediction_updates and report.matching_updates
+    assert report.updates["prediction"] and report.updates["matching"]
     assert {"prediction_quantile_reg", "matching_quantile_reg", "matching_drift"} <= report.statistics.keys()
     assert 0 <= report.statistics["prediction_changed_actions"] <= 1
     assert not any("policy" in name or "value" in name for name in report.statistics)
@@ -81,24 +80,24 @@ def test_the_weights_after_a_phase(coef: float, memory: bool) -> None:
 def test_frozen_quantiles_are_those_of_the_network_before_the_phase() -> None:
     setting = make_setting()
     setting.distiller._freeze(setting.usable)
-    keeper = setting.distiller.keeper
-    assert isinstance(keeper, QuantileKeeper)
+    regularizer = setting.distiller.regularizer
+    assert isinstance(regularizer, QuantileRegularizer)
     places = torch.from_numpy(np.concatenate([t.steps for t in setting.usable]))
     latents = literal.phi(setting.old.params, setting.data.observations[places])
     expected = quantile.heads(setting.old.params, latents, setting.data.remembered(places), ACTIONS)
-    found = keeper.old_quantiles[places].double()
+    found = regularizer.old_quantiles[places].double()
     torch.testing.assert_close(found, expected.sort(2).values, atol=1e-5, rtol=1e-5)
 
 
 def test_the_term_brings_values_back_to_where_they_were() -> None:
     """Descending it alone, from a network that has moved on."""
     setting = make_setting()
-    network, buffer, keeper = setting.network, setting.buffer, setting.distiller.keeper
+    network, buffer, regularizer = setting.network, setting.buffer, setting.distiller.regularizer
     assert isinstance(network, QuantileNetwork)
     setting.distiller._freeze(setting.usable)
     images = torch.from_numpy(np.concatenate([t.steps for t in setting.usable]))
     memory = buffer.flat("memory")[images]
-    old = keeper.old_quantiles[images].mean(2)  # type: ignore[attr-defined]
+    old = regularizer.old_quantiles[images].mean(2)  # type: ignore[attr-defined]
     with torch.no_grad():
         network.advantage.bias.add_(torch.randn_like(network.advantage.bias))
         phi = network.encode(buffer.flat("observations")[images])
@@ -111,7 +110,7 @@ def test_the_term_brings_values_back_to_where_they_were() -> None:
     optimizer = torch.optim.Adam(network.advantage.parameters(), lr=0.02)
     everywhere = torch.arange(len(images))
     for _ in range(100):
-        term, drift, changed = keeper.terms(phi, memory, images, everywhere, torch.ones(len(images)))
+        term, drift, changed = regularizer.terms(phi, memory, images, everywhere, torch.ones(len(images)))
         assert drift.item() == pytest.approx(distance(), rel=1e-4)
         optimizer.zero_grad()
         term.backward()
@@ -119,5 +118,5 @@ def test_the_term_brings_values_back_to_where_they_were() -> None:
     assert distance() < 0.2 * before
     with torch.no_grad():
         best = network.quantiles(phi, memory).mean(2).argmax(1)
-        changed = keeper.terms(phi, memory, images, everywhere, torch.ones(len(images)))[2]
+        changed = regularizer.terms(phi, memory, images, everywhere, torch.ones(len(images)))[2]
     assert changed.item() == pytest.approx((best != old.argmax(1)).float().mean().item())

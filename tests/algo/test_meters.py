@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from achieve.algo.totals import Totals
+from achieve.algo.meters import Meters
 
 
 def numbers(*values: float) -> list[torch.Tensor]:
@@ -13,7 +13,7 @@ def numbers(*values: float) -> list[torch.Tensor]:
 
 
 def test_means_and_a_new_start() -> None:
-    totals = Totals(("loss", "norm"), torch.device("cpu"))
+    totals = Meters(("loss", "norm"), torch.device("cpu"))
     totals.add(*numbers(1.0, 10.0))
     totals.add(*numbers(2.0, 30.0))
     assert totals.count() == 2
@@ -24,7 +24,7 @@ def test_means_and_a_new_start() -> None:
 
 
 def test_an_update_of_no_weight_does_not_count_whatever_it_holds() -> None:
-    totals = Totals(("loss",), torch.device("cpu"))
+    totals = Meters(("loss",), torch.device("cpu"))
     totals.add(*numbers(3.0))
     totals.add(*numbers(float("nan")), weight=torch.tensor(0.0))
     assert totals.count() == 1
@@ -32,7 +32,7 @@ def test_an_update_of_no_weight_does_not_count_whatever_it_holds() -> None:
 
 
 def test_many_small_numbers_keep_their_sum() -> None:
-    totals = Totals(("x",), torch.device("cpu"))
+    totals = Meters(("x",), torch.device("cpu"))
     totals.add(*numbers(1e6))
     for _ in range(999):
         totals.add(*numbers(0.1))

@@ -1,0 +1,328 @@
+"""Auxiliary objectives: what the encoder learns between policy phases.
+
+The paper has two: :class:`AchievementPrediction` within an episode and :class:`AchievementMatching` across episodes.
+Both are written against :class:`AuxiliaryObjective`, and so can yours be: a source of batches and a loss. How an update
+is packed, padded, captured, regularised and optimised is the business of `achieve.algo.distill`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from achieve.algo.contrastive import achievement_representation, contrastive_loss, weighted_mean
+from achieve.algo.regularizers import Experience
+from achieve.algo.transport import cosine_cost
+from achieve.config import DistillConfig
+from achieve.data.batches import SourceBatch, matching_batch, mixed_prediction_batches, prediction_batches
+from achieve.data.trajectories import Trajectory
+from achieve.errors import ConfigError
+from achieve.nn.model import AchievementNetwork
+from achieve.plugins import load_class
+
+# Images encoded at once without gradients. In Crafter a source's targets have at most 704; a world in which hundreds of
+# rewards count as achievements would otherwise need many gigabytes for an instant.
+ENCODED_AT_ONCE = 1024
+
+TransportSolver = Callable[[Tensor, Tensor, Tensor], Tensor]
+Tables = dict[str, Tensor]
+"""A batch's index arrays by name, on the device."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What an objective may use.
+
+    Attributes:
+        network: ``phi`` (``encode``), ``psi`` (``predict``) and the learner's heads.
+        experience: the steps of the phase; ``experience.flat("observations")`` and so on.
+        config: the settings of the auxiliary phase.
+        solve: the partial transport solver of this device.
+        pad: round widths up, so that few different sizes are captured.
+    """
+
+    network: AchievementNetwork
+    experience: Experience
+    config: DistillConfig
+    solve: TransportSolver
+    pad: bool = False
+
+    def pick(self, name: str, steps: Tensor) -> Tensor:
+        """Return the rows of a tensor of the experience at these steps."""
+        return self.experience.flat(name).index_select(0, steps)
+
+
+@dataclass(frozen=True)
+class Update:
+    """The index arrays of one update, drawn on the host.
+
+    Attributes:
+        batch: a dataclass of int64 arrays; ``loss`` is handed its fields as tensors on the device.
+        preparation: another, for ``prepare``, where something has to be computed first and without gradients.
+    """
+
+    batch: Any
+    preparation: Any = None
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What an objective makes of a batch.
+
+    The phase adds the regularisers, which hold the learner's outputs in place on ``states``.
+
+    Attributes:
+        loss: scalar, to be minimised.
+        steps: [B], the steps of the experience that were encoded.
+        phi: [B, D], their latents, with gradients.
+        states: [R], places in ``steps`` to regularise on.
+        weights: [R], 0 where a state is only padding.
+        statistics: scalars for the log, in the order of ``AuxiliaryObjective.statistics``.
+        skip: scalar, 1 where there is nothing to learn from and no update is to be made.
+    """
+
+    loss: Tensor
+    steps: Tensor
+    phi: Tensor
+    states: Tensor
+    weights: Tensor
+    statistics: tuple[Tensor, ...] = ()
+    skip: Tensor | None = None
+
+
+class AuxiliaryObjective(nn.Module, ABC):
+    """An objective of the auxiliary phase; subclass it, and name the class in ``--distill.objectives module:Class``.
+
+    Parameters of its own are optimised together with the network's, saved and restored. Everything random comes from
+    the generators handed in. ``loss`` is replayed as a CUDA graph where that works: no decision in it may depend on a
+    value on the device.
+    """
+
+    name: ClassVar[str]
+    """Names its optimiser, and its figures in the log."""
+    statistics: ClassVar[tuple[str, ...]] = ()
+    """Names of :attr:`Terms.statistics`."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__()
+        self.context = context
+
+    @abstractmethod
+    def updates(self, episodes: Sequence[Trajectory], rng: np.random.Generator) -> Iterator[Update]:
+        """Yield the updates of one epoch over these episodes, each of which has an achievement."""
+
+    @abstractmethod
+    def loss(self, batch: Tables) -> Terms:
+        """Return the loss of one update."""
+
+    def prepare(self, batch: Tables) -> None:
+        """Compute what :meth:`loss` needs and no gradient flows through, from :attr:`Update.preparation`."""
+
+    def draw(self, generator: torch.Generator) -> None:
+        """Draw what is random about the next update, on the device; not captured."""
+
+    def losses(
+        self, update: Update, tables: Callable[[], Tables], prepare: Callable[[], None], rng: np.random.Generator
+    ) -> Iterator[Callable[[Tables], Terms]]:
+        """Yield the loss of each optimiser step of an update: one, unless a batch is too large for it."""
+        yield self.loss
+
+
+class AchievementPrediction(AuxiliaryObjective):
+    """Intra-trajectory achievement prediction: a step points to the next achievement of its episode, ``L_pred``."""
+
+    name = "prediction"
+    statistics = ("accuracy",)
+
+    def updates(self, episodes: Sequence[Trajectory], rng: np.random.Generator) -> Iterator[Update]:
+        size, together = self.context.config.batch_size, self.context.config.episodes_per_update
+        order = rng.permutation(len(episodes))
+        if together == 1:
+            for index in order:
+                yield from map(Update, prediction_batches(episodes[index], size, rng))
+        else:
+            for start in range(0, len(order), together):
+                group = [episodes[index] for index in order[start : start + together]]
+                yield from map(Update, mixed_prediction_batches(group, size, rng))
+
+    def loss(self, batch: Tables) -> Terms:
+        network, pick = self.context.network, self.context.pick
+        steps, positive, negative = batch["images"], batch["positive"], batch["negative"]
+        weights = (torch.arange(len(positive), device=steps.device) < batch["count"]).float()
+        phi = network.encode(pick("observations", steps))
+        psi = network.predict(phi, pick("actions", steps), pick("memory", steps))
+        with torch.no_grad():  # the anchor, nu of the next achievement
+            after = batch["after"]
+            following = phi.index_select(0, after.clamp(min=0)) * (after >= 0).float()[:, None]
+            anchor = achievement_representation(phi.index_select(0, batch["before"]), following)
+        similar = (anchor * psi.index_select(0, positive)).sum(1)
+        other = (anchor * psi.index_select(0, negative)).sum(1)
+        loss = weighted_mean(contrastive_loss(similar, other, self.context.config.temperature), weights)
+        with torch.no_grad():
+            accuracy = weighted_mean((similar > other).float(), weights)
+        states, twice = torch.cat([positive, negative]), torch.cat([weights, weights])
+        return Terms(loss, steps, phi, states, twice, (accuracy,))
+
+
+class AchievementMatching(AuxiliaryObjective):
+    """Cross-trajectory achievement matching: an achievement looks as it does in other episodes, ``L_match``.
+
+    An update has a source episode and up to ``num_targets`` others. Their achievements are matched by partial optimal
+    transport with the weights in force; gradients flow through the source alone.
+    """
+
+    name = "matching"
+    statistics = ("accuracy", "matches", "match_rate")
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._places: dict[int, tuple[Tensor, Tensor]] = {}
+        self.use_width(0)
+
+    def use_width(self, width: int) -> None:
+        """Take the places for targets' representations [K, W, D] and draws of negatives [K, W, W] of that width.
+
+        They are kept for each width: captured graphs go on using theirs.
+        """
+        if width not in self._places:
+            count, device = self.context.config.num_targets, self.context.experience.device
+            self._places[width] = (
+                torch.zeros(count, width, self.context.network.latent_size, device=device),
+                torch.zeros(count, width, width, device=device),
+            )
+        self.targets, self.noise = self._places[width]
+
+    def updates(self, episodes: Sequence[Trajectory], rng: np.random.Generator) -> Iterator[Update]:
+        if len(episodes) < 2:
+            return
+        count = self.context.config.num_targets
+        width = max(len(episode.unlocks) for episode in episodes)
+        width = SourceBatch.padded_width(width) if self.context.pad else width
+        self.use_width(width)
+        for index in rng.permutation(len(episodes)):
+            others = rng.permutation(len(episodes) - 1)[: min(count, len(episodes) - 1)]
+            others += others >= index
+            source, target = matching_batch(episodes[index], [episodes[i] for i in others], count, width, rng)
+            yield Update(source, target)
+
+    @torch.no_grad()
+    def prepare(self, batch: Tables) -> None:
+        """Encode the targets' achievements."""
+        phi = self._latents(batch["images"])
+        nu = achievement_representation(phi.index_select(0, batch["before"]), phi.index_select(0, batch["after"]))
+        self.targets.copy_(nu.view_as(self.targets))
+
+    def draw(self, generator: torch.Generator) -> None:
+        self.noise.uniform_(generator=generator)
+
+    def loss(self, batch: Tables, matches: Tensor | None = None) -> Terms:
+        """Match, unless the matches [K, W, W] are given, and return the loss over them."""
+        network, pick, config = self.context.network, self.context.pick, self.context.config
+        steps, states, columns = batch["images"], batch["states"], batch["columns"]
+        phi = network.encode(pick("observations", steps))
+        similarity = self.similarity(batch, phi)
+        if matches is None:
+            matches = self.matches(similarity.detach(), batch)
+        count = matches.sum()
+        # A random achievement of the same target for each match: floor(u * n_k) with u below 1.
+        negative = (self.noise * columns[:, None, None]).long()
+        other = similarity.gather(2, negative)
+        loss = weighted_mean(contrastive_loss(similarity, other, config.temperature), matches)
+        real = torch.minimum(count, batch["capacity"])
+        weights = (torch.arange(len(states), device=steps.device) < real).float()
+        with torch.no_grad():
+            accuracy = weighted_mean((similarity > other).float(), matches)
+            possible = torch.minimum(batch["rows"], columns).sum().clamp(min=1)
+        statistics = (accuracy, count, count / possible)
+        return Terms(loss, steps, phi, states, weights, statistics, skip=(count == 0).float())
+
+    def similarity(self, batch: Tables, phi: Tensor) -> Tensor:
+        """Return ``nu_i . nu'_j`` of the source with each target [K, W, W]; gradients reach the source alone."""
+        source = achievement_representation(phi.index_select(0, batch["before"]), phi.index_select(0, batch["after"]))
+        return 1 - cosine_cost(source, self.targets)
+
+    def matches(self, similarity: Tensor, batch: Tables) -> Tensor:
+        """Return ``T* = 1[T > 1/2]`` as floats [K, W, W]."""
+        columns = batch["columns"]
+        plan = self.context.solve(1 - similarity, batch["rows"].expand_as(columns), columns)
+        return (plan > self.context.config.match_threshold).float()
+
+    def losses(
+        self, update: Update, tables: Callable[[], Tables], prepare: Callable[[], None], rng: np.random.Generator
+    ) -> Iterator[Callable[[Tables], Terms]]:
+        """Yield the loss; of a source with more possible matches than a batch holds, that of each part of them."""
+        if int(update.batch.capacity[0]) <= self.context.config.batch_size:
+            yield self.loss
+        else:
+            yield from self.part_losses(tables(), prepare, rng)
+
+    def part_losses(
+        self, batch: Tables, prepare: Callable[[], None], rng: np.random.Generator
+    ) -> Iterator[Callable[[Tables], Terms]]:
+        """Match once, and yield the losses over shuffled parts of the matches, each of a batch's size."""
+        size = self.context.config.batch_size
+        with torch.no_grad():
+            unlocks = batch["images"][: 2 * int(batch["rows"])]
+            matches = self.matches(self.similarity(batch, self._latents(unlocks)), batch)
+        found = matches.flatten().nonzero().squeeze(1).cpu()
+        found = found[torch.from_numpy(rng.permutation(len(found)))]
+        for index, part in enumerate(found.split(size)):
+            if index:
+                prepare()  # with the weights as the part before left them
+            mask = torch.zeros_like(matches).flatten()
+            mask[part.to(mask.device)] = 1
+            yield partial(self.part_loss, matches=mask.view_as(matches), first_state=index * size)
+
+    def part_loss(self, batch: Tables, *, matches: Tensor, first_state: int) -> Terms:
+        """Return the loss over some of a source's matches, with as many states from ``first_state`` on.
+
+        Only their achievements and states are encoded, at most three images for each match. Rows of other achievements
+        are left at the first image; nothing there is matched.
+        """
+        rows = matches.sum((0, 2)).nonzero().squeeze(1)
+        states = batch["states"][first_state : first_state + self.context.config.batch_size]
+        wanted = torch.cat([batch["before"][rows], batch["after"][rows], states])
+        place = torch.arange(len(wanted), device=rows.device)
+        before, after = torch.zeros_like(batch["before"]), torch.zeros_like(batch["after"])
+        before[rows], after[rows] = place[: len(rows)], place[len(rows) : 2 * len(rows)]
+        needed = {
+            **batch,
+            "images": batch["images"].index_select(0, wanted),
+            "before": before,
+            "after": after,
+            "states": place[2 * len(rows) :],
+            "capacity": (batch["capacity"] - first_state).clamp(0, len(states)),
+        }
+        return self.loss(needed, matches)
+
+    @torch.no_grad()
+    def _latents(self, steps: Tensor) -> Tensor:
+        parts = steps.split(ENCODED_AT_ONCE)
+        encode, pick = self.context.network.encode, self.context.pick
+        return torch.cat([encode(pick("observations", part)) for part in parts])
+
+
+OBJECTIVES: dict[str, type[AuxiliaryObjective]] = {
+    cls.name: cls for cls in (AchievementMatching, AchievementPrediction)
+}
+"""The paper's, by name."""
+
+
+def find_objectives(config: DistillConfig) -> list[type[AuxiliaryObjective]]:
+    """Return the classes that the config names, the user's own among them."""
+    found: list[type[AuxiliaryObjective]] = []
+    for name in config.objectives:
+        cls = OBJECTIVES.get(name) or load_class(name, "distill.objectives", AuxiliaryObjective)
+        if not getattr(cls, "name", "").isidentifier():
+            raise ConfigError(f"{name} has no `name`; give the class one, such as name = 'reconstruction'")
+        if cls.name in [other.name for other in found]:
+            raise ConfigError(f"two of the auxiliary objectives are named {cls.name!r}; give each a name of its own")
+        found.append(cls)
+    return found

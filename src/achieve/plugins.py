@@ -1,0 +1,49 @@
+"""Code of the user's, named in the config as ``module:name``."""
+
+from __future__ import annotations
+
+import inspect
+from importlib import import_module
+from typing import Any
+
+from achieve.errors import ConfigError
+
+OBJECTIVE_NAMES = ("matching", "prediction")
+"""Auxiliary objectives that come with the package."""
+
+
+def is_plugin(name: str) -> bool:
+    """Return whether a setting names code: ``module:name``, both of them identifiers."""
+    module, colon, attribute = name.partition(":")
+    return bool(colon) and attribute.isidentifier() and all(part.isidentifier() for part in module.split("."))
+
+
+def load(name: str, setting: str) -> Any:
+    """Import what a setting names, or say in one sentence what is missing."""
+    if not is_plugin(name):
+        raise ConfigError(f"{setting} is {name!r}; name code of your own as module:name, such as my_module:MyClass")
+    module, _, attribute = name.partition(":")
+    try:
+        found = import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
+            raise  # a module that the user's own imports
+        raise ConfigError(
+            f"{setting} is {name!r}, but there is no module {error.name!r}; run from the folder it is in, or put that "
+            "folder on PYTHONPATH"
+        ) from None
+    if not hasattr(found, attribute):
+        raise ConfigError(f"{setting} is {name!r}, but {module} has no {attribute!r}")
+    return getattr(found, attribute)
+
+
+def load_class(name: str, setting: str, base: type) -> Any:
+    """Import a class that a setting names, which must be a whole subclass of ``base``."""
+    found = load(name, setting)
+    where = f"{base.__module__}.{base.__qualname__}"
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise ConfigError(f"{setting} is {name!r}, which is no subclass of {where}")
+    if inspect.isabstract(found):
+        missing = ", ".join(sorted(getattr(found, "__abstractmethods__", ())))
+        raise ConfigError(f"{setting} is {name!r}, which lacks {missing}; {where} says what each must do")
+    return found
