@@ -16,7 +16,7 @@ from achieve import load_agent
 from achieve.agent import describe_agent, export_agent
 from achieve.analysis.evaluate import evaluate
 from achieve.cli import main
-from achieve.config import EnvConfig, TrainConfig, to_dict
+from achieve.config import EnvConfig, TrainConfig, from_dict, to_dict
 from achieve.errors import ConfigError, UntrustedError
 from achieve.nn.model import ActorCritic
 from achieve.run.checkpoint import save_checkpoint
@@ -229,3 +229,12 @@ def test_config_does_not_decide_where_a_run_is_written(folder: Path, achieve: Ru
     code, _, err = achieve("train", "--config", "c.json", "--quiet")
     assert code == 2 and "preset is " in err and err.count("\n") == 1
     assert sorted(entry.name for entry in folder.iterdir()) == ["c.json", "planted.py"]
+
+
+def test_an_objective_of_ones_own_is_imported_to_learn_and_not_to_act() -> None:
+    config = from_dict({"distill": {"objectives": ["prediction", "planted:Objective"]}})
+    assert imports_named_by(config) == []
+    assert imports_named_by(config, learning=True) == ["planted:Objective"]
+    assert trusted(config, "a file") == config
+    with pytest.raises(UntrustedError):
+        trusted(config, "a file", learning=True)

@@ -18,18 +18,27 @@ from achieve.errors import UntrustedError
 from achieve.settings import shown
 
 
-def imports_named_by(config: TrainConfig) -> list[str]:
-    """What a config names that would be imported if it were used: its world, and whatever its options name.
+def imports_named_by(config: TrainConfig, *, learning: bool = False) -> list[str]:
+    """What a config names that would be imported if it were used: its world, what its options name, and own objectives.
+
+    Objectives count for ``learning`` alone: an agent acts without them.
 
     An option counts if any text in it has a colon: it need not be a module's name, but it could be one.
     """
     env = config.env
     world = [env.name] if ":" in env.name and env.name not in WORLDS else []
-    return world + [text for value in env.own_settings.values() for text in _texts(value) if ":" in text]
+    options = [text for value in env.own_settings.values() for text in _texts(value) if ":" in text]
+    objectives = [name for name in config.distill.objectives if ":" in name] if learning else []
+    return world + options + objectives
 
 
 def trusted(
-    config: TrainConfig, source: str | Path, *, env: str | EnvConfig | None = None, trust: bool = False
+    config: TrainConfig,
+    source: str | Path,
+    *,
+    env: str | EnvConfig | None = None,
+    trust: bool = False,
+    learning: bool = False,
 ) -> TrainConfig:
     """The config of a file, in the world the user names; refused if it names code that the user did not.
 
@@ -39,13 +48,14 @@ def trusted(
         env: the world, as the user names it: in place of the file's, or the same. With settings of one's own (an
             :class:`EnvConfig`), nothing of the file's world is left.
         trust: import whatever the file names.
+        learning: whether the config is to be trained, not only played.
     """
     if isinstance(env, EnvConfig):
         return replace(config, env=env)
     named_by_user = {env}
     if env is not None:
         config = _moved(config, env)
-    named = [name for name in imports_named_by(config) if name not in named_by_user]
+    named = [name for name in imports_named_by(config, learning=learning) if name not in named_by_user]
     if named and not trust:
         told = [name if name.isprintable() else shown(name) for name in named]
         raise UntrustedError(source, told, world=config.env.name if named == [config.env.name] else None)

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from achieve.errors import CheckpointError
-from achieve.fits import UnfitError
 from achieve.run.segments import RowFiles, Rows, check_files, tidy_files
+from achieve.schema import UnfitError
 
 LIKE = {"number": torch.zeros(0, 1, dtype=torch.uint8)}
 

@@ -164,8 +164,10 @@ def _refuse_code(config: configs.TrainConfig, source: str, arguments: list[str])
 
     if any(argument.partition("=")[0] == "--env.options" for argument in arguments):
         config = replace(config, env=replace(config.env, options=()))
+    if any(argument.partition("=")[0] == "--distill.objectives" for argument in arguments):
+        config = replace(config, distill=replace(config.distill, objectives=()))
     world = _value_of("--env", arguments) or _value_of("--env.name", arguments)
-    trusted(config, source, env=world)
+    trusted(config, source, env=world, learning=True)
 
 
 def _in_world(base: configs.TrainConfig, world: str | None, name: str | None) -> configs.TrainConfig:

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 from achieve.errors import CheckpointError
-from achieve.fits import items, whole
 from achieve.run.files import reason
 from achieve.run.tensors import DamagedFileError, read_metadata, read_tensors, write_tensors
+from achieve.schema import items, whole
 
 FILE_NAME = "checkpoint.safetensors"
 FORMAT = "achieve-checkpoint"

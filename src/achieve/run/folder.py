@@ -12,9 +12,9 @@ from typing import Any
 
 from achieve.config import TrainConfig, from_dict, refusal, to_dict
 from achieve.errors import ConfigError, RunFolderError
-from achieve.fits import UnfitError, anything, each_value, items, maybe, number, table, whole
 from achieve.run.files import read_json, reason, sync_folder, write_json
 from achieve.run.hardware import describe
+from achieve.schema import UnfitError, anything, each_value, items, maybe, number, table, whole
 
 _LOCK = ".lock"
 

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import torch
 
 from achieve.errors import CheckpointError
-from achieve.fits import UnfitError
 from achieve.run.files import reason
 from achieve.run.tensors import DamagedFileError, read_tensors, write_tensors
+from achieve.schema import UnfitError
 
 FOLDER = "rows"
 FORMER = "replay"

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from achieve.envs.worlds import World
-from achieve.fits import Check, boolean, items, number, table, whole
+from achieve.schema import Check, boolean, items, number, table, whole
 from achieve.scoring.score import CRAFTER, measure
 
 RECENT = 100

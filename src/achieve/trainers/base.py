@@ -20,7 +20,6 @@ from achieve.algo.transport import partial_transport
 from achieve.config import FREE_FIELDS, TrainConfig, from_dict, refusal, to_dict, validate
 from achieve.envs import find_world, make_vec
 from achieve.errors import CheckpointError, ConfigError
-from achieve.fits import Check, UnfitError, anything, each_value, items, maybe, number, one_of, table, whole
 from achieve.nn.model import AchievementNetwork
 from achieve.nn.optim import ClippedAdam
 from achieve.openmp import make_sleep
@@ -29,6 +28,7 @@ from achieve.run.hardware import available_memory
 from achieve.run.seeding import Generators, stream_seed, world_seeds
 from achieve.run.segments import RowFiles
 from achieve.run.worlds import opening
+from achieve.schema import Check, UnfitError, anything, each_value, items, maybe, number, one_of, table, whole
 from achieve.scoring.running_score import RunningScore
 
 if TYPE_CHECKING:
@@ -65,8 +65,6 @@ class BaseTrainer:
         self.rollouts = 0
         self.stage = self.stages[0]
         self.restarted = False
-        self.notes: list[str] = []
-        """What the person at the keyboard should know, to be said when there is a display."""
         self.seconds: dict[str, float] = {}
         self.latest: dict[str, float] = {}
         self._began: dict[str, float] = {}
@@ -138,8 +136,13 @@ class BaseTrainer:
                 solve=self.transport_solver(),
                 cuda_graphs=config.compile,
                 raise_if_stopped=self.check,
-                say=self.notes.append,
+                say=self.say,
             )
+
+    def say(self, text: str) -> None:
+        """Tell the person at the keyboard, if there is a display."""
+        if self.journal is not None:
+            self.journal.say(text)
 
     @contextlib.contextmanager
     def timed(self, what: str) -> Iterator[None]:

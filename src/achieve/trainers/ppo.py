@@ -13,11 +13,11 @@ from achieve.algo.learner import PPOLearner
 from achieve.algo.regularizers import PolicyValueRegularizer
 from achieve.config import TrainConfig
 from achieve.data.buffer import RolloutBuffer
-from achieve.fits import Check, UnfitError, boolean, items, whole
 from achieve.nn.model import ActorCritic
 from achieve.nn.optim import ClippedAdam
 from achieve.run.checkpoint import Checkpoint
 from achieve.run.segments import check_files
+from achieve.schema import Check, UnfitError, boolean, items, whole
 from achieve.trainers.base import BaseTrainer, check_memory
 from achieve.trainers.journal import Journal, resources
 

@@ -21,12 +21,12 @@ from achieve.data.recent import RecentEpisodes
 from achieve.data.replay import Replay, ReplayShape
 from achieve.data.transfer import upload
 from achieve.errors import ConfigError
-from achieve.fits import Check, UnfitError, items, table, whole
 from achieve.nn.model import QuantileNetwork
 from achieve.nn.optim import ClippedAdam
 from achieve.run.checkpoint import Checkpoint
 from achieve.run.seeding import check_numpy_state, stream
 from achieve.run.segments import check_files
+from achieve.schema import Check, UnfitError, items, table, whole
 from achieve.trainers.base import BaseTrainer, Saved, check_memory
 from achieve.trainers.journal import Journal, resources
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from achieve.fits import Check, UnfitError, boolean, each_value, items, maybe, number, one_of, table, whole
+from achieve.schema import Check, UnfitError, boolean, each_value, items, maybe, number, one_of, table, whole
 
 
 @pytest.mark.parametrize(
