@@ -39,6 +39,8 @@ def test_the_site_builds_strictly(tmp_path: Path) -> None:
     method = (tmp_path / "site" / "method" / "index.html").read_text()
     assert "<math" in method and "arithmatex" not in method
     assert 'href="../reference/algo/#achieve.algo.gae"' in method
+    for page in (tmp_path / "site").rglob("*.html"):
+        assert "][achieve." not in page.read_text(), f"{page} links to a module that the reference does not have"
 
 
 @pytest.mark.parametrize(
