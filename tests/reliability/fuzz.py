@@ -303,8 +303,10 @@ class Weights(Files):
         agent = load_agent(path)
         height, width, channels = agent.image_shape
         action = agent.act(np.zeros((height, width, channels), np.uint8))
-        if not np.isfinite(agent.logits.numpy()).all() or not 0 <= action < agent.logits.shape[1]:
-            raise Broken(f"an agent was loaded that acts {action} of logits {agent.logits}")
+        if not all(bool(tensor.isfinite().all()) for tensor in agent.network.state_dict().values()):
+            raise Broken("weights that are not finite were loaded")
+        if not 0 <= action < agent.logits.shape[1]:
+            raise Broken(f"the action is {action}")
 
 
 class Checkpoints(Files):
