@@ -30,6 +30,10 @@ class RunFolderError(AchieveError):
 class CheckpointError(RunFolderError):
     """A checkpoint that cannot be written or read."""
 
+    def __str__(self) -> str:
+        """On one line, whatever is in the file that it quotes."""
+        return "".join(c if c.isprintable() else repr(c)[1:-1] for c in super().__str__())
+
 
 class UntrustedError(RunFolderError):
     """A file that names code to import, which runs only if the user says so."""

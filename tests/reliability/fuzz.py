@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import io
 import json
 import mmap
@@ -303,8 +304,10 @@ class Weights(Files):
         agent = load_agent(path)
         height, width, channels = agent.image_shape
         action = agent.act(np.zeros((height, width, channels), np.uint8))
-        if not np.isfinite(agent.logits.numpy()).all() or not 0 <= action < agent.logits.shape[1]:
-            raise Broken(f"an agent was loaded that acts {action} of logits {agent.logits}")
+        if not all(bool(tensor.isfinite().all()) for tensor in agent.network.state_dict().values()):
+            raise Broken("weights that are not finite were loaded")
+        if not 0 <= action < agent.logits.shape[1]:
+            raise Broken(f"the action is {action}")
 
 
 class Checkpoints(Files):
@@ -349,7 +352,8 @@ class Checkpoints(Files):
         self.run_config = self._run_config(method)
         saved = load_checkpoint(self.run / "checkpoint")
         assert saved is not None, method
-        self.good = saved
+        # Tensors that are read lie in the file, which is written over and over here.
+        self.good = saved._replace(tensors={name: tensor.clone() for name, tensor in saved.tensors.items()})
         self.data = (self.run / "checkpoint" / "checkpoint.safetensors").read_bytes()
         self.frames = {path: path.read_bytes() for path in (self.run / "checkpoint").glob("replay/*")}
         self.trainer = self.trainer_of(self.run_config)
@@ -587,7 +591,7 @@ class Block:
                 break
             what = {-signal.SIGALRM: f"no end within {PATIENCE:g} s", RAN_CODE: "code named in a file was run"}
             text = what.get(end.code, f"the process ended with {end.code}")
-            failures.append({"id": f"{self._name}:{self._seed}:{at}", "what": text, "where": end.output[-300:].strip()})
+            failures.append({"id": f"{self._name}:{self._seed}:{at}", "what": text, "where": _told(end.output)})
             counts["failed"] += 1
             begin, deaths = at + 1, deaths + 1
         total = {**counts, "inputs": sum(counts.values())}
@@ -595,6 +599,7 @@ class Block:
         return {"counts": {**total, **{f"{name} {self._name}": n for name, n in total.items()}}, "failures": failures}
 
     def _child(self, begin: int, notes: Path) -> int:
+        faulthandler.enable(all_threads=False)  # so that a death by signal tells where
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", ".*left out a torn last line")  # which is what should happen
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -631,6 +636,12 @@ class Block:
         signal.setitimer(signal.ITIMER_REAL, 0)
         self._shared[:] = struct.pack("<qqqq", self._stop, accepted, refused, failed)
         return 0
+
+
+def _told(output: str) -> str:
+    """The places of the project's own code in a stack that a dying process printed, or the end of what it printed."""
+    lines = [line.rpartition("/achieve/")[2] for line in output.splitlines() if "/achieve/" in line]
+    return " < ".join(lines[:2]) or output[-300:].strip()
 
 
 def _place(trace: TracebackType | None) -> str:

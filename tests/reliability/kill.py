@@ -303,10 +303,12 @@ def kill_runs(
         tally.add(**{"file operations traced": sum(map(len, traced)), "aims": sum(len(aims(e)) for e in traced)})
         say(f"kill: prepared in {time.monotonic() - began:.0f} s, {tally.counts}")
         jobs = [Job.read(only)] if only else bench.plan(count, seed)
-        for result in spread(bench.run, jobs, workers):
+        for done, result in enumerate(spread(bench.run, jobs, workers), 1):
             tally.merge(result)
             for failure in result["failures"]:
                 say(f"kill: {failure}")
+            if done % 100 == 0:
+                say(f"kill: {done} of {len(jobs)} runs, {tally.counts['kills']} kills, {len(tally.failures)} failures")
         more = random.Random(seed + 1)
         while not only and tally.counts["kills"] < count:  # some came to their end first
             keys = more.choices(list(bench.scenarios), k=count - tally.counts["kills"])

@@ -350,3 +350,7 @@ def test_checkpoint_that_is_damaged_is_read_once(tmp_path: Path, monkeypatch: py
     with pytest.raises(CheckpointError, match="is damaged"):
         load_checkpoint(tmp_path)
     assert turns == 1
+
+
+def test_an_error_stays_on_one_line_whatever_it_quotes() -> None:
+    assert str(CheckpointError("the tensor a\nb is \x1b[31mgone")) == r"the tensor a\nb is \x1b[31mgone"

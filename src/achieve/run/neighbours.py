@@ -5,12 +5,17 @@ to a run under way; one whose lock is free was left behind by a process that was
 """
 
 import fcntl
+import itertools
 import os
 import tempfile
 from contextlib import suppress
 from pathlib import Path
 
 import torch
+
+
+_NUMBERS = itertools.count()
+"""Of this process's runs: a name used twice would wait for a lock that the process holds itself."""
 
 
 class Neighbours:
@@ -29,7 +34,7 @@ class Neighbours:
             self._own = self._enter()
 
     def _enter(self) -> tuple[int, Path]:
-        path = self._folder / f"{self._prefix}{os.getpid()}.{id(self)}"
+        path = self._folder / f"{self._prefix}{os.getpid()}.{next(_NUMBERS)}"
         while True:
             file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import sys
 
 import numpy as np
@@ -134,5 +135,14 @@ def test_procgens_states_are_checked_to_the_last_byte(vec):
         with pytest.raises(ValueError, match="Heist"):
             state.read(good[:size])
     for bad in (good + b"\0", good[:8] + b"maze!" + good[13:], good[:-1] + b"\0"):
+        with pytest.raises(ValueError, match="Heist"):
+            state.read(bad)
+
+
+def test_states_that_procgen_could_not_draw_are_refused(vec):
+    good = vec._games.save(0)
+    cell = good.rindex(struct.pack("<i", state.WALL) * 8)
+    digit = state.read(good).level_generator.start + 9
+    for bad in (good[:cell] + struct.pack("<i", 7) + good[cell + 4 :], good[:digit] + b"x" + good[digit + 1 :]):
         with pytest.raises(ValueError, match="Heist"):
             state.read(bad)

@@ -18,15 +18,18 @@ COLOURS = ("blue", "green", "red")
 """Of keys and locks, in the order of Procgen's themes."""
 
 PLAYER, LOCK, KEY, GEM = 0, 1, 2, 9
-WALL = 51
+WALL, SPACE = 51, 100
 
 MAX_SIZE = 2**20
 """Procgen's own bound on the bytes of a state."""
 
 _ENTITY_WORDS = 31
-_X, _Y, _TYPE, _THEME = 0, 1, 6, 8
+_X, _Y, _TYPE, _IMAGE, _THEME = 0, 1, 6, 7, 8
 _TIMEOUT, _LEVEL_SEED, _TIME = 4, 5, 13  # of the 15 words after the generators
 _END = 0xCAFECAFE
+_TWISTER_WORDS = 625
+_OUTSIDE = 2  # of the 9 words before the grid: what lies beyond it
+_OWN_KEY = 11  # a key in hand, shown in a corner
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,9 @@ class _Reader:
     def generator(self) -> slice:
         self.words(1)
         start = self.position
-        self.string()
+        text = self.string()
+        if text.count(b" ") != _TWISTER_WORDS - 1 or not text.replace(b" ", b"").isdigit():
+            raise ValueError("a saved state of Heist has a random generator that is none")
         return slice(start, self.position)
 
     def _advance(self, size: int) -> int:
@@ -91,7 +96,7 @@ def read(data: bytes) -> HeistState:
     words = np.array(reader.words(entities * _ENTITY_WORDS), "<i4").reshape(entities, _ENTITY_WORDS)
     reader.words(19)
     reader.generator()
-    reader.words(3 + 6)
+    around = reader.words(3 + 6)
     width, height, cells = reader.words(3)
     if (width, height, cells) != (WORLD_DIM, WORLD_DIM, WORLD_DIM**2):
         raise ValueError(f"a saved state of Heist has a world of {width}x{height}, not {WORLD_DIM}x{WORLD_DIM}")
@@ -103,6 +108,12 @@ def read(data: bytes) -> HeistState:
         raise ValueError("a saved state of Heist does not end where it should")
     kinds, themes = words[:, _TYPE], words[:, _THEME]
     places = words[:, [_X, _Y]].view("<f4")
+    # Procgen ends the process when it has to draw what it does not know.
+    if not (np.isin(grid, (WALL, SPACE)).all() and around[_OUTSIDE] == WALL):
+        raise ValueError("a saved state of Heist has cells that are neither wall nor floor")
+    known = np.isin(kinds, (PLAYER, LOCK, KEY, GEM, _OWN_KEY)) & np.isin(words[:, _IMAGE], (PLAYER, LOCK, KEY, GEM))
+    if not (known & (themes >= 0) & (themes < len(COLOURS)) & np.isfinite(places).all(1)).all():
+        raise ValueError("a saved state of Heist has things that are not in the game")
 
     def by_colour(kind: int) -> dict[int, tuple[float, float]]:
         return {int(themes[i]): (float(places[i, 0]), float(places[i, 1])) for i in np.flatnonzero(kinds == kind)}
