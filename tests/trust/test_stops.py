@@ -88,7 +88,6 @@ def test_crashed_here_and_there(kind: str, whole: dict[str, tuple[Path, int]], t
             pass
     assert after < 7 * places
     assert_same_outcome(run, expected)
-    assert_same_checkpoint(run, expected)
 
 
 @pytest.mark.parametrize("kind", ["ppo", "ad"])
