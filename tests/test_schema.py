@@ -36,3 +36,8 @@ def test_the_place_is_named() -> None:
     check = table({"a": items(table({"b": whole(1)}), 2)})
     with pytest.raises(UnfitError, match=r"^a\[1\]\.b is 0, not a whole number from 1$"):
         check({"a": [{"b": 1}, {"b": 0}]}, "")
+
+
+def test_what_is_quoted_stays_on_one_line() -> None:
+    with pytest.raises(UnfitError, match=r"^it\.a b is 'x', not a number$"):
+        each_value(number())({"a\n b": "x"}, "it")

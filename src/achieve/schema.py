@@ -15,7 +15,10 @@ Check = Callable[[Any, str], None]
 
 
 class UnfitError(ValueError):
-    """A value that is not what belongs there."""
+    """A value that is not what belongs there; what it quotes of a file stays on one line."""
+
+    def __str__(self) -> str:
+        return " ".join(super().__str__().split())
 
 
 def _refuse(value: Any, where: str, wanted: str) -> None:

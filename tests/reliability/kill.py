@@ -173,8 +173,8 @@ class Bench:
             if aim is not None or notes is not None:
                 tracer.install()
             self._sabotage()
-            settings = {**METHODS[method], "preset": "tiny", "device": "cpu", "torch_threads": 1, "checkpoint_every": 2}
-            config = from_dict({**settings, "total_steps": steps, "score_steps": LONG})
+            settings = {**METHODS[method], "preset": "tiny", "device": "cpu", "torch_threads": 1}
+            config = from_dict({**settings, "checkpoint_seconds": 0.2, "total_steps": steps, "score_steps": LONG})
             try:
                 achieve.train(config, root / "run", quiet=True)
             except AchieveError as error:

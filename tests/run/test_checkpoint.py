@@ -354,3 +354,11 @@ def test_checkpoint_that_is_damaged_is_read_once(tmp_path: Path, monkeypatch: py
 
 def test_an_error_stays_on_one_line_whatever_it_quotes() -> None:
     assert str(CheckpointError("the tensor a\nb is \x1b[31mgone")) == r"the tensor a\nb is \x1b[31mgone"
+
+
+def test_what_a_damaged_header_quotes_stays_on_one_line(tmp_path: Path) -> None:
+    header = b'{"a": {"dtype": "F\\n2", "shape": [], "data_offsets": [0, 0]}}'
+    (tmp_path / FILE_NAME).write_bytes(struct.pack("<Q", len(header)) + header)
+    with pytest.raises(CheckpointError, match="is damaged") as found:
+        load_checkpoint(tmp_path)
+    assert "\n" not in str(found.value)

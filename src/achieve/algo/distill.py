@@ -205,6 +205,7 @@ class Distiller:
             return
         steps = np.concatenate([episode.steps for episode in episodes])
         for start in range(0, len(steps), FROZEN_BATCH):
+            self._raise_if_stopped()
             part = steps[start : start + FROZEN_BATCH]
             if self._cuda_graphs:
                 part = np.pad(part, (0, FROZEN_BATCH - len(part)), mode="edge")

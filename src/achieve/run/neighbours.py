@@ -13,7 +13,6 @@ from pathlib import Path
 
 import torch
 
-
 _NUMBERS = itertools.count()
 """Of this process's runs: a name used twice would wait for a lock that the process holds itself."""
 

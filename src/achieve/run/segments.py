@@ -98,6 +98,7 @@ class RowFiles:
 
         ``like`` has a tensor for each name, of the type and the size, but for the number of rows, that are wanted.
         """
+        self._saved = []
         way_out = "restore it, or move the checkpoint folder away to start the run again"
         for first, last in files:
             rows = Rows(first, last)

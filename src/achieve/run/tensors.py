@@ -36,7 +36,10 @@ _DTYPES = {
 
 
 class DamagedFileError(Exception):
-    """The file is not safetensors, is cut short, or its checksum does not fit."""
+    """The file is not safetensors, is cut short, or its checksum does not fit; what it quotes stays on one line."""
+
+    def __str__(self) -> str:
+        return " ".join(super().__str__().split())
 
 
 def write_tensors(

@@ -14,6 +14,7 @@ from achieve.agent import describe_agent, save_acting
 from achieve.algo.distill import PhaseReport
 from achieve.run.checkpoint import CheckpointWriter
 from achieve.run.folder import RunFolder
+from achieve.run.hardware import usable_cores
 from achieve.run.logs import JsonlWriter, episode_rows
 from achieve.run.neighbours import Neighbours
 from achieve.run.progress import Progress
@@ -151,7 +152,7 @@ class Journal:
 
     def _pause(self) -> float:
         """Seconds from one checkpoint to the next: as few as saving may cost, and never too many."""
-        cost = self._spent + self._writer.seconds
+        cost = self._spent + self._writer.seconds / usable_cores()  # the writing has a thread of its own
         return min(self._trainer.config.checkpoint_seconds, max(SHORTEST_PAUSE, cost / SAVING_SHARE))
 
     def _sync(self) -> None:
