@@ -20,13 +20,13 @@ from achieve.errors import RunFolderError
 from achieve.initial import settle, take_weights
 from achieve.presets import PRESETS, refuse_preset_name
 from achieve.run.checkpoint import CheckpointWriter, load_checkpoint
+from achieve.run.env_errors import using_env
 from achieve.run.folder import RunFolder, read_summary
 from achieve.run.logs import JsonlWriter, check_log
 from achieve.run.neighbours import Neighbours, device_key
 from achieve.run.progress import Progress
 from achieve.run.signals import Interrupted, StopRequest
 from achieve.run.trackers import TensorBoardTracker, Tracker, WandbTracker
-from achieve.run.worlds import playing
 from achieve.trainers.base import BaseTrainer, check_spaces, make_envs, resolve_device
 from achieve.trainers.ending import as_long, finish, make_whole
 from achieve.trainers.journal import Journal
@@ -77,7 +77,7 @@ def train(
             return journal.way_on() if journal else f"the same command continues the run in {path}"
 
         # Everything is looked at before anything is changed: a run that is refused stays as it is.
-        stack.enter_context(playing(lambda: f"When it is mended, {way_on()}."))
+        stack.enter_context(using_env(lambda: f"When it is mended, {way_on()}."))
         checkpoint = load_checkpoint(run.checkpoint)
         trainer = make_trainer(config)
         stack.callback(trainer.close)

@@ -71,7 +71,7 @@ def make_learner(model: ModelConfig = MODEL, **changes: Any) -> tuple[QRDQNLearn
     config = replace(CONFIG, **changes)
     network = make_network(model, config)
     replay = filled_replay(model, config)
-    learner = QRDQNLearner(network, make_network(model, config, seed=1), replay, config, graphs=False)
+    learner = QRDQNLearner(network, make_network(model, config, seed=1), replay, config, cuda_graphs=False)
     with torch.no_grad():
         for parameter in learner.target.parameters():
             parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)))

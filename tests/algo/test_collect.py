@@ -47,7 +47,7 @@ class Play:
         self.buffer = RolloutBuffer(
             ROLLOUTS // phases, LENGTH, ENVS, IMAGE, size, torch.device("cpu")
         )
-        self.collector = Collector(self.network, self.world, self.buffer, 0.15, graphs=False)
+        self.collector = Collector(self.network, self.world, self.buffer, 0.15, cuda_graphs=False)
         self.agents: list[Agent] = []
         self.rows: list[dict[str, torch.Tensor]] = []
         self.collector.start()
@@ -186,7 +186,7 @@ def test_actions_are_sampled_from_the_policy() -> None:
 
     network = make_network(replace(MODEL, memory=False, encoder="strided"))
     buffer = RolloutBuffer(1, 1, envs, IMAGE, 0, torch.device("cpu"))
-    collector = Collector(network, Still(rewards, dones), buffer, 0.15, graphs=False)
+    collector = Collector(network, Still(rewards, dones), buffer, 0.15, cuda_graphs=False)
     collector.start()
     collector.collect(torch.Generator().manual_seed(5))
     with torch.no_grad():
@@ -221,7 +221,7 @@ def test_a_stop_is_noticed_between_steps() -> None:
             raise KeyboardInterrupt
 
     world = ScriptedWorld(rewards, dones)
-    collector = Collector(network, world, buffer, 0.15, graphs=False, check=check)
+    collector = Collector(network, world, buffer, 0.15, cuda_graphs=False, safe_point=check)
     collector.start()
     with pytest.raises(KeyboardInterrupt):
         collector.collect(torch.Generator())

@@ -32,7 +32,7 @@ class Acted:
         self.network: QuantileNetwork = make_network(model, CONFIG)
         shape = ReplayShape(ROWS, ENVS, IMAGE, model.hidden_size if memory else 0)
         self.replay = Replay(shape, torch.device("cpu"), torch.device("cpu"))
-        self.explorer = Explorer(self.network, self.world, self.replay, 0.15, graphs=False)
+        self.explorer = Explorer(self.network, self.world, self.replay, 0.15, cuda_graphs=False)
         self.explorer.start()
         chance = np.random.default_rng(1)
         self.params: list[literal.Params] = []

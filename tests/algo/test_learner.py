@@ -47,7 +47,7 @@ class Phase:
         self.network = make_network(model)
         self.agent = literal_agent(self.network)
         self.batches: list[list[int]] = []
-        self.learner = PPOLearner(self.network, self.buffer, config, graphs=False)
+        self.learner = PPOLearner(self.network, self.buffer, config, cuda_graphs=False)
         inner = self.learner._minibatch
 
         def spy(index: torch.Tensor) -> None:

@@ -83,7 +83,7 @@ def test_target_updates_copy_the_network_and_nothing_else_changes_it() -> None:
 
 def test_the_target_network_needs_no_auxiliary_nets() -> None:
     network = make_network(auxiliary=True)
-    learner = QRDQNLearner(network, make_network(seed=1), filled_replay(), CONFIG, graphs=False)
+    learner = QRDQNLearner(network, make_network(seed=1), filled_replay(), CONFIG, cuda_graphs=False)
     names = {name for name, _ in learner.target.named_parameters()}
     assert names < {name for name, _ in network.named_parameters()}
     learner.learn(1, np.random.default_rng(0))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from achieve.data.recent import RecentEpisodes
+from achieve.data.recent_episodes import RecentEpisodes
 from achieve.data.replay import Replay, ReplayShape
 from tests.oracles.replay import History, Step
 

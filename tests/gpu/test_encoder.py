@@ -53,7 +53,7 @@ def test_features_and_latents(network: ActorCritic, frames: Tensor, precision: s
     with torch.no_grad():
         expected = plain.encoder.features(frames)
         assert fast._fast is not None
-        result = fast._fast.features(frames, kept=False)
+        result = fast._fast.features(frames, cached=False)
         assert result.dtype == torch.float32
         assert (result - expected).norm() / expected.norm() < for_features
         phi, wanted = fast.encode(frames), plain.encode(frames)
@@ -195,14 +195,14 @@ def test_gradients_of_any_size_stay_finite(
 def test_acting_with_kept_weights(network: ActorCritic, frames: Tensor) -> None:
     fast = copy_to_gpu(network, "fp16", fused=True)
     with torch.no_grad():
-        fast.keep_weights()
+        fast.cache_weights()
         expected = fast.encode(frames[:8])
-        assert torch.equal(fast.encode(frames[:8], kept=True), expected)
+        assert torch.equal(fast.encode(frames[:8], cached=True), expected)
         for p in fast.parameters():
             p.add_(0.05)
-        assert not torch.equal(fast.encode(frames[:8], kept=True), fast.encode(frames[:8]))
-        fast.keep_weights()
-        assert torch.equal(fast.encode(frames[:8], kept=True), fast.encode(frames[:8]))
+        assert not torch.equal(fast.encode(frames[:8], cached=True), fast.encode(frames[:8]))
+        fast.cache_weights()
+        assert torch.equal(fast.encode(frames[:8], cached=True), fast.encode(frames[:8]))
 
 
 def test_the_plain_network_agrees_with_the_cpu(network: ActorCritic, frames: Tensor) -> None:

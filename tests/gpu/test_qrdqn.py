@@ -18,7 +18,7 @@ from achieve.algo.qrdqn import QRDQNLearner
 from achieve.algo.quantile import quantile_huber_loss, sorted_quantile_huber_loss
 from achieve.algo.regularizers import QuantileRegularizer
 from achieve.config import DistillConfig, EnvConfig, ModelConfig, QRDQNConfig, TrainConfig
-from achieve.data.recent import RecentEpisodes
+from achieve.data.recent_episodes import RecentEpisodes
 from achieve.data.replay import Replay, ReplayShape
 from achieve.nn.model import QuantileNetwork
 from achieve.train import train
@@ -45,12 +45,18 @@ def on_gpu(network: QuantileNetwork, precision: str, *, fused: bool) -> Quantile
 
 
 def learned(
-    network: QuantileNetwork, config: QRDQNConfig, precision: str, *, fused: bool, graphs: bool, storage: torch.device
+    network: QuantileNetwork,
+    config: QRDQNConfig,
+    precision: str,
+    *,
+    fused: bool,
+    cuda_graphs: bool,
+    storage: torch.device,
 ) -> tuple[torch.Tensor, dict[str, float]]:
     """Weights and report after a few calls."""
     mine, target = (on_gpu(network, precision, fused=fused) for _ in range(2))
     replay = filled_replay(MODEL, config, device=DEVICE, storage=storage)
-    learner = QRDQNLearner(mine, target, replay, config, graphs=graphs)
+    learner = QRDQNLearner(mine, target, replay, config, cuda_graphs=cuda_graphs)
     rng = np.random.default_rng(0)
     for updates in (2, 3, 1):
         learner.learn(updates, rng)
@@ -65,7 +71,7 @@ def test_updates(precision: str, fused: bool, options: dict[str, Any]) -> None:
     config = replace(CONFIG, **options)
     network = make_network(MODEL, config)
     ways = [(False, DEVICE), (True, DEVICE), (True, HOST)]
-    ends = [learned(network, config, precision, fused=fused, graphs=g, storage=s) for g, s in ways]
+    ends = [learned(network, config, precision, fused=fused, cuda_graphs=g, storage=s) for g, s in ways]
     for end, report in ends[1:]:
         assert difference(weights(network), ends[0][0], end) < CLOSE
         assert report["updates"] == 6
@@ -77,11 +83,11 @@ def test_updates_agree_with_the_cpu() -> None:
     network = make_network(MODEL, CONFIG)
     replay = filled_replay(MODEL, CONFIG)
     mine = copy.deepcopy(network)
-    learner = QRDQNLearner(mine, copy.deepcopy(network), replay, CONFIG, graphs=False)
+    learner = QRDQNLearner(mine, copy.deepcopy(network), replay, CONFIG, cuda_graphs=False)
     rng = np.random.default_rng(0)
     for updates in (2, 3, 1):
         learner.learn(updates, rng)
-    end, _ = learned(network, CONFIG, "fp32", fused=False, graphs=True, storage=DEVICE)
+    end, _ = learned(network, CONFIG, "fp32", fused=False, cuda_graphs=True, storage=DEVICE)
     assert difference(weights(network), weights(mine), end) < CLOSE
 
 
@@ -89,10 +95,10 @@ def test_updates_agree_with_the_cpu() -> None:
 def test_replayed_updates_see_a_new_target_network(precision: str, fused: bool) -> None:
     network = make_network(MODEL, CONFIG)
     reports = []
-    for graphs in (False, True):
+    for cuda_graphs in (False, True):
         mine, target = (on_gpu(network, precision, fused=fused) for _ in range(2))
         replay = filled_replay(MODEL, CONFIG, device=DEVICE)
-        learner = QRDQNLearner(mine, target, replay, CONFIG, graphs=graphs)
+        learner = QRDQNLearner(mine, target, replay, CONFIG, cuda_graphs=cuda_graphs)
         rng = np.random.default_rng(0)
         learner.learn(2, rng)
         old = learner.finish()
@@ -109,11 +115,11 @@ def test_replayed_updates_see_a_new_target_network(precision: str, fused: bool) 
         assert reports[1][name] == pytest.approx(reports[0][name], rel=2e-2), name
 
 
-def play(network: QuantileNetwork, *, graphs: bool, storage: torch.device) -> tuple[Replay, Explorer]:
+def play(network: QuantileNetwork, *, cuda_graphs: bool, storage: torch.device) -> tuple[Replay, Explorer]:
     rng = np.random.default_rng(0)
     world = ScriptedWorld(rng.choice([0.0, 0.1, 1.0], (48, 8)), rng.random((48, 8)) < 0.05)
     replay = Replay(ReplayShape(32, 8, IMAGE, MODEL.hidden_size), DEVICE, storage)
-    explorer = Explorer(network, world, replay, 0.15, graphs=graphs)
+    explorer = Explorer(network, world, replay, 0.15, cuda_graphs=cuda_graphs)
     explorer.start()
     chance = np.random.default_rng(1)
     for _ in range(48):
@@ -130,7 +136,7 @@ def play(network: QuantileNetwork, *, graphs: bool, storage: torch.device) -> tu
 def test_acting(precision: str, fused: bool) -> None:
     network = make_network(MODEL, CONFIG)
     ways = [(False, DEVICE), (True, DEVICE), (True, HOST)]
-    played = [play(on_gpu(network, precision, fused=fused), graphs=g, storage=s)[0] for g, s in ways]
+    played = [play(on_gpu(network, precision, fused=fused), cuda_graphs=g, storage=s)[0] for g, s in ways]
     index = np.arange(17 * 8, 48 * 8)
     for other in played[1:]:
         np.testing.assert_array_equal(other.actions, played[0].actions)
@@ -145,7 +151,7 @@ def test_auxiliary_phases(precision: str, fused: bool) -> None:
     """Padded and replayed against padded and called; the second phase needs more room than the first."""
     network = make_network(MODEL, CONFIG, auxiliary=True)
     ends, reports = [], []
-    for graphs in (False, True):
+    for cuda_graphs in (False, True):
         mine = on_gpu(network, precision, fused=fused)
         replay = filled_replay(MODEL, CONFIG, rows=400, steps=300, device=DEVICE)
         recent = RecentEpisodes(replay, 128)
@@ -156,7 +162,7 @@ def test_auxiliary_phases(precision: str, fused: bool) -> None:
         for rows in (30, 30, 300):
             recent.gather(rows)
             distiller._fit_experience()
-            distiller._run.enabled = graphs
+            distiller._run.enabled = cuda_graphs
             report = distiller.run(rng, generator)
         ends.append(weights(mine))
         reports.append(report.as_dict())

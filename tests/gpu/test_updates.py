@@ -14,7 +14,7 @@ from achieve.config import DistillConfig, ModelConfig, PPOConfig
 from achieve.data import batches
 from achieve.data.buffer import RolloutBuffer
 from achieve.data.trajectories import cut_trajectories
-from achieve.nn.graphs import GraphRunner
+from achieve.nn.cuda_graphs import GraphRunner
 from achieve.nn.model import ActorCritic
 from tests.algo.distilling import make_distiller, prepare, script, update
 from tests.gpu.common import DEVICE, copy_to_gpu, difference, on_gpu, weights
@@ -73,9 +73,9 @@ def test_ppo(precision: str, fused: bool) -> None:
     config = PPOConfig(rollout_length=buffer.length, num_minibatches=4, learning_rate=SLOWLY)
     assert buffer.length * buffer.num_envs % 4 == 0
     ends, reports = [], []
-    for graphs in (False, True):
+    for cuda_graphs in (False, True):
         mine, experience = copy_to_gpu(network, precision, fused=fused), on_gpu(buffer)
-        learner = PPOLearner(mine, experience, config, graphs=graphs)
+        learner = PPOLearner(mine, experience, config, cuda_graphs=cuda_graphs)
         rng = np.random.default_rng(0)
         for rollout in (1, 2):  # the second replays what the first captured
             experience.filled = rollout * buffer.length
@@ -93,8 +93,8 @@ def test_ppo_agrees_with_the_cpu() -> None:
     config = PPOConfig(rollout_length=buffer.length, num_minibatches=4, learning_rate=SLOWLY)
     start = weights(network)
     mine, experience = copy_to_gpu(network), on_gpu(buffer)
-    PPOLearner(mine, experience, config, graphs=True).update(np.random.default_rng(0))
-    PPOLearner(network, buffer, config, graphs=False).update(np.random.default_rng(0))
+    PPOLearner(mine, experience, config, cuda_graphs=True).update(np.random.default_rng(0))
+    PPOLearner(network, buffer, config, cuda_graphs=False).update(np.random.default_rng(0))
     assert difference(start, weights(network), weights(mine)) < CLOSE
     torch.testing.assert_close(experience.returns.cpu(), buffer.returns, atol=1e-4, rtol=1e-4)
 
@@ -178,12 +178,12 @@ def test_padded_updates_equal_unpadded_ones(precision: str, fused: bool) -> None
         assert (mine - wanted).norm() / wanted.norm() < (5e-2 if fused else 1e-2)
 
 
-def play(network: ActorCritic, *, graphs: bool) -> RolloutBuffer:
+def play(network: ActorCritic, *, cuda_graphs: bool) -> RolloutBuffer:
     rng = np.random.default_rng(0)
     rewards = rng.choice([0.0, 0.1, 1.0], (48, 8))
     world = ScriptedWorld(rewards, rng.random((48, 8)) < 0.05)
     buffer = RolloutBuffer(2, 24, 8, IMAGE, MODEL.hidden_size, DEVICE)
-    collector = Collector(network, world, buffer, 0.15, graphs=graphs)
+    collector = Collector(network, world, buffer, 0.15, cuda_graphs=cuda_graphs)
     collector.start()
     generator = torch.Generator(DEVICE).manual_seed(0)
     for _ in range(2):
@@ -198,8 +198,8 @@ def play(network: ActorCritic, *, graphs: bool) -> RolloutBuffer:
 @pytest.mark.parametrize(("precision", "fused"), ARITHMETICS)
 def test_acting(precision: str, fused: bool) -> None:
     network = make_network(MODEL)
-    eager = play(copy_to_gpu(network, precision, fused=fused), graphs=False)
-    replayed = play(copy_to_gpu(network, precision, fused=fused), graphs=True)
+    eager = play(copy_to_gpu(network, precision, fused=fused), cuda_graphs=False)
+    replayed = play(copy_to_gpu(network, precision, fused=fused), cuda_graphs=True)
     assert torch.equal(eager.observations, replayed.observations)
     assert torch.equal(eager.actions, replayed.actions)
     for name in ("memory", "values", "log_probs"):
@@ -213,7 +213,7 @@ def test_acting_agrees_with_the_cpu() -> None:
     """The same images and memories give the same values and probabilities."""
     network = make_network(MODEL)
     start = copy_to_gpu(network)
-    buffer = play(start, graphs=True)
+    buffer = play(start, cuda_graphs=True)
     first = slice(0, 24)  # collected with the weights as they were
     with torch.no_grad():
         latent = network.encode(buffer.observations[first].flatten(0, 1).cpu())

@@ -220,13 +220,13 @@ def test_kept_weights_are_those_of_the_last_keeping() -> None:
     made, pictures = encoder(8), images(8)
     fast = fused.FusedEncoder(made, torch.float32)
     with torch.no_grad():
-        fast.keep_weights()
-        before = fast.features(pictures, kept=True)
+        fast.cache_weights()
+        before = fast.features(pictures, cached=True)
         assert torch.equal(before, fast.features(pictures))
         for p in made.parameters():
             p.add_(0.1)
-        fast.keep_weights()
-        after = fast.features(pictures, kept=True)
+        fast.cache_weights()
+        after = fast.features(pictures, cached=True)
         assert torch.equal(after, fast.features(pictures))
     assert not torch.equal(before, after)
 

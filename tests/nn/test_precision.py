@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from achieve.nn.graphs import GraphRunner
+from achieve.nn.cuda_graphs import GraphRunner
 from tests.helpers.setup import make_network
 
 
@@ -21,8 +21,8 @@ def test_float32_is_the_plain_network(images: torch.Tensor, fused: bool) -> None
     expected = network.encode(images)
     assert network.use_precision("fp32", fused=fused) == "fp32"
     assert torch.equal(network.encode(images), expected)
-    network.keep_weights()
-    assert torch.equal(network.encode(images, kept=True), expected)
+    network.cache_weights()
+    assert torch.equal(network.encode(images, cached=True), expected)
 
 
 def test_bfloat16_touches_the_convolutions_alone(images: torch.Tensor) -> None:

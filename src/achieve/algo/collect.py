@@ -13,7 +13,7 @@ from torch import Tensor
 from achieve.algo.contrastive import next_memory
 from achieve.algo.ppo import log_probability
 from achieve.data.buffer import RolloutBuffer
-from achieve.nn.graphs import GraphRunner
+from achieve.nn.cuda_graphs import GraphRunner
 from achieve.nn.model import ActorCritic
 
 
@@ -49,15 +49,15 @@ class Collector:
         buffer: RolloutBuffer,
         threshold: float,
         *,
-        graphs: bool,
-        check: Callable[[], None] = lambda: None,
+        cuda_graphs: bool,
+        safe_point: Callable[[], None] = lambda: None,
     ) -> None:
         device, num_envs = buffer.device, buffer.num_envs
         self._network = network
         self._envs = envs
         self._buffer = buffer
         self._threshold = threshold
-        self._check = check
+        self._safe_point = safe_point
         on_gpu = device.type == "cuda"
 
         def host(*shape: int, dtype: torch.dtype) -> Tensor:
@@ -79,7 +79,7 @@ class Collector:
             buffer.length + 1, num_envs, network.num_actions, device=device
         )
         self._step_in_rollout = torch.zeros(1, dtype=torch.int64, device=device)
-        self._run = GraphRunner(self._state, enabled=graphs and on_gpu)
+        self._run = GraphRunner(self._state, enabled=cuda_graphs and on_gpu)
         self._copied = torch.cuda.Event() if on_gpu else None
 
     def _state(self) -> list[Tensor]:
@@ -105,13 +105,13 @@ class Collector:
     def collect(self, generator: torch.Generator) -> None:
         """Append one rollout to the buffer, or what is left of it, with the values that bootstrap it."""
         buffer = self._buffer
-        self._network.keep_weights()
+        self._network.cache_weights()
         self._row.fill_(buffer.filled + self.row)
         self._step_in_rollout.fill_(self.row)
         observation, chosen = self.observation.numpy(), self._chosen.numpy()
         outcome = self.outcome.numpy()
         while self.row < buffer.length:
-            self._check()
+            self._safe_point()
             if self.row == 0:
                 # Actions are sampled as argmax(logits + Gumbel noise).
                 self._noise.exponential_(generator=generator).log_().neg_()
@@ -140,7 +140,7 @@ class Collector:
     def _act_on_device(self) -> None:
         network, buffer = self._network, self._buffer
         reward, done = self._device_outcome[0], self._device_outcome[1] > 0
-        phi = network.encode(self._device_observation, kept=True)
+        phi = network.encode(self._device_observation, cached=True)
         if network.config.memory:
             memory = next_memory(self.memory, self._latent, phi, reward, done, self._threshold)
             self.memory.copy_(memory)

@@ -23,7 +23,7 @@ from achieve.algo.regularizers import Experience, Regularizer
 from achieve.config import DistillConfig
 from achieve.data.batches import layout, pack, unpack
 from achieve.data.trajectories import Trajectory
-from achieve.nn.graphs import GraphRunner
+from achieve.nn.cuda_graphs import GraphRunner
 from achieve.nn.model import AchievementNetwork
 from achieve.nn.optim import ClippedAdam, all_state
 

@@ -12,7 +12,7 @@ from achieve.algo.quantile import action_values
 from achieve.data.memories import IntArray
 from achieve.data.replay import Replay
 from achieve.data.transfer import upload
-from achieve.nn.graphs import GraphRunner
+from achieve.nn.cuda_graphs import GraphRunner
 from achieve.nn.model import QuantileNetwork
 
 
@@ -34,7 +34,7 @@ class Explorer:
         replay: Replay,
         threshold: float,
         *,
-        graphs: bool,
+        cuda_graphs: bool,
     ) -> None:
         device, num_envs = replay.device, replay.shape.num_envs
         self._network = network
@@ -52,7 +52,7 @@ class Explorer:
         self.memory = torch.zeros(num_envs, replay.shape.memory_size, device=device)
         self._greedy = torch.zeros(num_envs, dtype=torch.int64, device=device)
         self.actions = np.zeros(num_envs, dtype=np.int64)
-        self._run = GraphRunner(lambda: [self.memory, self._greedy], enabled=graphs and on_gpu)
+        self._run = GraphRunner(lambda: [self.memory, self._greedy], enabled=cuda_graphs and on_gpu)
         self._copied = torch.cuda.Event() if on_gpu else None
 
     def start(self) -> None:

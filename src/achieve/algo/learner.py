@@ -14,7 +14,7 @@ from achieve.algo.meters import Meters
 from achieve.config import PPOConfig
 from achieve.data.buffer import RolloutBuffer
 from achieve.errors import DivergedError
-from achieve.nn.graphs import GraphRunner
+from achieve.nn.cuda_graphs import GraphRunner
 from achieve.nn.model import ActorCritic
 from achieve.nn.optim import ClippedAdam, all_state
 
@@ -46,10 +46,10 @@ class PPOLearner:
         buffer: RolloutBuffer,
         config: PPOConfig,
         *,
-        graphs: bool,
-        check: Callable[[], None] = lambda: None,
+        cuda_graphs: bool,
+        safe_point: Callable[[], None] = lambda: None,
     ) -> None:
-        self._check = check
+        self._safe_point = safe_point
         self._network = network
         self._buffer = buffer
         self._config = config
@@ -58,7 +58,7 @@ class PPOLearner:
         self.done = 0
         """Minibatches of the phase under way that are done."""
         self._order = torch.zeros(buffer.length * buffer.num_envs, dtype=torch.int64, device=buffer.device)
-        self._run = GraphRunner(self._state, enabled=graphs and buffer.device.type == "cuda")
+        self._run = GraphRunner(self._state, enabled=cuda_graphs and buffer.device.type == "cuda")
 
     def _state(self) -> list[Tensor]:
         return [*all_state(self._network, [self.optimizer]), self._meters.sums]
@@ -74,7 +74,7 @@ class PPOLearner:
         offset = (buffer.filled - buffer.length) * buffer.num_envs
         updates = config.num_epochs * config.num_minibatches
         while self.done < updates:
-            self._check()
+            self._safe_point()
             part = self.done % config.num_minibatches
             if part == 0:
                 self._order.copy_(torch.from_numpy(rng.permutation(len(self._order)) + offset))

@@ -12,7 +12,7 @@ from achieve.algo.quantile import action_values, bellman_targets, of_actions, qu
 from achieve.config import QRDQNConfig
 from achieve.data.replay import Replay
 from achieve.data.transfer import upload
-from achieve.nn.graphs import GraphRunner
+from achieve.nn.cuda_graphs import GraphRunner
 from achieve.nn.model import QuantileNetwork
 from achieve.nn.optim import ClippedAdam, all_state
 
@@ -27,7 +27,13 @@ class QRDQNLearner:
     """
 
     def __init__(
-        self, network: QuantileNetwork, target: QuantileNetwork, replay: Replay, config: QRDQNConfig, *, graphs: bool
+        self,
+        network: QuantileNetwork,
+        target: QuantileNetwork,
+        replay: Replay,
+        config: QRDQNConfig,
+        *,
+        cuda_graphs: bool,
     ) -> None:
         self._network = network
         self.target = target.requires_grad_(False)
@@ -37,7 +43,7 @@ class QRDQNLearner:
         self._meters = Meters(STATISTICS, replay.device)
         on_gpu = replay.device.type == "cuda"
         self._ahead: dict[int, Tensor] = {}
-        self._run = GraphRunner(self._state, enabled=graphs and on_gpu)
+        self._run = GraphRunner(self._state, enabled=cuda_graphs and on_gpu)
         # Batches drawn and not learned from yet: an update's inputs for each.
         self._drawn: list[tuple[Tensor, ...]] = []
         self.update_target()
@@ -55,7 +61,7 @@ class QRDQNLearner:
         mine = self._network.state_dict()
         for name, tensor in self.target.state_dict().items():
             tensor.copy_(mine[name])
-        self.target.keep_weights()
+        self.target.cache_weights()
 
     def learn(self, updates: int, rng: np.random.Generator) -> None:
         """So many updates, of one batch each; on a GPU they are only launched."""
@@ -91,7 +97,7 @@ class QRDQNLearner:
 
     @torch.no_grad()
     def _look_ahead(self, images: Tensor, memory: Tensor) -> None:
-        quantiles = self.target.quantiles(self.target.encode(images, kept=True), memory)
+        quantiles = self.target.quantiles(self.target.encode(images, cached=True), memory)
         self._ahead[len(images)].copy_(quantiles)
 
     def launch(self) -> None:

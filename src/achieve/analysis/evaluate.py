@@ -15,9 +15,9 @@ from achieve.agent import Agent
 from achieve.config import TrainConfig
 from achieve.envs import make_vec
 from achieve.errors import ConfigError, RunFolderError
+from achieve.run.env_errors import making_env, using_env
 from achieve.run.files import atomic_file, reason
 from achieve.run.seeding import stream, world_seeds
-from achieve.run.worlds import opening, playing
 from achieve.scoring.episodes import PREFIX, Episodes
 
 PARALLEL = 32
@@ -67,7 +67,7 @@ def evaluate_random(
     """The same for an agent that acts at random."""
     _check_seed(seed)
     rng = np.random.default_rng(stream(seed, "actions"))
-    with opening(config.env.name):
+    with making_env(config.env.name):
         envs: Any = make_vec(config.env.name, num_envs=1, seed=0, **config.env.arguments)
     count = envs.single_action_space.n
     envs.close()
@@ -95,14 +95,14 @@ def play(
     quota = np.full(num_envs, episodes // num_envs) + (np.arange(num_envs) < episodes % num_envs)
     seeds = unseen_seeds(config, seed, num_envs, int(quota.max()))
     env = config.env
-    with opening(env.name):
+    with making_env(env.name):
         envs: Any = make_vec(
             env.name, num_envs=num_envs, seed=seeds, threads=env.threads, infos="none", **env.arguments
         )
     played = np.zeros(num_envs, dtype=np.int64)
     rows = []
     waited = 0
-    with playing(), closing(envs):
+    with using_env(), closing(envs):
         check(envs)
         observation, _ = envs.reset()
         reward = done = None

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from achieve.config import EnvConfig
 from achieve.envs.crafter import data
-from achieve.run.worlds import opening
 
 Edge = tuple[str, str]
 Edges = frozenset[Edge]
@@ -38,7 +37,7 @@ def true_requirements(env: EnvConfig) -> Edges | None:
         from achieve.envs.minigrid.tree import Tree
 
         shape = {name: value for name, value in env.own_settings.items() if name in ("depth", "branching")}
-        with opening(env.name):
+        with making_env(env.name):
             return frozenset(Tree.make(**shape, parents=env.own_settings.get("tree")).requirements)
     return None
 

@@ -21,7 +21,7 @@ from achieve.analysis.evaluate import PARALLEL, unseen_seeds
 from achieve.config import TrainConfig
 from achieve.envs import make_vec
 from achieve.errors import ConfigError
-from achieve.run.worlds import opening, playing
+from achieve.run.env_errors import making_env, using_env
 
 Images = NDArray[np.uint8]
 Ints = NDArray[np.int64]
@@ -95,7 +95,7 @@ def record(
     count = min(PARALLEL, wanted if states is None else max(1, wanted // 100))
     expert.reset(seed)
     envs = _open(expert.config, seed, count)
-    with playing(), closing(envs):
+    with using_env(), closing(envs):
         expert.check_world(envs.single_observation_space.shape, int(envs.single_action_space.n))
         return _play(expert, envs, episodes, states, images, progress)
 
@@ -184,7 +184,7 @@ class _Track:
 def _open(config: TrainConfig, seed: int, count: int) -> Any:
     env = config.env
     seeds = unseen_seeds(config, seed, count, _MOST_EPISODES)
-    with opening(env.name):
+    with making_env(env.name):
         return make_vec(env.name, num_envs=count, seed=seeds, threads=env.threads, infos="all", **env.arguments)
 
 

@@ -159,20 +159,20 @@ class FusedEncoder:
         self._dtype = dtype
         self._parameters = list(encoder.stacks.parameters())
         self._inverse_scale = torch.ones((), device=self._parameters[0].device)
-        self._kept: dict[nn.Conv2d, Tensor] = {}
-        self._use_kept = False
+        self._cached: dict[nn.Conv2d, Tensor] = {}
+        self._use_cached = False
 
-    def keep_weights(self) -> None:
-        """Convert the weights now, for calls of :meth:`features` with ``kept``: right while they do not change."""
+    def cache_weights(self) -> None:
+        """Convert the weights now, for calls of :meth:`features` with ``cached``: right while they do not change."""
         with torch.no_grad():
             for layer in self._encoder.stacks.modules():
                 if isinstance(layer, nn.Conv2d):
-                    kept = self._kept.setdefault(layer, torch.empty_like(self._half(layer)))
-                    kept.copy_(layer.weight)  # in place: captured graphs read from there
+                    cached = self._cached.setdefault(layer, torch.empty_like(self._half(layer)))
+                    cached.copy_(layer.weight)  # in place: captured graphs read from there
 
-    def features(self, images: Tensor, *, kept: bool = False) -> Tensor:
+    def features(self, images: Tensor, *, cached: bool = False) -> Tensor:
         """Bytes [B, H, W, C] -> [B, channels, H/8, W/8], float32."""
-        self._use_kept = kept
+        self._use_cached = cached
         x = kernels.prepare(images, self._dtype)
         stacks = [cast(Stack, module) for module in self._encoder.stacks]
         z = cast(Tensor, _EntryConv.apply(x, stacks[0].entry.conv.weight))
@@ -196,7 +196,7 @@ class FusedEncoder:
         return self._conv(block.second.conv, _norm(_group_norm(block.second), z, relu=True))
 
     def _conv(self, layer: nn.Conv2d, x: Tensor) -> Tensor:
-        weight = self._kept[layer] if self._use_kept else self._half(layer)
+        weight = self._cached[layer] if self._use_cached else self._half(layer)
         return F.conv2d(x, weight, None, padding=1)
 
     def _half(self, layer: nn.Conv2d) -> Tensor:

@@ -21,9 +21,9 @@ from achieve.nn.normalizer import ValueNormalizer
 class FastFeatures(Protocol):
     """Another way to compute an encoder's convolutional part."""
 
-    def keep_weights(self) -> None: ...
+    def cache_weights(self) -> None: ...
 
-    def features(self, images: Tensor, *, kept: bool) -> Tensor: ...
+    def features(self, images: Tensor, *, cached: bool) -> Tensor: ...
 
     def finish_backward(self) -> None: ...
 
@@ -118,18 +118,18 @@ class AchievementNetwork(nn.Module):
             self._autocast = torch.bfloat16
         return precision + note
 
-    def keep_weights(self) -> None:
-        """Prepare for calls of :meth:`encode` with ``kept``, until the weights change."""
+    def cache_weights(self) -> None:
+        """Prepare for calls of :meth:`encode` with ``cached``, until the weights change."""
         if self._fast is not None:
-            self._fast.keep_weights()
+            self._fast.cache_weights()
 
-    def encode(self, images: UInt8[Tensor, "B H W C"], *, kept: bool = False) -> Float[Tensor, "B D"]:
+    def encode(self, images: UInt8[Tensor, "B H W C"], *, cached: bool = False) -> Float[Tensor, "B D"]:
         """Return ``phi``, in float32.
 
-        ``kept`` may use weights converted at the last :meth:`keep_weights`.
+        ``cached`` may use weights converted at the last :meth:`cache_weights`.
         """
         if self._fast is not None:
-            features = self._fast.features(images, kept=kept)
+            features = self._fast.features(images, cached=cached)
         else:
             with torch.autocast(
                 images.device.type, dtype=self._autocast, enabled=self._autocast is not None

@@ -24,10 +24,10 @@ from achieve.nn.model import AchievementNetwork
 from achieve.nn.optim import ClippedAdam
 from achieve.openmp import make_sleep
 from achieve.run.checkpoint import Checkpoint, CheckpointWriter
+from achieve.run.env_errors import making_env
 from achieve.run.hardware import available_memory
 from achieve.run.seeding import Generators, stream_seed, world_seeds
 from achieve.run.segments import RowFiles
-from achieve.run.worlds import opening
 from achieve.schema import Check, UnfitError, anything, each_value, items, maybe, number, one_of, table, whole
 from achieve.scoring.running_score import RunningScore
 
@@ -86,15 +86,15 @@ class BaseTrainer:
         """Do what is left of the run."""
         raise TypeError("a trainer says itself how it learns")
 
-    def rest(self) -> None:
+    def safe_point(self) -> None:
         """To be called wherever the run could go on from what :meth:`save` gives: it may be saved or stopped here."""
         if self.journal is not None:
-            self.journal.rest()
+            self.journal.safe_point()
 
-    def check(self) -> None:
+    def raise_if_stopped(self) -> None:
         """To be called now and then elsewhere: the run may be stopped here, and go on from where it was last saved."""
         if self.journal is not None:
-            self.journal.check()
+            self.journal.raise_if_stopped()
 
     @contextlib.contextmanager
     def drawing_weights(self, stream: str = "weights") -> Iterator[None]:
@@ -135,7 +135,7 @@ class BaseTrainer:
                 regularizer=regularizer,
                 solve=self.transport_solver(),
                 cuda_graphs=config.compile,
-                raise_if_stopped=self.check,
+                raise_if_stopped=self.raise_if_stopped,
                 say=self.say,
             )
 
@@ -363,7 +363,7 @@ def make_envs(config: TrainConfig) -> Any:
     env = config.env
     worlds = env.num_envs * WORLD_BYTES.get(env.name, 0)
     check_memory(worlds, torch.device("cpu"), f"{env.num_envs:,} environments", "give env.num-envs less")
-    with opening(env.name):
+    with making_env(env.name):
         return make_vec(
             env.name,
             num_envs=env.num_envs,

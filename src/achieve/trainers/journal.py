@@ -35,8 +35,8 @@ SHORTEST_PAUSE = 1.0
 class Journal:
     """What a run writes and shows while it learns.
 
-    A learner calls :meth:`rest` wherever it could go on from what is saved: between two updates, and between two steps
-    of the environments. That is where a run is saved and where it stops.
+    A learner calls :meth:`safe_point` wherever it could go on from what is saved: between two updates, and between two
+    steps of the environments. That is where a run is saved and where it stops.
     """
 
     def __init__(
@@ -120,15 +120,15 @@ class Journal:
 
     # Saving and stopping
 
-    def rest(self) -> None:
+    def safe_point(self) -> None:
         """Save the run if it is time; a run that was asked to stop is saved, and stops here."""
         if self._stop.requested:
             self.save()
-            self.check()
+            self.raise_if_stopped()
         elif time.perf_counter() - self._saved_at >= self._pause() and self._writer.idle:
             self.save()
 
-    def check(self) -> None:
+    def raise_if_stopped(self) -> None:
         """A run that was asked to stop stops here, and goes on later from where it was last saved."""
         if self._stop.requested:
             self._writer.wait()

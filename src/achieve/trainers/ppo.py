@@ -48,11 +48,9 @@ class PPOTrainer(BaseTrainer):
             "give env.num-envs, ppo.rollout-length or distill.rollouts-per-phase less",
         )
         self.buffer = RolloutBuffer(*room, self.device)
-        graphs = config.compile
-        self.collector = Collector(
-            self.network, self.envs, self.buffer, env.threshold, graphs=graphs, check=self.rest
-        )
-        self.learner = PPOLearner(self.network, self.buffer, config.ppo, graphs=graphs, check=self.rest)
+        how: dict[str, Any] = {"cuda_graphs": config.compile, "safe_point": self.safe_point}
+        self.collector = Collector(self.network, self.envs, self.buffer, env.threshold, **how)
+        self.learner = PPOLearner(self.network, self.buffer, config.ppo, **how)
         if config.distill.enabled:
             regularizer = PolicyValueRegularizer(self.network, self.buffer, config.distill)
             self.distiller = self.make_distiller(self.buffer, regularizer)

@@ -17,7 +17,7 @@ from achieve.algo.quantile import action_values, linear_schedule
 from achieve.algo.regularizers import QuantileRegularizer
 from achieve.config import TrainConfig
 from achieve.data.memories import IntArray
-from achieve.data.recent import RecentEpisodes
+from achieve.data.recent_episodes import RecentEpisodes
 from achieve.data.replay import Replay, ReplayShape
 from achieve.data.transfer import upload
 from achieve.errors import ConfigError
@@ -59,9 +59,9 @@ class QRDQNTrainer(BaseTrainer):
         self.network: QuantileNetwork
         self.network, target = networks
         self.replay = make_replay(config, shape, self.device)
-        graphs = config.compile
-        self.explorer = Explorer(self.network, self.envs, self.replay, env.threshold, graphs=graphs)
-        self.learner = QRDQNLearner(self.network, target, self.replay, values, graphs=graphs)
+        cuda_graphs = config.compile
+        self.explorer = Explorer(self.network, self.envs, self.replay, env.threshold, cuda_graphs=cuda_graphs)
+        self.learner = QRDQNLearner(self.network, target, self.replay, values, cuda_graphs=cuda_graphs)
         self.exploration = np.random.default_rng(stream(config.seed, "actions"))
         self.recent: RecentEpisodes | None = None
         if config.distill.enabled:
@@ -149,7 +149,7 @@ class QRDQNTrainer(BaseTrainer):
         if rows is None:
             rows = (self.rollouts + 1) * self.config.rollout_length - self.replay.row
         for _ in range(rows):
-            self.rest()
+            self.safe_point()
             taken = self.step
             self.explorer.look()
             due = (taken + num_envs) // values.replay_frequency - taken // values.replay_frequency
@@ -297,7 +297,7 @@ class QRDQNTrainer(BaseTrainer):
         self.exploration.bit_generator.state = state["exploration"]
         explorer.ages = np.array(state["ages"], dtype=np.int32)
         explorer.numbers = np.array(state["numbers"], dtype=np.int64)
-        self.learner.target.keep_weights()
+        self.learner.target.cache_weights()
         replay.row, replay.first = kept["row"], kept["first"]
         replay.memories.next = kept["next_number"]
         if state["files"] is None:

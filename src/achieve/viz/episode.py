@@ -9,7 +9,7 @@ from typing import NamedTuple
 from achieve.agent import Agent
 from achieve.analysis.evaluate import unseen_seeds
 from achieve.errors import ConfigError
-from achieve.run.worlds import playing
+from achieve.run.env_errors import using_env
 from achieve.viz.players import make_player
 from achieve.viz.video import GAME, Moment
 
@@ -27,7 +27,7 @@ def episode_moments(
     agent: Agent, seed: int, *, greedy: bool = False, max_steps: int | None = None, draw: bool = True
 ) -> Iterator[Moment]:
     """Play the first world of an environment seed, frame by frame. Without ``draw`` the frames are observations."""
-    with playing(), closing(make_player(agent.config.env, seed)) as player:
+    with using_env(), closing(make_player(agent.config.env, seed)) as player:
         agent.reset(seed)
         observation = player.reset()
         agent.check_world(observation.shape, len(player.actions))

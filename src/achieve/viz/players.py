@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from achieve.config import EnvConfig
 from achieve.envs import make_vec
-from achieve.run.worlds import opening
+from achieve.run.env_errors import making_env
 
 Picture = NDArray[np.uint8]
 
@@ -45,7 +45,7 @@ class Player(Protocol):
 
 def make_player(env: EnvConfig, seed: int) -> Player:
     """A player of the first world of that environment seed."""
-    with opening(env.name):
+    with making_env(env.name):
         if env.name == "crafter":
             return CrafterPlayer(seed, **env.arguments)
         if env.name == "minigrid":

@@ -11,10 +11,10 @@ from achieve.errors import ConfigError, MissingExtraError, WorldFailedError
 
 
 @contextmanager
-def opening(name: str) -> Iterator[None]:
+def making_env(name: str) -> Iterator[None]:
     """Around the making of a world: settings it refuses, and packages it misses, become errors for people."""
     try:
-        with playing():
+        with using_env():
             yield
     except ValueError as error:
         raise ConfigError(str(error)) from error
@@ -25,7 +25,7 @@ def opening(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def playing(advice: Callable[[], str] = lambda: "") -> Iterator[None]:
+def using_env(advice: Callable[[], str] = lambda: "") -> Iterator[None]:
     """Around the use of a world: a world that fails becomes an error for people, with its traceback and this advice."""
     try:
         yield
