@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from achieve.config import EnvConfig
 from achieve.envs.crafter import data
+from achieve.run.env_errors import making_env
 
 Edge = tuple[str, str]
 Edges = frozenset[Edge]
