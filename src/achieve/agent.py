@@ -219,8 +219,10 @@ def _fewest_weights(config: TrainConfig, image_shape: tuple[int, int, int], num_
     a, b, c = model.channels
     if model.encoder == "residual":
         convolutions = sum(9 * one * two + 36 * two * two for one, two in zip((inputs, a, b), (a, b, c), strict=True))
-    else:
+    elif model.encoder == "strided":
         convolutions = 64 * inputs * a + 16 * a * b + 9 * b * c
+    else:  # an encoder of the user's own, of any size
+        return model.hidden_size
     outputs = num_actions * (config.qrdqn.num_quantiles if config.learner == "qrdqn" else 1)
     dense = (height // 8) * (width // 8) * c * model.dense_size + model.dense_size * model.hidden_size
     return convolutions + dense + model.hidden_size * outputs

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from achieve.envs.worlds import find_world, is_known, unknown
 from achieve.errors import ConfigError
 from achieve.migration import migrate
-from achieve.plugins import OBJECTIVE_NAMES, is_plugin
+from achieve.plugins import ENCODER_NAMES, LEARNER_NAMES, OBJECTIVE_NAMES, is_plugin
 from achieve.settings import LONGEST, build, check_name, plain, shown
 
 
@@ -60,8 +60,9 @@ class EnvConfig:
 class ModelConfig:
     """The network."""
 
-    encoder: Literal["residual", "strided"] = "residual"
-    """`residual`: the paper's network. `strided`: three strided convolutions, light enough for a laptop."""
+    encoder: str = "residual"
+    """`residual`: the paper's network. `strided`: three strided convolutions, light enough for a laptop. Or an encoder
+    of your own as module:Class (a subclass of achieve.nn.encoder.Encoder)."""
     channels: tuple[int, ...] = (64, 128, 128)
     """Channels of the encoder's stacks (the paper's appendix prints 64 64 128; the published runs used this)."""
     dense_size: int = 256
@@ -200,8 +201,9 @@ class TrainConfig:
     """Name of this variant; becomes the folder's and the group's name: `--name gamma08` is runs/gamma08-s0."""
     seed: int = 0
     """Seed of everything random: worlds, weights, actions, shuffles."""
-    learner: Literal["ppo", "qrdqn"] = "ppo"
-    """What learns: PPO with the settings of `ppo`, or QR-DQN with those of `qrdqn`."""
+    learner: str = "ppo"
+    """What learns: `ppo` with the settings of `ppo`, `qrdqn` with those of `qrdqn`, or a learner of your own as
+    module:Class (a subclass of achieve.trainers.base.BaseTrainer)."""
     total_steps: int = 1_024_000
     """Environment steps; rounded up to whole rollouts. Scores are read at `score_steps`."""
     score_steps: int = 1_000_000
@@ -231,6 +233,9 @@ class TrainConfig:
     """Also write TensorBoard logs into the run folder (extra `tensorboard`)."""
     wandb: bool = False
     """Also log to Weights & Biases (extra `wandb`)."""
+    callbacks: tuple[str, ...] = ()
+    """Code of your own, called at the end of every rollout, phase and run, as module:Class (subclasses of
+    achieve.trainers.callbacks.Callback)."""
     env: EnvConfig = field(default_factory=EnvConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     ppo: PPOConfig = field(default_factory=PPOConfig)
@@ -410,18 +415,26 @@ def validate(config: TrainConfig) -> None:
         raise ConfigError("model.memory needs distillation, which makes its representations; use --model.no-memory")
     if distill.enabled and not distill.objectives:
         raise ConfigError("distill.objectives is empty; name at least one, or use --distill.no-enabled")
-    for index, name in enumerate(distill.objectives):
-        if name not in OBJECTIVE_NAMES and not is_plugin(name):
-            known = ", ".join(OBJECTIVE_NAMES)
-            raise ConfigError(f"distill.objectives has {name!r}; known are {known}, or module:Class of your own")
-        if name in distill.objectives[:index]:
-            raise ConfigError(f"distill.objectives names {name!r} twice")
+    if len(set(distill.objectives)) < len(distill.objectives):
+        raise ConfigError(f"distill.objectives names one twice: {' '.join(distill.objectives)}")
+    _known_or_plugin("model.encoder", model.encoder, ENCODER_NAMES)
+    _known_or_plugin("learner", config.learner, LEARNER_NAMES)
+    for callback in config.callbacks:
+        _known_or_plugin("callbacks", callback)
+    for objective in distill.objectives:
+        _known_or_plugin("distill.objectives", objective, OBJECTIVE_NAMES)
     if config.learner == "qrdqn":
         _validate_qrdqn(config)
-    elif config.qrdqn != QRDQNConfig():
+    elif config.learner == "ppo" and config.qrdqn != QRDQNConfig():
         raise ConfigError(
             f"{_first_change(config.qrdqn, 'qrdqn')} says nothing to PPO; use --preset qrdqn or --learner qrdqn"
         )
+
+
+def _known_or_plugin(setting: str, name: str, known: tuple[str, ...] = ()) -> None:
+    if name not in known and not is_plugin(name):
+        there = f"known are {', '.join(known)}, or " if known else ""
+        raise ConfigError(f"{setting} has {shown(name)}; {there}give code of your own as module:Class")
 
 
 def _validate_qrdqn(config: TrainConfig) -> None:
@@ -475,7 +488,7 @@ def _first_change(settings: Any, where: str) -> str:
 def to_dict(config: TrainConfig) -> dict[str, Any]:
     """A JSON-ready tree; tuples become lists. What is the other learner's is left out."""
     tree = typing.cast(dict[str, Any], plain(dataclasses.asdict(config)))
-    for name in _OF_QRDQN if config.learner == "ppo" else _OF_PPO:
+    for name in {"ppo": _OF_QRDQN, "qrdqn": _OF_PPO}.get(config.learner, ()):
         del tree[name]
     tree["env"]["unlock_threshold"] = config.env.threshold
     return tree

@@ -8,8 +8,10 @@ from typing import Any
 
 from achieve.errors import ConfigError
 
+ENCODER_NAMES = ("residual", "strided")
+LEARNER_NAMES = ("ppo", "qrdqn")
 OBJECTIVE_NAMES = ("matching", "prediction")
-"""Auxiliary objectives that come with the package."""
+"""What comes with the package."""
 
 
 def is_plugin(name: str) -> bool:

@@ -56,6 +56,12 @@ def boolean(value: Any, where: str) -> None:
         _refuse(value, where, "true or false")
 
 
+def text(value: Any, where: str) -> None:
+    """A piece of text."""
+    if not isinstance(value, str):
+        _refuse(value, where, "text")
+
+
 def one_of(*choices: str) -> Check:
     """One of these words."""
 

@@ -13,11 +13,12 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from achieve.config import FREE_FIELDS, EnvConfig, TrainConfig, to_dict, validate
 from achieve.errors import RunFolderError
 from achieve.initial import settle, take_weights
+from achieve.plugins import load_class
 from achieve.presets import PRESETS, refuse_preset_name
 from achieve.run.checkpoint import CheckpointWriter, load_checkpoint
 from achieve.run.env_errors import using_env
@@ -40,7 +41,9 @@ STOPPING = "stopping; once more to stop at once"
 
 def make_trainer(config: TrainConfig) -> BaseTrainer:
     """The trainer of the config's learner."""
-    return QRDQNTrainer(config) if config.learner == "qrdqn" else PPOTrainer(config)
+    known: dict[str, type[BaseTrainer]] = {"ppo": PPOTrainer, "qrdqn": QRDQNTrainer}
+    cls = known.get(config.learner) or load_class(config.learner, "learner", BaseTrainer)
+    return cast(BaseTrainer, cls(config))
 
 
 def train(
@@ -120,8 +123,11 @@ def train(
         journal.save()
         checkpoints.wait()
         summary = finish(trainer, run, neighbours.mean)
+        trainer.callbacks.run_ended(trainer, summary)
+        if trainer.ended_early is not None:
+            journal.say(f"the run was ended early: {trainer.ended_early}")
         if progress is not None and summary["episodes"] and not any(summary["success_rates"].values()):
-            why = f": no reward was above {config.env.unlock_threshold:g} (--env.unlock-threshold)"
+            why = f": no reward was above {config.env.threshold:g} (--env.unlock-threshold)"
             progress.say(f"no achievement was unlocked in this run{why if trainer.world.by_reward else ''}")
         return summary
 

@@ -19,17 +19,19 @@ from achieve.settings import shown
 
 
 def imports_named_by(config: TrainConfig, *, learning: bool = False) -> list[str]:
-    """What a config names that would be imported if it were used: its world, what its options name, and own objectives.
+    """What a config names that would be imported if it were used: its world, what its options name, its encoder.
 
-    Objectives count for ``learning`` alone: an agent acts without them.
+    A learner, auxiliary objectives and callbacks count for ``learning`` alone: an agent acts without them.
 
     An option counts if any text in it has a colon: it need not be a module's name, but it could be one.
     """
     env = config.env
     world = [env.name] if ":" in env.name and env.name not in WORLDS else []
     options = [text for value in env.own_settings.values() for text in _texts(value) if ":" in text]
-    objectives = [name for name in config.distill.objectives if ":" in name] if learning else []
-    return world + options + objectives
+    code = [config.model.encoder]
+    if learning:
+        code += [config.learner, *config.distill.objectives, *config.callbacks]
+    return world + options + [name for name in code if ":" in name]
 
 
 def trusted(

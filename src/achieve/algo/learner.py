@@ -101,6 +101,10 @@ class PPOLearner:
         buffer.advantages[first:last] = normalize_advantages(advantages).to(buffer.device)
         buffer.returns[first:last] = returns.to(buffer.device)
 
+    def policy_loss(self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor) -> Tensor:
+        """Return what the policy minimises on a minibatch, ``-J_pi``; all inputs are [B]."""
+        return -ppo.policy_objective(log_probs, old_log_probs, advantages, self._config.clip_coef)
+
     def _minibatch(self, index: Tensor) -> None:
         config, network, buffer = self._config, self._network, self._buffer
 
@@ -112,18 +116,16 @@ class PPOLearner:
         targets = network.normalizer.normalize(returns)
         logits, values = network.heads(network.encode(pick("observations")), pick("memory"))
         log_probs = ppo.log_probability(logits, actions)
-        objective = ppo.policy_objective(
-            log_probs, old_log_probs, pick("advantages"), config.clip_coef
-        )
+        policy_loss = self.policy_loss(log_probs, old_log_probs, pick("advantages"))
         value_loss = ppo.value_loss(values, targets, half=config.value_half)
         entropy = ppo.entropy(logits).mean()
-        loss = -objective + config.vf_coef * value_loss - config.ent_coef * entropy
+        loss = policy_loss + config.vf_coef * value_loss - config.ent_coef * entropy
         self.optimizer.zero_grad()
         loss.backward()
         grad_norm = self.optimizer.step()
         with torch.no_grad():
             self._meters.add(
-                -objective,
+                policy_loss,
                 value_loss,
                 entropy,
                 ppo.approximate_kl(log_probs, old_log_probs),

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from typing import cast
 
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
+from achieve.config import ModelConfig
+from achieve.errors import ConfigError
 from achieve.nn.init import scale_rows
 from achieve.nn.layers import NormConv, NormDense
+from achieve.plugins import load_class
 
 # Gain of a convolution inside a residual block: 1/sqrt(3) for one of three stacks, of which each of its two blocks
 # takes 1/sqrt(2), and each of a block's two convolutions the square root of that.
@@ -46,6 +50,20 @@ class Stack(nn.Module):
         for block in self.blocks:
             x = block(x)
         return x
+
+
+class Encoder(nn.Module, ABC):
+    """Bytes [B, H, W, C] -> latents ``phi`` [B, hidden_size]; subclass it for ``--model.encoder module:Class``.
+
+    It is made as ``Class(image_shape, config)`` with the config's `model` table, and drawn from the run's seed.
+    """
+
+    def __init__(self, image_shape: tuple[int, int, int], config: ModelConfig) -> None:
+        super().__init__()
+
+    @abstractmethod
+    def forward(self, images: UInt8[Tensor, "B H W C"]) -> Float[Tensor, "B D"]:
+        """Return ``phi``, of the config's ``hidden_size``."""
 
 
 class ImageEncoder(nn.Module):
@@ -126,3 +144,20 @@ class StridedEncoder(ImageEncoder):
         for conv in self.convs:
             x = torch.relu(conv(x))
         return x
+
+
+def make_encoder(image_shape: tuple[int, int, int], config: ModelConfig) -> nn.Module:
+    """Return the encoder that the config names, one of the user's own among them."""
+    known = {"residual": ResidualEncoder, "strided": StridedEncoder}
+    if config.encoder in known:
+        sizes = (config.channels, config.dense_size, config.hidden_size)
+        return known[config.encoder](image_shape, *sizes, norm=config.norm)
+    own: nn.Module = load_class(config.encoder, "model.encoder", Encoder)(image_shape, config)
+    with torch.no_grad():
+        shape = tuple(own(torch.zeros(2, *image_shape, dtype=torch.uint8)).shape)
+    if shape != (2, config.hidden_size):
+        raise ConfigError(
+            f"{config.encoder} makes {list(shape)} of two images; it must make [2, {config.hidden_size}], "
+            "where model.hidden-size is the size of the latent"
+        )
+    return own

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from achieve.config import ModelConfig
 from achieve.errors import ConfigError
-from achieve.nn.encoder import ResidualEncoder, StridedEncoder
+from achieve.nn.encoder import ImageEncoder, ResidualEncoder, make_encoder
 from achieve.nn.init import orthogonal, scale_rows
 from achieve.nn.layers import MLP
 from achieve.nn.normalizer import ValueNormalizer
@@ -66,10 +66,7 @@ class AchievementNetwork(nn.Module):
         super().__init__()
         self.config = config
         self.num_actions = num_actions
-        kind = ResidualEncoder if config.encoder == "residual" else StridedEncoder
-        self.encoder: ResidualEncoder | StridedEncoder = kind(
-            image_shape, config.channels, config.dense_size, config.hidden_size, norm=config.norm
-        )
+        self.encoder = make_encoder(image_shape, config)
         size = config.hidden_size
         width = 2 * size if config.memory else size
         self.add_heads(width)
@@ -130,11 +127,11 @@ class AchievementNetwork(nn.Module):
         """
         if self._fast is not None:
             features = self._fast.features(images, cached=cached)
-        else:
-            with torch.autocast(
-                images.device.type, dtype=self._autocast, enabled=self._autocast is not None
-            ):
-                features = self.encoder.features(images)
+            return cast(ImageEncoder, self.encoder).head(features)
+        with torch.autocast(images.device.type, dtype=self._autocast, enabled=self._autocast is not None):
+            if not isinstance(self.encoder, ImageEncoder):
+                return cast(Tensor, self.encoder(images)).float()
+            features = self.encoder.features(images)
         return self.encoder.head(features)
 
     def finish_backward(self) -> None:

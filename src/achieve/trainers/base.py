@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib.util import find_spec
@@ -28,8 +29,9 @@ from achieve.run.env_errors import making_env
 from achieve.run.hardware import available_memory
 from achieve.run.seeding import Generators, stream_seed, world_seeds
 from achieve.run.segments import RowFiles
-from achieve.schema import Check, UnfitError, anything, each_value, items, maybe, number, one_of, table, whole
+from achieve.schema import Check, UnfitError, anything, each_value, items, maybe, number, one_of, table, text, whole
 from achieve.scoring.running_score import RunningScore
+from achieve.trainers.callbacks import Callbacks
 
 if TYPE_CHECKING:
     from achieve.trainers.journal import Journal
@@ -38,7 +40,7 @@ WAY_OUT = "move the checkpoint folder away to start the run again"
 Saved = tuple[dict[str, torch.Tensor], dict[str, Any], dict[str, bytes]]
 
 
-class BaseTrainer:
+class BaseTrainer(ABC):
     """Environments, network and generators of a run, and their state.
 
     ``rollouts`` counts the parts a run is made of: rollouts with PPO, stretches between target updates with QR-DQN.
@@ -65,6 +67,8 @@ class BaseTrainer:
         self.rollouts = 0
         self.stage = self.stages[0]
         self.restarted = False
+        self.callbacks = Callbacks(config)
+        self.ended_early: str | None = None
         self.seconds: dict[str, float] = {}
         self.latest: dict[str, float] = {}
         self._began: dict[str, float] = {}
@@ -73,18 +77,23 @@ class BaseTrainer:
         self.running_score = RunningScore(self.envs.achievement_names, config.score_steps, self.world)
 
     @property
+    @abstractmethod
     def step(self) -> int:
         """Environment steps taken."""
-        raise TypeError("a trainer counts its steps itself")
 
     @property
     def done(self) -> bool:
         """Whether nothing is left to do."""
-        return self.rollouts >= self.config.num_rollouts and self.stage == self.stages[0]
+        enough = self.rollouts >= self.config.num_rollouts or self.ended_early is not None
+        return enough and self.stage == self.stages[0]
 
+    def end_early(self, why: str) -> None:
+        """Finish the run as soon as the phase under way is done, as if it were as long as it was to be."""
+        self.ended_early = why
+
+    @abstractmethod
     def learn(self, journal: Journal) -> None:
         """Do what is left of the run."""
-        raise TypeError("a trainer says itself how it learns")
 
     def safe_point(self) -> None:
         """To be called wherever the run could go on from what :meth:`save` gives: it may be saved or stopped here."""
@@ -162,12 +171,12 @@ class BaseTrainer:
         """Adds to the time that was spent on something."""
         self.seconds[what] = self.seconds.get(what, 0.0) + seconds
 
-    def weights_taken(self) -> None:
+    def weights_taken(self) -> None:  # noqa: B027, most learners need nothing here
         """The network was given other weights, before the run has started."""
 
+    @abstractmethod
     def start(self) -> None:
         """Begin the first episodes."""
-        raise TypeError("a trainer says itself how it starts")
 
     # What is saved
 
@@ -191,29 +200,29 @@ class BaseTrainer:
         """What else the learner needs to go on, as JSON."""
         return {}
 
-    def load_own_state(self, saved: Checkpoint) -> None:
+    def load_own_state(self, saved: Checkpoint) -> None:  # noqa: B027, most learners need nothing here
         """Takes :meth:`own_state` back, and whatever else of the checkpoint is the learner's alone."""
 
+    @abstractmethod
     def restart(self) -> None:
         """Begin new episodes where those under way could not be saved."""
-        raise TypeError("a trainer says itself how it starts again")
 
     def keep_files_in(self, checkpoint: Path) -> None:
         """Where the run's checkpoints lie, and with them the files of rows."""
         self.files = RowFiles(checkpoint, self.ring)
 
     @property
+    @abstractmethod
     def ring(self) -> int:
         """Rows of experience that are in memory at most."""
-        raise TypeError("a trainer says itself how much it holds")
 
+    @abstractmethod
     def saved_rows(self) -> tuple[int, int] | None:
         """The first row of experience that is still needed, and the one under way; None if rows are not saved."""
-        raise TypeError("a trainer says itself what it holds")
 
+    @abstractmethod
     def lend_rows(self, first: int, last: int, settle: Callable[[], None]) -> dict[str, torch.Tensor]:
         """These rows, to be written to a file; ``settle`` waits for that, before they are overwritten."""
-        raise TypeError("a trainer says itself what it holds")
 
     def save(self) -> Saved:
         """The run's state where it rests, without its rows of experience: tensors, JSON, bytes."""
@@ -227,6 +236,8 @@ class BaseTrainer:
             "latest": self.latest,
             "under_way": {what: time.perf_counter() - began for what, began in self._began.items()},
             "random": random_state,
+            "callbacks": self.callbacks.state(),
+            "ended_early": self.ended_early,
             "files": None,
             "episodes": 0,
             "metrics": 0,
@@ -264,6 +275,8 @@ class BaseTrainer:
         self.seconds, self.latest = dict(state["seconds"]), dict(state["latest"])
         self._under_way = dict(state["under_way"])
         self.running_score.load(state["tally"])
+        self.ended_early = state["ended_early"]
+        self.callbacks.load_state(state["callbacks"])
         self.load_own_state(saved)
         try:
             self.envs.load_state(saved.blobs["envs"])
@@ -284,6 +297,8 @@ class BaseTrainer:
             "seconds": each_value(number(0)),
             "latest": each_value(number(0)),
             "under_way": each_value(number(0)),
+            "callbacks": table(dict.fromkeys(self.callbacks.state(), each_value(anything))),
+            "ended_early": maybe(text),
             "files": maybe(items(items(whole(), 2))),
             "tally": self.running_score.shape(),
             "episodes": whole(),
@@ -329,7 +344,7 @@ class BaseTrainer:
         except UnfitError as error:
             raise CheckpointError(f"the checkpoint does not fit this run: {error}; {WAY_OUT}") from error
 
-    def check_own_state(self, saved: Checkpoint) -> None:
+    def check_own_state(self, saved: Checkpoint) -> None:  # noqa: B027, most learners need nothing here
         """Raise UnfitError for what is the learner's alone and does not fit."""
 
     def close(self) -> None:

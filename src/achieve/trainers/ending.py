@@ -39,6 +39,7 @@ def finish(trainer: BaseTrainer, run: RunFolder, runs_at_once: float) -> dict[st
         "runs_at_once": round(runs_at_once, 1),
         "arithmetic": trainer.arithmetic,
         "weights_sha256": digest,
+        **({"ended_early": trainer.ended_early} if trainer.ended_early is not None else {}),
         **peak_memory(trainer.device),
         **describe(),
     }
@@ -60,7 +61,7 @@ def as_long(run: RunFolder, summary: dict[str, Any], config: TrainConfig) -> boo
     The steps it has taken decide, not those its config speaks of: a kill may have come between the two.
     """
     steps = summary["steps"]
-    if steps == config.planned_steps:
+    if steps == config.planned_steps or summary.get("ended_early") is not None:
         return True
     so_far = f"the run in {run.path} is complete after {steps:,} steps"
     if steps > config.planned_steps:

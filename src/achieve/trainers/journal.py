@@ -66,6 +66,8 @@ class Journal:
     def log(self, kind: str, values: dict[str, Any]) -> None:
         """A line of metrics."""
         step = self._trainer.step
+        if kind != "distill":
+            values = {**values, **self._trainer.callbacks.rollout_ended(self._trainer)}
         self._neighbours.count()  # for the summary: metrics are a function of the seed
         self._metrics.write({"kind": kind, "step": step, **values})
         for tracker in self._trackers:
@@ -73,7 +75,8 @@ class Journal:
 
     def log_phase(self, report: PhaseReport) -> None:
         """What a phase of distillation did; a word, once, where it has undone the encoder."""
-        self.log("distill", {**report.as_dict(), **resources(self._trainer, "distill")})
+        own = self._trainer.callbacks.phase_ended(self._trainer, report)
+        self.log("distill", {**report.as_dict(), **resources(self._trainer, "distill"), **own})
         spread = report.statistics.get("latent_spread", math.inf)
         if spread < COLLAPSED and not self._warned and self._progress is not None:
             self._warned = True

@@ -28,6 +28,8 @@ class PPOTrainer(BaseTrainer):
     """Everything a run consists of: environments, network, the two phases, and their state."""
 
     stages = (COLLECTING, UPDATING, DISTILLING)
+    learner_class: type[PPOLearner] = PPOLearner
+    """For a subclass with another policy loss."""
 
     def __init__(self, config: TrainConfig) -> None:
         super().__init__(config)
@@ -50,7 +52,7 @@ class PPOTrainer(BaseTrainer):
         self.buffer = RolloutBuffer(*room, self.device)
         how: dict[str, Any] = {"cuda_graphs": config.compile, "safe_point": self.safe_point}
         self.collector = Collector(self.network, self.envs, self.buffer, env.threshold, **how)
-        self.learner = PPOLearner(self.network, self.buffer, config.ppo, **how)
+        self.learner = self.learner_class(self.network, self.buffer, config.ppo, **how)
         if config.distill.enabled:
             regularizer = PolicyValueRegularizer(self.network, self.buffer, config.distill)
             self.distiller = self.make_distiller(self.buffer, regularizer)

@@ -1,0 +1,108 @@
+"""Code of the user's: trained, stopped, resumed, evaluated and filmed like the package's own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from achieve import load_agent, train
+from achieve.config import from_dict
+from achieve.errors import ConfigError, UntrustedError
+from achieve.trust import imports_named_by
+from tests.system.tiny import STEPS, tiny_config
+from tests.trust.stopping import SimulatedCrashError, stopping
+
+OWN: dict[str, dict[str, Any]] = {
+    "objective": {"distill": {"objectives": ["prediction", "examples.own_objective:InverseDynamics"]}},
+    "encoder": {"model": {"encoder": "examples.own_encoder:PatchEncoder"}},
+    "callback": {"callbacks": ["examples.own_callback:EarlyStop"]},
+    "learner": {"learner": "examples.own_learner:KLPenaltyTrainer"},
+}
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_a_run_with_it_resumes_bit_for_bit(kind: str, tmp_path: Path) -> None:
+    config = tiny_config(**OWN[kind], checkpoint_seconds=0.0)
+    whole = train(config, tmp_path / "whole", quiet=True)
+    with pytest.raises(SimulatedCrashError), stopping(300, crash=True):
+        train(config, tmp_path / "parts", quiet=True)
+    parts = train(config, tmp_path / "parts", quiet=True)
+    assert parts["weights_sha256"] == whole["weights_sha256"]
+    assert (tmp_path / "parts" / "episodes.jsonl").read_bytes() == (tmp_path / "whole" / "episodes.jsonl").read_bytes()
+
+
+def test_an_encoder_acts_only_where_its_code_may_run(tmp_path: Path) -> None:
+    train(tiny_config(**OWN["encoder"], total_steps=1), tmp_path / "run", quiet=True)
+    picture = np.zeros((64, 64, 3), np.uint8)
+    assert 0 <= load_agent(tmp_path / "run", trust=True).act(picture) < 17
+    with pytest.raises(UntrustedError, match="own_encoder"):
+        load_agent(tmp_path / "run")
+
+
+def test_a_callback_logs_and_ends_a_run_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("examples.own_callback.PATIENCE", 1)
+    config = tiny_config(**OWN["callback"])
+    summary = train(config, tmp_path / "run", quiet=True)
+    assert summary["steps"] < STEPS and "no better return" in summary["ended_early"]
+    rows = metrics(tmp_path / "run")
+    assert all(row["EarlyStop.weight_norm"] > 0 for row in rows if row["kind"] == "ppo")
+    again = train(config, tmp_path / "run", quiet=True)
+    assert again == json.loads((tmp_path / "run" / "summary.json").read_text()), "it is complete"
+
+
+def test_a_learner_learns_otherwise(tmp_path: Path) -> None:
+    digests = {
+        name: train(tiny_config(**changes), tmp_path / name, quiet=True)["weights_sha256"]
+        for name, changes in (("ppo", {}), ("own", OWN["learner"]))
+    }
+    assert digests["ppo"] != digests["own"]
+
+
+def test_what_a_file_would_import_to_learn_and_to_act() -> None:
+    named = {
+        "model": {"encoder": "a:Encoder"},
+        "learner": "b:Learner",
+        "callbacks": ["c:Callback"],
+        "distill": {"objectives": ["prediction", "d:Objective"]},
+    }
+    config = from_dict(named)
+    assert imports_named_by(config) == ["a:Encoder"]
+    assert imports_named_by(config, learning=True) == ["a:Encoder", "b:Learner", "d:Objective", "c:Callback"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"model": {"encoder": "resnet"}}, "model.encoder has 'resnet'; known are residual, strided, or"),
+        ({"learner": "sac"}, "learner has 'sac'; known are ppo, qrdqn, or"),
+        ({"callbacks": ["watch"]}, "callbacks has 'watch'; give code of your own as module:Class"),
+        ({"model": {"encoder": "examples.own_callback:EarlyStop"}}, "no subclass of achieve.nn.encoder.Encoder"),
+        ({"model": {"encoder": "tests.system.test_plugins:Narrow"}}, r"makes \[2, 3\] of two images"),
+    ],
+)
+def test_what_does_not_fit_is_said(changes: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        train(tiny_config(**changes), tmp_path / "run", quiet=True)
+
+
+def __getattr__(name: str) -> Any:
+    """Made when asked for, so that the test file does not need the network's modules to be imported."""
+    if name != "Narrow":
+        raise AttributeError(name)
+    import torch
+
+    from achieve.nn.encoder import Encoder
+
+    class Narrow(Encoder):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return images.float().mean((1, 2))
+
+    return Narrow
