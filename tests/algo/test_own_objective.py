@@ -26,7 +26,8 @@ class Half(AuxiliaryObjective):
         raise AssertionError("never made")
 
 
-CONFIG = DistillConfig(objectives=("prediction", "examples.own_objective:InverseDynamics"), num_epochs=20, learning_rate=1e-2)
+OWN = "examples.own_objective:InverseDynamics"
+CONFIG = DistillConfig(objectives=("prediction", OWN), num_epochs=20, learning_rate=1e-2)
 
 
 def test_it_learns_together_with_the_papers() -> None:
