@@ -24,64 +24,11 @@ def cosine_distances(vectors: ArrayLike) -> NDArray[np.float32]:
 
 
 def average_linkage(distances: ArrayLike) -> Floats:
-    """Agglomerative clustering by the mean distance between clusters.
+    """Cluster by the mean distance between clusters: distances [n, n] -> scipy's merges [n - 1, 4]."""
+    from scipy.cluster.hierarchy import linkage
+    from scipy.spatial.distance import squareform
 
-    distances: [n, n], symmetric. Returns merges [n - 1, 4] in scipy's form and order of height: the two clusters joined
-    (0..n-1 are the points, n + i is what merge i made), their distance, and the size of what they make. By chains of
-    nearest neighbours, which for this linkage find the same tree as always joining the closest two, in n^2 time.
-    """
-    work = np.array(distances, np.float64)
-    n = len(work)
-    np.fill_diagonal(work, np.inf)
-    sizes = np.ones(n)
-    alive = np.ones(n, np.bool_)
-    merges: list[tuple[int, int, float]] = []
-    chain: list[int] = []
-    while len(merges) < n - 1:
-        if not chain:
-            chain.append(int(np.argmax(alive)))
-        while True:
-            top = chain[-1]
-            near = int(np.argmin(work[top]))
-            # On a tie the chain must turn back, or it would never end.
-            if len(chain) > 1 and work[top, chain[-2]] <= work[top, near]:
-                near = chain[-2]
-            if len(chain) > 1 and near == chain[-2]:
-                break
-            chain.append(near)
-        one, other = chain.pop(), chain.pop()
-        merges.append((one, other, float(work[one, other])))
-        joined = (sizes[one] * work[one] + sizes[other] * work[other]) / (sizes[one] + sizes[other])
-        sizes[one] += sizes[other]
-        alive[other] = False
-        joined[~alive] = np.inf
-        joined[one] = np.inf
-        work[one] = joined
-        work[:, one] = joined
-        work[other] = work[:, other] = np.inf
-    return _in_order(merges, n)
-
-
-def _in_order(merges: list[tuple[int, int, float]], n: int) -> Floats:
-    """Merges of slots, as the chains found them, sorted by height and named as clusters."""
-    parent = list(range(n))
-    name, size = list(range(n)), [1] * n
-    ordered = np.zeros((n - 1, 4))
-
-    def root(slot: int) -> int:
-        while parent[slot] != slot:
-            parent[slot] = parent[parent[slot]]
-            slot = parent[slot]
-        return slot
-
-    # A stable sort, so that of equal heights the earlier merge, which the later may build on, stays first.
-    for row, (one, other, height) in enumerate(sorted(merges, key=lambda merge: merge[2])):
-        a, b = root(one), root(other)
-        size[a] += size[b]
-        ordered[row] = (*sorted((name[a], name[b])), height, size[a])
-        parent[b] = a
-        name[a] = n + row
-    return ordered
+    return linkage(squareform(np.asarray(distances, np.float64), checks=False), "average")
 
 
 def cut(merges: Floats, count: int) -> Ints:

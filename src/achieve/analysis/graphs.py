@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import networkx as nx
+
 from achieve.config import EnvConfig
 from achieve.envs.crafter import data
 from achieve.run.worlds import opening
@@ -44,42 +46,18 @@ def true_requirements(env: EnvConfig) -> Edges | None:
 
 
 def closure(edges: Iterable[Edge]) -> Edges:
-    """Every pair of a node and one that a path leads to."""
-    after: dict[str, set[str]] = {}
-    for one, other in edges:
-        after.setdefault(one, set()).add(other)
-    found: set[Edge] = set()
-    for start in after:
-        open_nodes, seen = [start], set[str]()
-        while open_nodes:
-            for node in after.get(open_nodes.pop(), ()):
-                if node not in seen:
-                    seen.add(node)
-                    open_nodes.append(node)
-        found |= {(start, node) for node in seen}
-    return frozenset(found)
+    """Return every pair of a node and one that a path leads to."""
+    return frozenset(nx.transitive_closure(nx.DiGraph(edges)).edges)
 
 
 def reduction(edges: Iterable[Edge]) -> Edges:
-    """The fewest edges with the same closure: those that no longer path stands for. The graph has no cycle."""
-    edges = frozenset(edges)
-    reach = closure(edges)
-    nodes = {node for edge in edges for node in edge}
-    return frozenset(
-        (a, b) for a, b in edges if not any((a, c) in reach and (c, b) in reach for c in nodes if c not in (a, b))
-    )
+    """Return the fewest edges with the same closure. The graph has no cycle."""
+    return frozenset(nx.transitive_reduction(nx.DiGraph(edges)).edges)
 
 
-def depths(nodes: Iterable[str], edges: Iterable[Edge]) -> dict[str, int]:
-    """For each node the length of the longest path to it. The graph has no cycle."""
-    before: dict[str, list[str]] = {}
-    for one, other in edges:
-        before.setdefault(other, []).append(one)
-    found: dict[str, int] = {}
-
-    def depth(node: str) -> int:
-        if node not in found:
-            found[node] = max((depth(b) + 1 for b in before.get(node, ())), default=0)
-        return found[node]
-
-    return {node: depth(node) for node in nodes}
+def layers(nodes: Iterable[str], edges: Iterable[Edge]) -> list[list[str]]:
+    """Return the nodes by the length of the longest path to them, each layer in the order given. No cycle."""
+    order = {node: place for place, node in enumerate(nodes)}
+    graph = nx.DiGraph(edges)
+    graph.add_nodes_from(order)
+    return [sorted(layer, key=order.__getitem__) for layer in nx.topological_generations(graph)]

@@ -78,7 +78,7 @@ class Quality:
 
 
 @dataclass(frozen=True)
-class Report:
+class MatchingReport:
     """An agent's matchings over many pairs."""
 
     transport: Quality
@@ -145,11 +145,11 @@ def match_pairs(
     return found
 
 
-def judge(matchings: Sequence[Matching]) -> Report:
+def judge(matchings: Sequence[Matching]) -> MatchingReport:
     """Precision and recall over all pairs, each match and each common achievement counting once."""
     if not matchings:
         raise ConfigError("there is no pair of episodes to match; play more episodes")
-    return Report(
+    return MatchingReport(
         _quality([m.hard for m in matchings], matchings),
         _quality([m.hungarian for m in matchings], matchings),
         _mean([m.cost[m.same] for m in matchings]),

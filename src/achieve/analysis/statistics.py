@@ -22,6 +22,7 @@ import numpy as np
 from scipy import optimize, stats
 
 from achieve.errors import ConfigError
+from achieve.scoring.score import MeanStd
 
 CONFIDENCE = 0.95
 PERCENT = (0.0, 100.0)
@@ -32,24 +33,24 @@ FEW = 5
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """A value and its 95 % interval; one run has no interval (nan)."""
+class Interval:
+    """A value and its 95 % confidence interval, which one run does not have (nan)."""
 
     value: float
     low: float = math.nan
     high: float = math.nan
 
     @property
-    def interval(self) -> list[float] | None:
+    def limits(self) -> list[float] | None:
         """For JSON."""
         return [self.low, self.high] if math.isfinite(self.low) else None
 
     def __str__(self) -> str:
-        return f"{self.value:.2f}" + (f" [{self.low:.2f}, {self.high:.2f}]" if self.interval else "")
+        return f"{self.value:.2f}" + (f" [{self.low:.2f}, {self.high:.2f}]" if self.limits else "")
 
 
 @dataclass(frozen=True)
-class Improvement(Estimate):
+class Improvement(Interval):
     """How likely a run of one agent beats one of another."""
 
     pairs: int = 0
@@ -64,7 +65,7 @@ class Improvement(Estimate):
         """`0.78 [0.29, 0.96]`, and `>0.89 [0.34, 1)` where all of nine pairs were won: certainty is never printed."""
         least = max(0.01, 1 / self.pairs)
         told = f"<{least:.2f}" if self.value == 0 else f">{1 - least:.2f}" if self.value == 1 else _inside(self.value)
-        if not self.interval:
+        if not self.limits:
             return told
         low = "(0" if self.low == 0 else f"[{_inside(self.low)}"
         high = "1)" if self.high == 1 else f"{_inside(self.high)}]"
@@ -79,12 +80,17 @@ class Summary:
     """Every run's figure, in the order given."""
     std: float
     """Population deviation (ddof 0), as published."""
-    mean: Estimate
-    iqm: Estimate
+    mean: Interval
+    iqm: Interval
 
     @property
     def runs(self) -> int:
         return len(self.values)
+
+    @property
+    def mean_std(self) -> MeanStd:
+        """As the paper prints it; one run has no deviation."""
+        return MeanStd(self.mean.value, self.std if self.runs > 1 else None)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; an interval that one run cannot have is null."""
@@ -93,18 +99,18 @@ class Summary:
             "values": list(self.values),
             "mean": self.mean.value,
             "std": self.std,
-            "mean_interval": self.mean.interval,
+            "mean_interval": self.mean.limits,
             "iqm": self.iqm.value,
-            "iqm_interval": self.iqm.interval,
+            "iqm_interval": self.iqm.limits,
         }
 
 
-def mean_with_interval(values: Sequence[float], within: tuple[float, float] = ANYWHERE) -> Estimate:
+def mean_with_interval(values: Sequence[float], within: tuple[float, float] = ANYWHERE) -> Interval:
     """The mean over runs and its Student's t interval, as far as that lies ``within`` what is possible."""
     return _trimmed(values, 0, within)
 
 
-def iqm_with_interval(values: Sequence[float], within: tuple[float, float] = ANYWHERE) -> Estimate:
+def iqm_with_interval(values: Sequence[float], within: tuple[float, float] = ANYWHERE) -> Interval:
     """The mean of the middle half, a quarter of the runs left out at either end, rounded down; with its interval.
 
     Of fewer than four runs it is the mean.
@@ -154,15 +160,15 @@ def compare(groups: Mapping[str, Sequence[float]]) -> dict[tuple[str, str], Impr
     }
 
 
-def caution(counts: Iterable[tuple[str, int]]) -> str | None:
-    """What intervals are worth where there are few seeds; None where there are enough. counts: label, seeds."""
+def caution(counts: Iterable[tuple[str, int]]) -> list[str]:
+    """Say what intervals are worth where there are few seeds; nothing where there are enough. counts: label, seeds."""
     few = [f"{label} ({seeds})" for label, seeds in counts if 0 < seeds < FEW]
     if not few:
-        return None
-    return (
-        f"Fewer than {FEW} seeds: {'; '.join(few)}. Intervals of so few rest on the assumption that scores scatter "
-        "normally, and the order of agents may change with more seeds; published results use 10."
-    )
+        return []
+    return [
+        f"Fewer than {FEW} seeds: {'; '.join(few)}. Their intervals rest on the assumption that scores are normally "
+        "distributed, and the ranking may change with more seeds; published results use 10 seeds."
+    ]
 
 
 def _inside(value: float) -> str:
@@ -170,18 +176,18 @@ def _inside(value: float) -> str:
     return "<0.01" if value < 0.01 else ">0.99" if value > 0.99 else f"{value:.2f}"
 
 
-def _trimmed(values: Sequence[float], cut: int, within: tuple[float, float]) -> Estimate:
+def _trimmed(values: Sequence[float], cut: int, within: tuple[float, float]) -> Interval:
     """The mean without ``cut`` values at either end, with Yuen's interval."""
     kept = np.sort(_checked(values))
     count = len(kept)
     left = count - 2 * cut
     mean = float(kept[cut : count - cut].mean())
     if left < 2:
-        return Estimate(mean)
+        return Interval(mean)
     winsorised = np.clip(kept, kept[cut], kept[count - cut - 1])
     error = math.sqrt(np.square(winsorised - winsorised.mean()).sum() / (left * (left - 1)))
     low, high = mean + np.array([-1, 1]) * error * stats.t.ppf((1 + CONFIDENCE) / 2, left - 1)
-    return Estimate(mean, max(float(low), within[0]), min(float(high), within[1]))
+    return Interval(mean, max(float(low), within[0]), min(float(high), within[1]))
 
 
 def _checked(values: Sequence[float]) -> np.ndarray:

@@ -15,7 +15,7 @@ from achieve import presets
 from achieve.commands import console, parse, say
 from achieve.commands.presets import preset_table
 from achieve.commands.progress import showing
-from achieve.commands.score import _saved_config, _show_scores
+from achieve.commands.score import show_scores
 from achieve.envs import find_world
 from achieve.errors import ConfigError
 
@@ -115,13 +115,13 @@ def train_seeds(parsed: TrainArguments, arguments: list[str]) -> None:
     flags = [flag for flag in flags if flag not in ("--report", "--no-report", "--quiet", "--no-quiet")]
     group = folders[0].name.removesuffix(f"-s{wanted[0].seed}")
 
-    def show_scores(plan: Plan, _: object) -> list[str]:
+    def then(plan: Plan, _: object) -> list[str]:
         finished = [planned.folder for planned in plan.of(State.FINISHED)]
         if finished:
-            _show_scores(finished, None)
+            show_scores(finished)
         return []
 
-    make_runs([Run(group, config, tuple(flags)) for config in wanted], parent, show_scores, parsed.jobs)
+    make_runs([Run(group, config, tuple(flags)) for config in wanted], parent, then, parsed.jobs)
 
 
 def _train_one(parsed: TrainArguments) -> None:
@@ -144,7 +144,7 @@ def _train_one(parsed: TrainArguments) -> None:
                 f"stopped; the run in {folder} is complete, and the same command writes its report"
             ) from None
     else:
-        _show_scores([folder], None)
+        show_scores([folder])
     say(f"run folder: {folder}")
 
 
@@ -156,6 +156,14 @@ def _value_of(flag: str, arguments: list[str]) -> str | None:
         if argument.startswith(flag + "="):
             return argument.removeprefix(flag + "=")
     return None
+
+
+def _saved_config(path: Path) -> configs.TrainConfig:
+    from achieve.run.files import read_json
+    from achieve.run.folder import read_config
+
+    saved = read_config(path) if path.is_dir() else read_json(path)
+    return configs.from_dict(saved.get("config", saved))
 
 
 def _refuse_code(config: configs.TrainConfig, source: str, arguments: list[str]) -> None:
@@ -184,7 +192,7 @@ def _report(folder: Path, summary: Mapping[str, Any], env: configs.EnvConfig) ->
     with showing() as show:
         baseline = random_baseline(folder, show, env=env)
         page = write_run_page(folder, baseline, env=env, tell=show)
-    _show_scores([folder], None)
+    show_scores([folder])
     reached = "-" if summary["reward"] is None else f"{summary['reward']:.2f}"
     known = f"{find_world(env.name).measure} {baseline.score:.2f} %, mean return {baseline.mean_return:.2f}"
     console.print(

@@ -36,6 +36,11 @@ class Episodes(NamedTuple):
     names: tuple[str, ...]
 
 
+def title_case(achievement: str) -> str:
+    """Return `Collect coal` for `collect_coal`."""
+    return achievement.replace("_", " ").capitalize()
+
+
 def load_episodes(run: str | Path) -> Episodes:
     """Reads a run folder's episode log, or the log itself.
 

@@ -6,7 +6,7 @@ steps; a run that is shorter is read at its end, and says so. Worlds with a goal
 measured by that achievement's success rate in the last episodes, in place of the score.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,6 +69,26 @@ def mean_std(values: ArrayLike) -> tuple[Any, Any]:
     """Mean and population standard deviation (ddof 0) over the first axis, as the paper prints."""
     values = np.asarray(values, np.float64)
     return values.mean(axis=0), values.std(axis=0)
+
+
+class MeanStd(NamedTuple):
+    """A mean and, over several seeds, its population standard deviation."""
+
+    mean: float
+    std: float | None = None
+    digits: int = 2
+
+    @classmethod
+    def of(cls, values: Iterable[float], digits: int = 2) -> "MeanStd | None":
+        """Summarise the finite values; None without one, and no deviation of a single one."""
+        finite = [value for value in values if np.isfinite(value)]
+        if not finite:
+            return None
+        mean, std = mean_std(finite)
+        return cls(float(mean), float(std) if len(finite) > 1 else None, digits)
+
+    def __str__(self) -> str:
+        return f"{self.mean:.{self.digits}f}" + ("" if self.std is None else f" ± {self.std:.{self.digits}f}")
 
 
 class RunScore(NamedTuple):
