@@ -63,9 +63,9 @@ def test_an_unfinished_twin_does_not_take_the_place_of_a_finished_one(tmp_path: 
 
 def test_shorter_and_unfinished_runs_do_not_count(tmp_path: Path) -> None:
     make_run(tmp_path / "a", steps=300_000, finished=False)
-    assert why_not(gather([tmp_path])) == "unfinished: read at 300,000 steps, published figures at 1,000,000"
+    assert why_not(gather([tmp_path])) == "unfinished: evaluated at 300,000 steps, published results at 1,000,000"
     make_run(tmp_path / "b" / "quick", "quick")
-    assert why_not(gather([tmp_path / "b"])) == "read at 245,760 steps, published figures at 1,000,000"
+    assert why_not(gather([tmp_path / "b"])) == "evaluated at 245,760 steps, published results at 1,000,000"
 
 
 def test_settings_of_its_own_do_not_count_as_the_presets(tmp_path: Path) -> None:

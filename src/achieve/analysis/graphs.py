@@ -47,17 +47,17 @@ def true_requirements(env: EnvConfig) -> Edges | None:
 
 def closure(edges: Iterable[Edge]) -> Edges:
     """Return every pair of a node and one that a path leads to."""
-    return frozenset(nx.transitive_closure(nx.DiGraph(edges)).edges)
+    return frozenset(nx.transitive_closure(nx.DiGraph(list(edges))).edges)
 
 
 def reduction(edges: Iterable[Edge]) -> Edges:
     """Return the fewest edges with the same closure. The graph has no cycle."""
-    return frozenset(nx.transitive_reduction(nx.DiGraph(edges)).edges)
+    return frozenset(nx.transitive_reduction(nx.DiGraph(list(edges))).edges)
 
 
 def layers(nodes: Iterable[str], edges: Iterable[Edge]) -> list[list[str]]:
     """Return the nodes by the length of the longest path to them, each layer in the order given. No cycle."""
     order = {node: place for place, node in enumerate(nodes)}
-    graph = nx.DiGraph(edges)
+    graph = nx.DiGraph(list(edges))
     graph.add_nodes_from(order)
-    return [sorted(layer, key=order.__getitem__) for layer in nx.topological_generations(graph)]
+    return [sorted(layer, key=order.__getitem__) for layer in nx.topological_generations(graph)] or [[]]

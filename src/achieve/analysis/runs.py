@@ -313,7 +313,7 @@ def _why_not(run: Run) -> str | None:
         return "a world without published figures"
     if run.score.read_at != published:
         done = "" if run.summary else "unfinished: "
-        return f"{done}read at {run.score.read_at:,} steps, published figures at {published:,}"
+        return f"{done}evaluated at {run.score.read_at:,} steps, published results at {published:,}"
     if run.preset not in PRESETS:
         return f"there is no preset {run.preset!r} in this version"
     if run.config.init_from is not None:

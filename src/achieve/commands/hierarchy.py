@@ -9,6 +9,7 @@ from pathlib import Path
 from achieve.commands import console, parse
 from achieve.commands.arguments import AnalysisArguments
 from achieve.commands.progress import showing
+from achieve.errors import ConfigError
 
 SHOWN = ("agent", "clusters", "labels", "purity", "completeness", "found", "missed", "extra")
 
@@ -37,6 +38,8 @@ def run(arguments: list[str]) -> None:
     from achieve.viz.style import png
     from achieve.viz.table import to_rich
 
+    if parsed.episodes < 1:
+        raise ConfigError(f"episodes is {parsed.episodes}; it must be 1 or more")
     agents = load_agents(parsed)
     expert = load_expert(parsed, agents)
     out = output_folder(parsed.out)

@@ -57,6 +57,8 @@ def run(arguments: list[str]) -> None:
     from achieve.viz.style import png
     from achieve.viz.table import to_rich
 
+    if parsed.episodes < 1:
+        raise ConfigError(f"episodes is {parsed.episodes}; it must be 1 or more")
     agents = load_agents(parsed, _stages(parsed.agents) if parsed.through_training else None)
     expert = None if parsed.expert == SELF else load_expert(parsed, agents)
     out = output_folder(parsed.out)

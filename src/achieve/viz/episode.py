@@ -1,4 +1,4 @@
-"""An agent's episode as moments of a video."""
+"""An agent's episode, as the moments of a video."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from achieve.viz.video import GAME, Moment
 
 
 class Played(NamedTuple):
-    """How an episode went: its world's seed, its return, its achievements, its length."""
+    """How an episode went."""
 
     seed: int
     episode_return: float
@@ -27,7 +27,7 @@ def episode_moments(
     agent: Agent, seed: int, *, greedy: bool = False, max_steps: int | None = None, draw: bool = True
 ) -> Iterator[Moment]:
     """Play the first world of an environment seed, frame by frame. Without ``draw`` the frames are observations."""
-    with playing(), closing(make_player(agent.config.env, seed)) as player:
+    with playing(), closing(make_player(agent.config.env, seed, GAME)) as player:
         agent.reset(seed)
         observation = player.reset()
         agent.check_world(observation.shape, len(player.actions))
@@ -36,7 +36,7 @@ def episode_moments(
         step, total, action = 0, 0.0, "start"
         unlocked: list[tuple[str, int]] = []
         while True:
-            frame = player.frame(GAME) if draw else observation
+            frame = player.frame() if draw else observation
             yield Moment(frame, step, action, tuple(unlocked), total)
             if done or step == max_steps:
                 return
@@ -46,7 +46,7 @@ def episode_moments(
             step += 1
             total += reward
             known = {name for name, _ in unlocked}
-            unlocked += [(n, step) for n, count in player.counts().items() if count and n not in known]
+            unlocked += [(n, step) for n, count in player.counts.items() if count and n not in known]
 
 
 def best_world(
@@ -58,31 +58,25 @@ def best_world(
     greedy: bool = False,
     progress: Callable[[float], None] = lambda share: None,
 ) -> Played:
-    """Of so many unseen worlds, the one where the agent gets the highest return in ``max_steps`` steps.
-
-    ``progress`` is told which share has been played.
-    """
+    """Play ``tries`` unseen worlds for up to ``max_steps`` steps; return the one with the highest return."""
     if tries < 1:
         raise ConfigError(f"best-of is {tries}; it must be 1 or more")
-    best: Played | None = None
+    played = []
     for number, candidate in enumerate(unseen_seeds(agent.config, seed, tries, 1)):
         for moment in episode_moments(agent, candidate, greedy=greedy, max_steps=max_steps, draw=False):
             progress((number + moment.step / max_steps) / tries)
-        played = Played(candidate, moment.episode_return, len(moment.unlocked), moment.step)
-        if best is None or played.episode_return > best.episode_return:
-            best = played
-    assert best is not None
-    return best
+        played.append(Played(candidate, moment.episode_return, len(moment.unlocked), moment.step))
+    return max(played, key=lambda one: one.episode_return)
 
 
 def counted(moments: Iterable[Moment], steps: int, progress: Callable[[float], None]) -> Iterator[Moment]:
-    """The same moments of an episode of so many steps; ``progress`` is told which share has been asked for."""
+    """Yield the moments of an episode of so many steps; ``progress`` is told which share has been taken."""
     for moment in moments:
         progress(min(1.0, moment.step / max(1, steps)))
         yield moment
 
 
 def achievement_names(agent: Agent) -> Sequence[str]:
-    """The achievements of the agent's world."""
+    """Return the achievements of the agent's world."""
     with closing(make_player(agent.config.env, 0)) as player:
         return player.achievements

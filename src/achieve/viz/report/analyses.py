@@ -148,7 +148,7 @@ def probe_table(name: str, record: Record) -> Table:
 
 
 def _as_published(settings: Record) -> bool:
-    return all(settings[key] == value for key, value in PUBLISHED_SIZES.items())
+    return all(settings.get(key) == value for key, value in PUBLISHED_SIZES.items())
 
 
 def _probe_note(record: Record) -> str:
