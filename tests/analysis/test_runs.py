@@ -238,7 +238,7 @@ def test_runs_of_another_precision_do_not_count_beside_the_others(tmp_path: Path
     gathered = gather([tmp_path])
     assert [run.seed for run in gathered.seeds("ad")] == [0, 1]
     (run,) = [run for run in gathered.runs if run.path == cpu]
-    assert run.uncounted == "computed in fp32, and most of its kind in fp16: not averaged with them"
+    assert run.uncounted == "computed in fp32 and most others in fp16, so not averaged with them"
     assert len(gather([cpu]).seeds("ad")) == 1
 
 
@@ -253,7 +253,7 @@ def test_a_name_is_the_groups_and_unlike_runs_of_one_name_are_told_apart(tmp_pat
     runs = [runs[0], make_run(tmp_path / "d", "quick", 1, config=replace(QUICK, name="again"))]
     assert grouped(*runs) == {"quick": [0], "again": [1]}
     ad = make_run(tmp_path / "e", "ad", config=replace(PRESETS["ad"], name="mine"))
-    assert why_not(gather([ad])) == "a variant of its own name, mine"
+    assert why_not(gather([ad])) == "a variant with a name of its own, mine"
 
 
 def test_runs_of_an_unknown_preset_are_named_by_what_differs(tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ def test_groups_are_read_at_equal_steps(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / "a", "quick", 0), make_run(tmp_path / "b", "quick", 1, steps=100_000)]
     (group,), notes = read_groups(runs)
     assert [run.score.read_at for run in group.runs] == [100_000, 100_000]
-    assert notes == ["All runs are read at step 100,000, where the shortest of them ends."]
+    assert notes == ["All runs are evaluated at step 100,000, where the shortest of them ends."]
     assert group_runs([read_run(runs[0], [])])[0].end == 245_760
 
 

@@ -227,7 +227,7 @@ def test_world_without_an_end_is_reported_on_and_refused_by_eval(achieve: Comman
     folder = tmp_path / "run"
     code, out, err = achieve("train", "--config", settings, "--env", f"{OWN}:Endless", "--folder", folder, *SHORT)
     assert (code, err) == (0, ""), err
-    assert "random agent: not known, its episodes do not end" in out and (folder / "index.html").exists()
+    assert "random agent: unknown, its episodes do not end" in out and (folder / "index.html").exists()
     with pytest.raises(ConfigError, match=r"no episode of .*:Endless ended in 50 steps of 2 environments; give it a"):
         evaluate(load_agent(folder, trust=True), 2, patience=50)
 

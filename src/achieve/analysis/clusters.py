@@ -1,4 +1,4 @@
-"""Clusters of unit vectors without knowing how many: average linkage, cut where the silhouette is best.
+"""Clusters of unit vectors, their number unknown: average linkage, cut where the silhouette is best.
 
 Where vectors come in groups of which no two can be the same thing (an episode rewards an achievement once), a cluster
 with two of one group contradicts itself, and is split further along the tree.
@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 
 
 def cosine_distances(vectors: ArrayLike) -> NDArray[np.float32]:
-    """``1 - u_i . u_j`` of unit vectors [n, D] -> [n, n]."""
+    """Return ``1 - u_i . u_j`` of unit vectors [n, D] -> [n, n]."""
     units = np.asarray(vectors, np.float32)
     distances = 1 - units @ units.T
     np.fill_diagonal(distances, 0)
@@ -32,7 +32,7 @@ def average_linkage(distances: ArrayLike) -> Floats:
 
 
 def cut(merges: Floats, count: int) -> Ints:
-    """The ``count`` clusters of a tree, [n] numbers from 0; the largest cluster is 0, and so on."""
+    """Return the ``count`` clusters of a tree as numbers [n]; the largest cluster is 0, and so on."""
     n = len(merges) + 1
     members: dict[int, list[int]] = {i: [i] for i in range(n)}
     for row in range(n - count):
@@ -42,7 +42,7 @@ def cut(merges: Floats, count: int) -> Ints:
 
 
 def contradiction(points: ArrayLike, groups: Ints) -> float:
-    """The share of a cluster's points that are not their group's first in it. points: indices into groups [n]."""
+    """Return the share of a cluster's points that are not their group's first in it. points: indices of groups [n]."""
     inside = groups[np.asarray(points)]
     return 1 - len(np.unique(inside)) / len(inside)
 
@@ -81,7 +81,7 @@ def _numbered(clusters: list[list[int]], n: int) -> Ints:
 
 
 def silhouette(distances: ArrayLike, labels: Ints) -> float:
-    """Mean over points of (b - a) / max(a, b): a the mean distance to the own cluster, b to the nearest other.
+    """Return the mean over points of (b - a) / max(a, b): a the mean distance to the own cluster, b to the nearest.
 
     A point alone in its cluster counts zero (Rousseeuw 1987). At least two clusters.
     """
@@ -103,7 +103,7 @@ def silhouette(distances: ArrayLike, labels: Ints) -> float:
 def choose_clusters(
     vectors: ArrayLike, groups: ArrayLike, *, most: int = 64, tolerance: float = 0.05
 ) -> tuple[Ints, dict[int, float]]:
-    """Clusters of unit vectors [n, D], as many as give the best silhouette from 2 to ``most``, less contradictions.
+    """Cluster unit vectors [n, D] into 2 to ``most`` clusters by the best silhouette, and split contradictions.
 
     groups: [n], of which two points of one cannot be the same thing; ``tolerance`` is for those that are misplaced.
     Returns labels [n] and the silhouette of each number that was tried. No label is looked at.

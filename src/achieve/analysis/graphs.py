@@ -1,4 +1,4 @@
-"""Which achievement needs which: graphs as sets of edges, and the true ones of the worlds we know."""
+"""Achievement graphs as sets of edges, and the true ones of the worlds where they are known."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Edges = frozenset[Edge]
 
 
 def crafter_requirements() -> Edges:
-    """Crafter's graph, read off the tables that its rules run on: (needed, for what).
+    """Return Crafter's graph, from the tables that its rules run on: (requirement, achievement).
 
     A tool needed to collect something must have been made, a material used up must have been collected, and what must
     stand nearby must have been placed. No table says that a plant is eaten after it was placed: none grows wild.
@@ -33,7 +33,7 @@ def crafter_requirements() -> Edges:
 
 
 def true_requirements(env: EnvConfig) -> Edges | None:
-    """The direct requirements in a world, or None where they are not written down (Heist, worlds of others)."""
+    """Return the direct requirements in a world, or None where they are not known (Heist, worlds of others)."""
     if env.name == "crafter":
         return crafter_requirements()
     if env.name == "minigrid":

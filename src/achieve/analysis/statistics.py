@@ -1,4 +1,4 @@
-"""Figures over few seeds: mean and interquartile mean with intervals, and the probability of improvement.
+"""Statistics over few seeds: mean and interquartile mean with intervals, and the probability of improvement.
 
 Most comparisons rest on three to ten runs. A bootstrap over so few hardly reaches beyond their smallest and largest
 value, so the intervals here are those of Student's t, which widen as runs become fewer:
@@ -8,7 +8,7 @@ value, so the intervals here are those of Student's t, which widen as runs becom
 - probability of improvement: the score interval of Newcombe (2006, method 5) for the Mann-Whitney measure, which has no
   width of zero even where every pair is won, with Student's t in place of the normal quantile.
 
-They take scores of an agent to scatter about normally over seeds, which few runs cannot show.
+They assume that an agent's scores are about normally distributed over seeds, which few runs cannot show.
 """
 
 from __future__ import annotations
@@ -106,12 +106,12 @@ class Summary:
 
 
 def mean_with_interval(values: Sequence[float], within: tuple[float, float] = ANYWHERE) -> Interval:
-    """The mean over runs and its Student's t interval, as far as that lies ``within`` what is possible."""
+    """Return the mean over runs and its Student's t interval, clipped to ``within``."""
     return _trimmed(values, 0, within)
 
 
 def iqm_with_interval(values: Sequence[float], within: tuple[float, float] = ANYWHERE) -> Interval:
-    """The mean of the middle half, a quarter of the runs left out at either end, rounded down; with its interval.
+    """Return the interquartile mean and its interval: a quarter of the runs, rounded down, is left out at either end.
 
     Of fewer than four runs it is the mean.
     """
@@ -119,11 +119,11 @@ def iqm_with_interval(values: Sequence[float], within: tuple[float, float] = ANY
 
 
 def improvement_with_interval(ours: Sequence[float], theirs: Sequence[float]) -> Improvement:
-    """The share of pairs of runs that ours win, ties half: Mann and Whitney's U over n m. Both need two runs for an
-    interval.
+    """Return the share of pairs of runs that ours win, ties half: Mann and Whitney's U over n m.
 
-    The limits are where (p - q)^2 = t^2 V(q), q standing for the probability and p for its estimate, with Hanley and
-    McNeil's variance V(q) = q (1 - q) (1 + N ((1 - q) / (2 - q) + q / (1 + q))) / (n m) and N = (n + m) / 2 - 1.
+    Both need two runs for an interval. Its limits are where (p - q)^2 = t^2 V(q), q standing for the probability and p
+    for its estimate, with Hanley and McNeil's variance
+    V(q) = q (1 - q) (1 + N ((1 - q) / (2 - q) + q / (1 + q))) / (n m) and N = (n + m) / 2 - 1.
     """
     one, other = _checked(ours), _checked(theirs)
     n, m = len(one), len(other)
@@ -144,14 +144,14 @@ def improvement_with_interval(ours: Sequence[float], theirs: Sequence[float]) ->
 
 
 def summarize(values: Sequence[float], within: tuple[float, float] = ANYWHERE) -> Summary:
-    """Mean ± std, interquartile mean and intervals of one figure per run."""
+    """Return mean ± std, interquartile mean and intervals of one figure per run."""
     kept = _checked(values)
     mean, iqm = mean_with_interval(values, within), iqm_with_interval(values, within)
     return Summary(tuple(kept.tolist()), float(kept.std()), mean, iqm)
 
 
 def compare(groups: Mapping[str, Sequence[float]]) -> dict[tuple[str, str], Improvement]:
-    """Probability of improvement of each group over each that comes after it."""
+    """Return the probability of improvement of each group over each that comes after it."""
     names = list(groups)
     return {
         (one, other): improvement_with_interval(groups[one], groups[other])
@@ -172,12 +172,12 @@ def caution(counts: Iterable[tuple[str, int]]) -> list[str]:
 
 
 def _inside(value: float) -> str:
-    """Two digits of what lies between 0 and 1, and is not to be rounded to them."""
+    """Return two digits of what lies between 0 and 1, never rounded to either."""
     return "<0.01" if value < 0.01 else ">0.99" if value > 0.99 else f"{value:.2f}"
 
 
 def _trimmed(values: Sequence[float], cut: int, within: tuple[float, float]) -> Interval:
-    """The mean without ``cut`` values at either end, with Yuen's interval."""
+    """Return the mean without ``cut`` values at either end, with Yuen's interval."""
     kept = np.sort(_checked(values))
     count = len(kept)
     left = count - 2 * cut

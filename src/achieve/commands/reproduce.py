@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.table import Table
 
 from achieve.commands import console, parse, say
+from achieve.commands.arguments import ManyRunsArguments
 from achieve.commands.many_runs import make_runs, parse_seeds, refuse_decided
 from achieve.commands.train import parse_train
 from achieve.config import validate
@@ -23,26 +23,18 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ReproduceArguments:
-    """Make the runs of an experiment of the paper that are missing, continue those that were stopped, and report.
+class ReproduceArguments(ManyRunsArguments):
+    """Make the missing runs of one of the paper's experiments, resume those that were stopped, and report.
 
-    Stop it at will: the same command goes on. `achieve reproduce` alone lists the experiments. What follows `--` is
-    given to every run, as `achieve train` takes it: `achieve reproduce table1 --folder short -- --total-steps 100000`.
+    Stop it at will: the same command resumes. `achieve reproduce` alone lists the experiments. What follows `--` is
+    passed to every run, as `achieve train` takes it: `achieve reproduce table1 --folder short -- --total-steps 100000`.
     Such runs are not the paper's, so they need a folder of their own.
     """
 
     experiment: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="NAME")]] = ""
     """Table, figure or analysis to make, or `all`."""
     seeds: str = "0-9"
-    """Seeds of every preset, such as 0-4 or 0,2,5-7; ten as published."""
-    folder: Path = Path("runs")
-    """Where the runs are and go."""
-    jobs: int = 1
-    """Runs at a time on each GPU (without a GPU: on each machine). More than one needs Ray (extra `ray`)."""
-    ray: str | None = None
-    """Send the runs to the Ray cluster at this host:port; `auto` takes RAY_ADDRESS, or the cluster on this machine."""
-    dry_run: bool = False
-    """Print what would be done and how long that would take, and do nothing."""
+    """Seeds of every preset, such as 0-4 or 0,2,5-7; published results use ten."""
     report: bool = True
     """When done, write the page about all runs into reproduce/report of the folder."""
 

@@ -1,4 +1,4 @@
-"""Achievement graphs in layers, the found one beside the true one."""
+"""Achievement graphs in layers, the recovered one below the true one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def draw_hierarchy(hierarchy: Hierarchy, true: Edges | None, names: Sequence[str
         nodes = {name: Node((title_case(name),), faint=name not in labels) for name in names}
         panels.append(("The true graph", nodes, {e: _true_style(e, hierarchy) for e in reduction(true)}))
     styles = {edge: _found_style((label[edge[0]], label[edge[1]]), true) for edge in hierarchy.edges}
-    panels.append(("The graph found without labels", found, styles))
+    panels.append(("The graph recovered without labels", found, styles))
     columns = [layers(nodes, edges) for _, nodes, edges in panels]
     widest = max(map(len, columns))
     heights = [max(map(len, each)) + 0.5 for each in columns]
@@ -127,9 +127,9 @@ def _found_style(edge: Edge, true: Edges | None) -> tuple[str, Any]:
 
 def _legend() -> list[Line2D]:
     rows: tuple[tuple[str, Any, str], ...] = (
-        (RIGHT, "solid", "a true edge, found"),
-        (IMPLIED, "solid", "a true order, by another edge"),
-        (WRONG, "solid", "not required: the agent's habit, or a mistake"),
-        (MISSED, (0, (3, 2)), "a true edge, missed"),
+        (RIGHT, "solid", "true edge, found"),
+        (IMPLIED, "solid", "true order, implied by other edges"),
+        (WRONG, "solid", "false: a habit of the agent, or an error"),
+        (MISSED, (0, (3, 2)), "true edge, missed"),
     )
     return [Line2D([], [], color=colour, linestyle=style, linewidth=1.6, label=text) for colour, style, text in rows]

@@ -144,7 +144,7 @@ def test_command_renews_readmes(
     (tmp_path / "README.md").write_text(TEXT)
     make_run(tmp_path / "runs" / "ad-s0")
     assert main(["report", "--readme", "README.md"]) == 0
-    assert "README.md: renewed" in capsys.readouterr().out
+    assert "README.md: updated" in capsys.readouterr().out
     assert main(["report", "--readme", "missing.md"]) == 2
     assert "missing.md cannot be read: No such file" in capsys.readouterr().err
 

@@ -136,7 +136,7 @@ def test_page_tells_seeds_commands_time_and_why_a_run_does_not_count(written: Pa
         "evaluated at 245,760 steps, published results at 1,000,000",
         "Some GPU (80 GiB)",
         "9 runs, of which 7 are comparable",
-        "a world without published figures",
+        "a world without published results",
         "not run",
     ):
         assert told in text, told
