@@ -354,7 +354,7 @@ def test_video_that_cannot_be_written_is_refused_before_anything_is_played(
     # Root may write anywhere; a file system that is mounted read-only refuses root too.
     allowed = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "read-only" and allowed(path, mode))
-    monkeypatch.setattr("achieve.viz.episode.best_world", lambda *a, **k: pytest.fail("played"))
+    monkeypatch.setattr("achieve.viz.episode.episode_moments", lambda *a, **k: pytest.fail("played"))
     code, out, err = achieve("video", finished, "--out", tmp_path / name)
     assert (code, out) == (2, "") and message in err and len(err.splitlines()) == 1
 

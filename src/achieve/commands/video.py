@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from achieve.commands import parse, say
@@ -35,27 +34,20 @@ def run(arguments: list[str]) -> None:
     if parsed.max_steps < 1:
         raise ConfigError(f"max-steps is {parsed.max_steps}; it must be 1 or more")
     from achieve.agent import load_agent
-    from achieve.viz.episode import achievement_names, best_world, counted, episode_moments
-    from achieve.viz.video import check_video, write_video
+    from achieve.viz.episode import film
 
     agent = load_agent(parsed.agent, env=parsed.env, trust=parsed.trust)
-    check_video(parsed.out, parsed.fps, parsed.every)
     with showing() as show:
-        played = best_world(
+        played = film(
             agent,
-            parsed.best_of,
+            parsed.out,
+            best_of=parsed.best_of,
+            max_steps=parsed.max_steps,
             seed=parsed.seed,
             greedy=parsed.greedy,
-            max_steps=parsed.max_steps,
-            progress=partial(show, "playing"),
-        )
-        moments = episode_moments(agent, played.seed, greedy=parsed.greedy, max_steps=parsed.max_steps)
-        frames = write_video(
-            parsed.out,
-            counted(moments, played.steps, partial(show, "drawing")),
-            parsed.fps,
-            achievement_names(agent),
+            tell=show,
+            fps=parsed.fps,
             every=parsed.every,
             half=parsed.half,
         )
-    say(f"{parsed.out}: {frames} frames, {played.unlocked} achievements, return {played.episode_return:.1f}")
+    say(f"{parsed.out}: {played.frames} frames, {played.unlocked} achievements, return {played.episode_return:.1f}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +22,9 @@ from achieve.scoring.episodes import load_episodes
 from achieve.scoring.score import RunScore, measure, score_run, success_rates
 from achieve.trust import trusted
 from achieve.viz.curves import Baseline, draw_curves
-from achieve.viz.episode import best_world, counted, episode_moments
+from achieve.viz.episode import film
 from achieve.viz.html import render
 from achieve.viz.style import png
-from achieve.viz.video import write_video
 
 RANDOM_EPISODES = 200
 RANDOM_STEPS = 50_000
@@ -81,7 +79,7 @@ def write_run_page(
     trust: bool = False,
     tell: Tell = lambda what, share: None,
 ) -> Path:
-    """Write `curve.png`, `video.mp4` and `index.html` into a finished run's folder; returns the page's path.
+    """Write `curve.png`, `video.mp4` and `index.html` into a finished run's folder; return the page's path.
 
     ``env`` and ``trust`` are those of :func:`achieve.agent.load_agent`.
     """
@@ -94,12 +92,8 @@ def write_run_page(
     title = f"{variant(config)}, seed {config.seed}"
     curve = png(draw_curves({title: [episodes]}, baseline, goal=world.goal))
     (run / "curve.png").write_bytes(curve)
-    agent = load_agent(run, env=env, trust=trust)
-    played = best_world(agent, best_of, max_steps=VIDEO_STEPS, progress=partial(tell, "playing for the video"))
     video = run / "video.mp4"
-    moments = episode_moments(agent, played.seed, max_steps=VIDEO_STEPS)
-    moments = counted(moments, played.steps, partial(tell, "drawing the video"))
-    write_video(video, moments, achievements=episodes.names)
+    film(load_agent(run, env=env, trust=trust), video, best_of=best_of, max_steps=VIDEO_STEPS, tell=tell)
     notes = [f"The run {config.origin}, not from scratch."] if config.origin else []
     page = render_page(
         title=f"{world.title}: {title}",

@@ -56,17 +56,13 @@ def agent_of(run: Run) -> str | None:
 
 def _video(run: Run, *, trust: bool) -> Media:
     from achieve.agent import load_agent
-    from achieve.viz.episode import best_world, episode_moments
-    from achieve.viz.video import write_video
+    from achieve.viz.episode import film
 
     name = agent_of(run)
     assert name is not None
-    agent = load_agent(name, trust=trust)
-    played = best_world(agent, TRIES, max_steps=STEPS)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "agent.mp4"
-        moments = episode_moments(agent, played.seed, max_steps=STEPS)
-        write_video(path, moments, achievements=run.episodes.names, every=2, half=True)
+        played = film(load_agent(name, trust=trust), path, best_of=TRIES, max_steps=STEPS, every=2, half=True)
         data = path.read_bytes()
     caption = (
         f"{variant(run.config)} in {run.world.title}, seed {run.seed}: {played.unlocked} achievements, "
