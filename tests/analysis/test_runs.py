@@ -120,7 +120,7 @@ def test_half_a_zipped_log_is_said(tmp_path: Path) -> None:
         ("[]", "not shown: config.json does not hold a JSON object"),
         ('{"config": {"preset": 3}, "starts": []}', "preset is 3"),
         ('{"config": {"colour": "blue"}, "starts": []}', "unknown setting colour"),
-        ('{"config": {}, "starts": 3}', "malformed"),
+        ('{"config": {}, "starts": 3}', "starts is 3"),
     ],
 )
 def test_a_config_that_is_none(tmp_path: Path, content: str, told: str) -> None:
@@ -207,7 +207,7 @@ def test_runs_of_different_settings_are_different_groups(tmp_path: Path) -> None
 
 def test_length_and_machine_do_not_make_a_group(tmp_path: Path) -> None:
     other = replace(
-        QUICK, total_steps=500_000, score_steps=100_000, device="cpu", torch_threads=1, checkpoint_every=3, snapshots=2,
+        QUICK, total_steps=500_000, score_steps=100_000, device="cpu", torch_threads=1, checkpoint_seconds=3.0, snapshots=2,
         compile=False, env=replace(QUICK.env, threads=4),
     )  # fmt: skip
     runs = [make_run(tmp_path / "a", "quick", 0), make_run(tmp_path / "b", "quick", 1, config=other)]

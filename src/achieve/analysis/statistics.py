@@ -64,12 +64,12 @@ class Improvement(Interval):
     def __str__(self) -> str:
         """`0.78 [0.29, 0.96]`, and `>0.89 [0.34, 1)` where all of nine pairs were won: certainty is never printed."""
         least = max(0.01, 1 / self.pairs)
-        told = f"<{least:.2f}" if self.value == 0 else f">{1 - least:.2f}" if self.value == 1 else _inside(self.value)
+        value = f"<{least:.2f}" if self.value == 0 else f">{1 - least:.2f}" if self.value == 1 else _inside(self.value)
         if not self.limits:
-            return told
+            return value
         low = "(0" if self.low == 0 else f"[{_inside(self.low)}"
         high = "1)" if self.high == 1 else f"{_inside(self.high)}]"
-        return f"{told} {low}, {high}"
+        return f"{value} {low}, {high}"
 
 
 @dataclass(frozen=True)

@@ -68,8 +68,8 @@ def run(arguments: list[str]) -> None:
         console.print()
         record[name] = {label: {**summary.as_dict(), "by_seed": by_seed[label]} for label, summary in summaries.items()}
         record[f"{name}_improvement"] = [
-            {"of": a, "over": b, "probability": found.value, "interval": found.limits, "pairs": found.pairs}
-            for (a, b), found in improvements.items()
+            {"of": a, "over": b, "probability": won.value, "interval": won.limits, "pairs": won.pairs}
+            for (a, b), won in improvements.items()
         ]
     for note in (*caution((group.label, len(group.runs)) for group in groups), *notes):
         console.print(note, markup=False)

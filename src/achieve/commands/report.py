@@ -40,7 +40,7 @@ def run(arguments: list[str]) -> None:
         )
     for remark in gathered.remarks:
         say(f"{remark.path}: {remark.text}")
-    counted = sum(found.uncounted is None for found in gathered.runs)
+    counted = sum(run.uncounted is None for run in gathered.runs)
     say(f"{len(gathered.runs)} runs, {counted} of them comparable with published results")
     if parsed.readme:
         from achieve.viz.report.readme import update

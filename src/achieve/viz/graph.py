@@ -31,7 +31,7 @@ class Node(NamedTuple):
 
 def draw_hierarchy(hierarchy: Hierarchy, true: Edges | None, names: Sequence[str], title: str = "") -> Figure:
     """Draw the recovered graph, and above it the true one, where it is known, with what was found and missed."""
-    found = {
+    clusters = {
         cluster.name: Node((title_case(cluster.name), f"{cluster.size}, {cluster.share:.0f} % pure"))
         for cluster in hierarchy.clusters
     }
@@ -42,7 +42,7 @@ def draw_hierarchy(hierarchy: Hierarchy, true: Edges | None, names: Sequence[str
         nodes = {name: Node((title_case(name),), faint=name not in labels) for name in names}
         panels.append(("The true graph", nodes, {e: _true_style(e, hierarchy) for e in reduction(true)}))
     styles = {edge: _found_style((label[edge[0]], label[edge[1]]), true) for edge in hierarchy.edges}
-    panels.append(("The graph recovered without labels", found, styles))
+    panels.append(("The graph recovered without labels", clusters, styles))
     columns = [layers(nodes, edges) for _, nodes, edges in panels]
     widest = max(map(len, columns))
     heights = [max(map(len, each)) + 0.5 for each in columns]
