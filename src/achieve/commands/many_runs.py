@@ -14,7 +14,7 @@ from achieve.commands import console, say
 from achieve.errors import AchieveError, ConfigError
 
 if TYPE_CHECKING:
-    from achieve.reproduce.plan import Plan, Run
+    from achieve.reproduce.plan import Plan, RunSpec
     from achieve.run.signals import StopRequest
 
 # What is decided for each run, and so cannot be given for all of them.
@@ -72,7 +72,7 @@ def without_flags(arguments: Sequence[str], names: Collection[str]) -> list[str]
 
 
 def make_runs(
-    runs: Sequence[Run],
+    runs: Sequence[RunSpec],
     folder: Path,
     then: Callable[[Plan, StopRequest], list[str]],
     jobs: int = 1,

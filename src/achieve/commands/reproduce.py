@@ -18,7 +18,7 @@ from achieve.errors import ConfigError
 
 if TYPE_CHECKING:
     from achieve.reproduce.experiments import Experiment
-    from achieve.reproduce.plan import Plan, Run
+    from achieve.reproduce.plan import Plan, RunSpec
     from achieve.run.signals import StopRequest
 
 
@@ -70,9 +70,9 @@ def run(arguments: list[str]) -> None:
     make_runs(runs, parsed.folder, then, parsed.jobs, parsed.ray, parsed.dry_run)
 
 
-def needed_runs(experiments: Mapping[str, Experiment], seeds: Sequence[int], flags: Sequence[str] = ()) -> list[Run]:
+def needed_runs(experiments: Mapping[str, Experiment], seeds: Sequence[int], flags: Sequence[str] = ()) -> list[RunSpec]:
     """Return every run the experiments need, each once: the first seed of all presets, then the second, and so on."""
-    from achieve.reproduce.plan import Run
+    from achieve.reproduce.plan import RunSpec
 
     refuse_decided(flags, experiment=True)
     presets = dict.fromkeys(preset for experiment in experiments.values() for preset in experiment.presets)
@@ -80,7 +80,7 @@ def needed_runs(experiments: Mapping[str, Experiment], seeds: Sequence[int], fla
     for config in configs.values():
         validate(config)
     return [
-        Run(preset, replace(config, seed=seed), ("--preset", preset, *flags))
+        RunSpec(preset, replace(config, seed=seed), ("--preset", preset, *flags))
         for seed in seeds
         for preset, config in configs.items()
     ]

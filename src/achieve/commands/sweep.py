@@ -26,7 +26,7 @@ from achieve.config import TrainConfig, validate
 from achieve.errors import AchieveError, ConfigError
 
 if TYPE_CHECKING:
-    from achieve.reproduce.plan import Plan, Run
+    from achieve.reproduce.plan import Plan, RunSpec
     from achieve.run.signals import StopRequest
 
 LONGEST_NAME = 80
@@ -60,9 +60,9 @@ def run(arguments: list[str]) -> None:
     make_runs(runs, parsed.folder, _compare, parsed.jobs, parsed.ray, parsed.dry_run)
 
 
-def grid(preset: str, settings: Sequence[str], seeds: Sequence[int], flags: Sequence[str] = ()) -> list[Run]:
+def grid(preset: str, settings: Sequence[str], seeds: Sequence[int], flags: Sequence[str] = ()) -> list[RunSpec]:
     """Return the runs of every variant, each config checked: the first seed of all variants, then the second."""
-    from achieve.reproduce.plan import Run
+    from achieve.reproduce.plan import RunSpec
 
     if not settings:
         raise ConfigError("name at least one setting and its values, such as ppo.gamma=0.9,0.95")
@@ -83,7 +83,7 @@ def grid(preset: str, settings: Sequence[str], seeds: Sequence[int], flags: Sequ
             raise ConfigError(f"two variants are the same, {name}; give each value once")
         configs[name] = replace(config, name=name), (*base, *changed, "--name", name)
     return [
-        Run(name, replace(config, seed=seed), flags) for seed in seeds for name, (config, flags) in configs.items()
+        RunSpec(name, replace(config, seed=seed), flags) for seed in seeds for name, (config, flags) in configs.items()
     ]
 
 

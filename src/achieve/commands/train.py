@@ -99,7 +99,7 @@ def run(arguments: list[str]) -> None:
 def train_seeds(parsed: TrainArguments, arguments: list[str]) -> None:
     """Train several seeds of one config; a single one is trained as by `--seed`."""
     from achieve.commands.many_runs import make_runs, parse_seeds, without_flags
-    from achieve.reproduce.plan import Plan, Run, State
+    from achieve.reproduce.plan import Plan, RunSpec, State
     from achieve.train import default_folder
 
     if _value_of("--seed", arguments) is not None:
@@ -121,7 +121,7 @@ def train_seeds(parsed: TrainArguments, arguments: list[str]) -> None:
             show_scores(finished)
         return []
 
-    make_runs([Run(group, config, tuple(flags)) for config in wanted], parent, then, parsed.jobs)
+    make_runs([RunSpec(group, config, tuple(flags)) for config in wanted], parent, then, parsed.jobs)
 
 
 def _train_one(parsed: TrainArguments) -> None:
