@@ -207,8 +207,8 @@ def test_runs_of_different_settings_are_different_groups(tmp_path: Path) -> None
 
 def test_length_and_machine_do_not_make_a_group(tmp_path: Path) -> None:
     other = replace(
-        QUICK, total_steps=500_000, score_steps=100_000, device="cpu", torch_threads=1, checkpoint_seconds=3.0, snapshots=2,
-        compile=False, env=replace(QUICK.env, threads=4),
+        QUICK, total_steps=500_000, score_steps=100_000, device="cpu", torch_threads=1, checkpoint_seconds=3.0,
+        snapshots=2, compile=False, env=replace(QUICK.env, threads=4),
     )  # fmt: skip
     runs = [make_run(tmp_path / "a", "quick", 0), make_run(tmp_path / "b", "quick", 1, config=other)]
     assert grouped(*runs) == {"quick": [0, 1]}

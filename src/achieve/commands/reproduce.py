@@ -70,7 +70,9 @@ def run(arguments: list[str]) -> None:
     make_runs(runs, parsed.folder, then, parsed.jobs, parsed.ray, parsed.dry_run)
 
 
-def needed_runs(experiments: Mapping[str, Experiment], seeds: Sequence[int], flags: Sequence[str] = ()) -> list[RunSpec]:
+def needed_runs(
+    experiments: Mapping[str, Experiment], seeds: Sequence[int], flags: Sequence[str] = ()
+) -> list[RunSpec]:
     """Return every run the experiments need, each once: the first seed of all presets, then the second, and so on."""
     from achieve.reproduce.plan import RunSpec
 
