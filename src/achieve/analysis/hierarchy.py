@@ -144,7 +144,7 @@ def precedence(sequences: Sequence[Sequence[int]], count: int) -> tuple[NDArray[
 def order_graph(shares: NDArray[np.float64], names: Sequence[str], threshold: float) -> Edges:
     """Return the reduced graph of what almost always precedes what: shares [c, c] of at least ``threshold``.
 
-    Strongest first; an edge against those there are already is left out, so that there is no cycle.
+    Strongest first; an edge that would close a cycle is left out.
     """
     pairs = [(float(shares[i, j]), i, j) for i, j in np.argwhere(shares >= threshold) if i != j]
     chosen: set[tuple[str, str]] = set()

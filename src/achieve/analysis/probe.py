@@ -23,7 +23,6 @@ from achieve.agent import Agent
 from achieve.analysis.recordings import Images, Ints, Recordings, encode
 from achieve.errors import ConfigError
 
-SPLITS = ("state", "episode")
 BINS = 25
 """Bars of the histogram, as in the paper's figure."""
 POOL_PER_STATE = 215_578 / 60_000

@@ -6,7 +6,7 @@ value, so the intervals here are those of Student's t, which widen as runs becom
 - mean: Student's t with n - 1 degrees of freedom;
 - interquartile mean: the same for a trimmed mean, from the winsorised variance (Tukey and McLaughlin 1963; Yuen 1974);
 - probability of improvement: the score interval of Newcombe (2006, method 5) for the Mann-Whitney measure, which has no
-  width of zero even where every pair is won, with Student's t in place of the normal quantile.
+  width of zero even where every pair is won, with Student's t instead of the normal quantile.
 
 They assume that an agent's scores are about normally distributed over seeds, which few runs cannot show.
 """
@@ -29,7 +29,7 @@ PERCENT = (0.0, 100.0)
 """Where scores and success rates lie, and so their means; an interval goes no further."""
 ANYWHERE = (-math.inf, math.inf)
 FEW = 5
-"""Below so many seeds an interval rests on its assumptions more than on the runs."""
+"""With fewer seeds an interval rests on its assumptions more than on the runs."""
 
 
 @dataclass(frozen=True)

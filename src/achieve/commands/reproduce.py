@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class ReproduceArguments(ManyRunsArguments):
     """Make the missing runs of one of the paper's experiments, resume those that were stopped, and report.
 
-    Stop it at will: the same command resumes. `achieve reproduce` alone lists the experiments. What follows `--` is
+    It can be stopped: the same command resumes. `achieve reproduce` alone lists the experiments. What follows `--` is
     passed to every run, as `achieve train` takes it: `achieve reproduce table1 --folder short -- --total-steps 100000`.
     Such runs are not the paper's, so they need a folder of their own.
     """

@@ -20,7 +20,7 @@ from achieve.scoring.score import BUDGET, CRAFTER, MeanStd, RunScore, score_run
 
 BAR_WIDTH = 20
 BESIDE = 4
-"""Groups whose success rates stand side by side, at most: so many fit into 80 columns."""
+"""Most groups whose success rates are shown side by side: as many as fit into 80 columns."""
 
 NamedScore = tuple[str, RunScore]
 """A run's name and figures."""

@@ -38,7 +38,7 @@ class SweepArguments(ManyRunsArguments):
     """Train every combination of some settings, with several seeds each, and compare them.
 
     `achieve sweep --preset quick ppo.gamma=0.9,0.95 env.num_envs=8,16 --seeds 0-2` makes twelve runs of four variants,
-    named after what varies: runs/quick-gamma0.9-num_envs8-s0. Stop it at will: the same command resumes. What follows
+    named after what varies: runs/quick-gamma0.9-num_envs8-s0. It can be stopped: the same command resumes. What follows
     `--` is passed to every run, as `achieve train` takes it.
     """
 
@@ -143,7 +143,7 @@ def _flags(name: str, value: str, start: TrainConfig) -> list[str]:
 def _parse(arguments: list[str], chosen: Mapping[str, str]) -> TrainConfig:
     shown = " ".join(f"{name}={value}" for name, value in chosen.items())
     try:
-        with contextlib.redirect_stderr(io.StringIO()):  # which would name a flag that nobody gave
+        with contextlib.redirect_stderr(io.StringIO()):  # which would name a flag that was not given
             config = parse_train(arguments).train
         validate(config)
     except ConfigError as error:

@@ -129,7 +129,7 @@ def drawn_as_shorter(gathered: Gathered) -> set[Path]:
 
 
 def _drawn_before(name: str) -> set[str]:
-    """The method and its baseline, which Table 1 shows, and other experiments need not show again."""
+    """Return the method and its baseline, which Table 1 shows and other experiments need not repeat."""
     return set() if name == "table1" else {entry.preset for entry in PUBLISHED["table1"] if entry.preset}
 
 

@@ -47,7 +47,7 @@ class Section:
     folded: Sequence[tuple[str, str]] = ()
     """Long texts behind a title, opened by a click."""
     missing: str | None = None
-    """Said in place of figures where nothing was run."""
+    """What to say where nothing was run."""
     collapsed: bool = False
     """Whether it holds none of our runs: it then stands at the end, and is opened by a click."""
 
