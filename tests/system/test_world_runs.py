@@ -101,10 +101,10 @@ def test_score_is_by_the_worlds_measure(trained: tuple[str, Path], achieve: Comm
     if world == "heist":
         measured, column = summary["gem_success_rate"], "gem %"
         assert "score" not in summary and "Gem and reward: success rate" in out
-        assert "Read before 25,000,000 steps" in out
+        assert "Evaluated before 25,000,000 steps" in out
     else:
         measured, column = summary["score"], "score %"
-        assert "Reward: mean return" in out and "Read before 1,000,000 steps" in out
+        assert "Reward: mean return" in out and "Evaluated before 1,000,000 steps" in out
     assert column in out
     cell = "-" if measured is None else f"{measured:.2f}"
     assert re.search(rf"│ run +│ +[\d,]+ │ +{summary['episodes']} │ +{re.escape(cell)} │", out), out
