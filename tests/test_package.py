@@ -70,8 +70,8 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert "Requires-Dist: crafter==1.8.3" in metadata
     assert "Requires-Python: >=3.11" in metadata
     assert "achieve = achieve.cli:main" in scripts
-    sources = {p.relative_to(ROOT / "src").as_posix() for p in (ROOT / "src").rglob("*.py")}
-    assert sources <= set(names)
+    sources = [*(ROOT / "src").rglob("*.py"), *(ROOT / "src/achieve/viz/templates").iterdir()]
+    assert {path.relative_to(ROOT / "src").as_posix() for path in sources} <= set(names)
 
 
 def test_wheel_works_outside_the_repository(unpacked: Path, tmp_path: Path) -> None:

@@ -1,12 +1,10 @@
-"""Clusters, graphs and the recovered hierarchy: against plain versions, scipy, and worlds whose graph is known."""
+"""Clusters, graphs and the recovered hierarchy: against plain versions and worlds whose graph is known."""
 
 import itertools
 
 import numpy as np
 import pytest
 import torch
-from scipy.cluster.hierarchy import cophenet, fcluster, linkage
-from scipy.spatial.distance import squareform
 from torch.nn import functional as F
 
 from achieve.analysis.clusters import (
@@ -18,7 +16,7 @@ from achieve.analysis.clusters import (
     silhouette,
     split_contradictions,
 )
-from achieve.analysis.graphs import closure, crafter_requirements, depths, reduction, true_requirements
+from achieve.analysis.graphs import closure, crafter_requirements, layers, reduction, true_requirements
 from achieve.analysis.hierarchy import compare_edges, discover, order_graph, precedence
 from achieve.config import EnvConfig
 from achieve.envs.crafter.data import ACHIEVEMENTS
@@ -60,21 +58,6 @@ def test_linkage_joins_the_closest(count: int) -> None:
         members[count + row] = members[int(one)] | members[int(other)]
         assert members[count + row] == made and size == len(made)
         assert at == pytest.approx(height)
-
-
-def test_linkage_is_scipys() -> None:
-    distances = symmetric(random_units(150, 0))
-    theirs = linkage(squareform(distances, checks=False), "average")
-    np.testing.assert_allclose(average_linkage(distances), theirs, atol=1e-12)
-    ours, expected = cut(average_linkage(distances), 9), fcluster(theirs, 9, "maxclust")
-    assert len({*zip(ours, expected, strict=True)}) == 9 == len(set(ours))
-
-
-def test_linkage_of_equal_distances_ends() -> None:
-    distances = 1 - np.eye(6)
-    merges = average_linkage(distances)
-    np.testing.assert_array_equal(merges[:, 2], 1)
-    np.testing.assert_allclose(cophenet(merges), 1)
 
 
 def test_cut_numbers_clusters_by_size() -> None:
@@ -150,7 +133,7 @@ def test_closure_and_reduction_by_brute_force() -> None:
         reduced = reduction(edges)
         assert closure(reduced) == reach
         assert all(closure(reduced - {edge}) != reach for edge in reduced)
-        depth = depths(nodes, edges)
+        depth = {node: number for number, layer in enumerate(layers(nodes, edges)) for node in layer}
         assert all(depth[b] > depth[a] for a, b in edges)
         assert all(depth[n] == 0 or any(depth[a] == depth[n] - 1 for a, b in edges if b == n) for n in nodes)
 

@@ -56,7 +56,7 @@ def test_splits_have_their_sizes_and_keep_apart() -> None:
 def test_too_few_states() -> None:
     states = labelled_states(made_up(4))
     rng = np.random.default_rng(0)
-    with pytest.raises(ConfigError, match="there are 52 states with a next achievement and 60"):
+    with pytest.raises(ConfigError, match="there are 52 states with a next achievement, and 60"):
         split_by_state(states, 50, 10, rng)
     with pytest.raises(ConfigError, match="states in training episodes"):
         split_by_episode(states, 45, 5, rng)

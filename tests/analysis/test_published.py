@@ -7,12 +7,12 @@ from achieve.analysis.published import (
     PROBE,
     PUBLISHED,
     SUCCESS_CLAIMS,
-    Figure,
     Published,
     find_published,
 )
 from achieve.envs.crafter.data import ACHIEVEMENTS
 from achieve.presets import DESCRIPTIONS, PRESETS
+from achieve.scoring.score import MeanStd
 
 ROWS = [(name, row) for name, rows in PUBLISHED.items() for row in rows]
 
@@ -30,7 +30,7 @@ def test_rows(experiment: str, row: Published) -> None:
 
 
 def test_a_preset_has_one_published_score() -> None:
-    scores: dict[str, set[Figure]] = {}
+    scores: dict[str, set[MeanStd]] = {}
     for _, row in ROWS:
         if row.preset is not None and row.score is not None:
             scores.setdefault(row.preset, set()).add(row.score)
@@ -39,14 +39,14 @@ def test_a_preset_has_one_published_score() -> None:
 
 def test_the_fullest_entry_is_found() -> None:
     ppo = find_published("ppo")
-    assert ppo is not None and ppo.reward == Figure(10.32, 0.53) and ppo.parameters == "4M"
+    assert ppo is not None and ppo.reward == MeanStd(10.32, 0.53) and ppo.parameters == "4M"
     assert find_published("quick") is None
 
 
 def test_figures_are_written_as_printed() -> None:
-    assert str(Figure(21.79, 1.37)) == "21.79 ± 1.37"
-    assert str(Figure(4.4, 0.4, 1)) == "4.4 ± 0.4"
-    assert str(Figure(71.0, digits=1)) == "71.0"
+    assert str(MeanStd(21.79, 1.37)) == "21.79 ± 1.37"
+    assert str(MeanStd(4.4, 0.4, 1)) == "4.4 ± 0.4"
+    assert str(MeanStd(71.0, digits=1)) == "71.0"
 
 
 def test_success_rates_are_of_crafters_achievements() -> None:

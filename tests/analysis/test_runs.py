@@ -63,9 +63,9 @@ def test_an_unfinished_twin_does_not_take_the_place_of_a_finished_one(tmp_path: 
 
 def test_shorter_and_unfinished_runs_do_not_count(tmp_path: Path) -> None:
     make_run(tmp_path / "a", steps=300_000, finished=False)
-    assert why_not(gather([tmp_path])) == "unfinished: read at 300,000 steps, published figures at 1,000,000"
+    assert why_not(gather([tmp_path])) == "unfinished: evaluated at 300,000 steps, published results at 1,000,000"
     make_run(tmp_path / "b" / "quick", "quick")
-    assert why_not(gather([tmp_path / "b"])) == "read at 245,760 steps, published figures at 1,000,000"
+    assert why_not(gather([tmp_path / "b"])) == "evaluated at 245,760 steps, published results at 1,000,000"
 
 
 def test_settings_of_its_own_do_not_count_as_the_presets(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_half_a_zipped_log_is_said(tmp_path: Path) -> None:
         ("[]", "not shown: config.json does not hold a JSON object"),
         ('{"config": {"preset": 3}, "starts": []}', "preset is 3"),
         ('{"config": {"colour": "blue"}, "starts": []}', "unknown setting colour"),
-        ('{"config": {}, "starts": 3}', "malformed"),
+        ('{"config": {}, "starts": 3}', "starts is 3"),
     ],
 )
 def test_a_config_that_is_none(tmp_path: Path, content: str, told: str) -> None:
@@ -207,8 +207,8 @@ def test_runs_of_different_settings_are_different_groups(tmp_path: Path) -> None
 
 def test_length_and_machine_do_not_make_a_group(tmp_path: Path) -> None:
     other = replace(
-        QUICK, total_steps=500_000, score_steps=100_000, device="cpu", torch_threads=1, checkpoint_every=3, snapshots=2,
-        compile=False, env=replace(QUICK.env, threads=4),
+        QUICK, total_steps=500_000, score_steps=100_000, device="cpu", torch_threads=1, checkpoint_seconds=3.0,
+        snapshots=2, compile=False, env=replace(QUICK.env, threads=4),
     )  # fmt: skip
     runs = [make_run(tmp_path / "a", "quick", 0), make_run(tmp_path / "b", "quick", 1, config=other)]
     assert grouped(*runs) == {"quick": [0, 1]}
@@ -238,7 +238,7 @@ def test_runs_of_another_precision_do_not_count_beside_the_others(tmp_path: Path
     gathered = gather([tmp_path])
     assert [run.seed for run in gathered.seeds("ad")] == [0, 1]
     (run,) = [run for run in gathered.runs if run.path == cpu]
-    assert run.uncounted == "computed in fp32, and most of its kind in fp16: not averaged with them"
+    assert run.uncounted == "computed in fp32 and most others in fp16, so not averaged with them"
     assert len(gather([cpu]).seeds("ad")) == 1
 
 
@@ -253,7 +253,7 @@ def test_a_name_is_the_groups_and_unlike_runs_of_one_name_are_told_apart(tmp_pat
     runs = [runs[0], make_run(tmp_path / "d", "quick", 1, config=replace(QUICK, name="again"))]
     assert grouped(*runs) == {"quick": [0], "again": [1]}
     ad = make_run(tmp_path / "e", "ad", config=replace(PRESETS["ad"], name="mine"))
-    assert why_not(gather([ad])) == "a variant of its own name, mine"
+    assert why_not(gather([ad])) == "a variant with a name of its own, mine"
 
 
 def test_runs_of_an_unknown_preset_are_named_by_what_differs(tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ def test_groups_are_read_at_equal_steps(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / "a", "quick", 0), make_run(tmp_path / "b", "quick", 1, steps=100_000)]
     (group,), notes = read_groups(runs)
     assert [run.score.read_at for run in group.runs] == [100_000, 100_000]
-    assert notes == ["All runs are read at step 100,000, where the shortest of them ends."]
+    assert notes == ["All runs are evaluated at step 100,000, where the shortest of them ends."]
     assert group_runs([read_run(runs[0], [])])[0].end == 245_760
 
 

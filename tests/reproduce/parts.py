@@ -13,7 +13,7 @@ from achieve import train
 from achieve.commands.reproduce import needed_runs
 from achieve.config import to_dict
 from achieve.reproduce.experiments import Experiment
-from achieve.reproduce.plan import Planned, Run
+from achieve.reproduce.plan import Planned, RunSpec
 from achieve.run.logs import JsonlWriter
 
 # The sizes of tests/system/tiny.py as flags: what follows `--` in `achieve reproduce`.
@@ -27,12 +27,12 @@ TINY = [
 ]
 
 
-def some_runs(*presets: str, seeds: int = 1, flags: tuple[str, ...] = ()) -> list[Run]:
+def some_runs(*presets: str, seeds: int = 1, flags: tuple[str, ...] = ()) -> list[RunSpec]:
     return needed_runs({"some": Experiment("", presets)}, range(seeds), flags)
 
 
 def write_run(
-    folder: Path, run: Run, *, summary: dict[str, Any] | None = None, step: int | None = None, **changes: Any
+    folder: Path, run: RunSpec, *, summary: dict[str, Any] | None = None, step: int | None = None, **changes: Any
 ) -> Path:
     """A run's folder as a finished (`summary`) or stopped (`step`) run leaves it; `changes` are to its config."""
     path = folder / run.name

@@ -152,7 +152,7 @@ def test_two_at_a_time_stopped_and_continued_are_the_same_runs_as_alone(
     finally:
         driver.close()
     assert "stopping: each run saves its state first" in driver.said
-    assert "achieve train: stopped; the same command goes on with the runs in runs" in driver.said
+    assert "achieve train: stopped; the same command resumes the runs in runs" in driver.said
     stopped = [seed for seed in (0, 1) if read_summary(runs / f"ad-small-s{seed}") is None]
     assert stopped, "it was stopped too late"
 

@@ -53,7 +53,7 @@ def test_stopped_and_continued(achieve: Command, tmp_path: Path) -> None:
     said = log.read_text()
     assert (code, read_summary(run)) == (130, None), said
     assert "stopping ad-small-s0: it saves its state first" in said
-    assert "achieve reproduce: stopped; the same command goes on with the runs in runs" in said
+    assert "achieve reproduce: stopped; the same command resumes the runs in runs" in said
 
     _, plan, _ = achieve(["small", "--seeds", "0-0", "--dry-run", "--", *TINY])
     assert "to continue" in plan and "1 runs to make in runs: about " in plan

@@ -20,7 +20,7 @@ from achieve.errors import MissingExtraError
 from achieve.reproduce import cluster, executor, mps
 from achieve.reproduce.executor import execute, one_by_one
 from achieve.reproduce.live_table import LiveTable, Row, Status
-from achieve.reproduce.plan import Plan, Run, State, make_plan
+from achieve.reproduce.plan import Plan, RunSpec, State, make_plan
 from achieve.run.signals import StopRequest
 from tests.reproduce.parts import some_runs
 
@@ -30,7 +30,7 @@ FAKE = Path(__file__).with_name("fake_trainer.py")
 class Stage:
     """A folder of fake runs, and what was printed and noted about them."""
 
-    def __init__(self, folder: Path, runs: Sequence[Run], orders: dict[str, dict[str, Any]]) -> None:
+    def __init__(self, folder: Path, runs: Sequence[RunSpec], orders: dict[str, dict[str, Any]]) -> None:
         self.folder, self.runs, self.told = folder, list(runs), folder.parent / "orders.json"
         self.give(orders)
         self.out = io.StringIO()
@@ -64,7 +64,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Stag
     monkeypatch.setenv("FAKE_RUNS", str(tmp_path / "orders.json"))
     (tmp_path / "runs").mkdir()
 
-    def make(runs: Sequence[Run], **orders: dict[str, Any]) -> Stage:
+    def make(runs: Sequence[RunSpec], **orders: dict[str, Any]) -> Stage:
         named = {name.replace("_", "-"): order for name, order in orders.items()}
         return Stage(tmp_path / "runs", runs, named)
 

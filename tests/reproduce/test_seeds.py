@@ -13,7 +13,7 @@ from achieve.commands import train as train_module
 from achieve.commands.many_runs import parse_seeds, without_flags
 from achieve.commands.train import parse_train
 from achieve.errors import ConfigError
-from achieve.reproduce.plan import Run
+from achieve.reproduce.plan import RunSpec
 from tests.reproduce.parts import TINY
 
 SEVERAL = ["train", "--preset", "quick", "--seeds", "3,5"]
@@ -37,14 +37,14 @@ def test_flags_are_left_out_with_their_values() -> None:
 
 
 @pytest.fixture
-def planned(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[Run], Path, int]]:
+def planned(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[RunSpec], Path, int]]:
     """What would be made."""
-    seen: list[tuple[list[Run], Path, int]] = []
+    seen: list[tuple[list[RunSpec], Path, int]] = []
     monkeypatch.setattr(many_runs, "make_runs", lambda runs, folder, _, jobs: seen.append((runs, folder, jobs)))
     return seen
 
 
-def test_each_seed_is_the_run_that_train_makes_alone(planned: list[tuple[list[Run], Path, int]]) -> None:
+def test_each_seed_is_the_run_that_train_makes_alone(planned: list[tuple[list[RunSpec], Path, int]]) -> None:
     flags = ["--env", "minigrid", "--ppo.gamma", "0.9", "--no-report", "--quiet"]
     assert main([*SEVERAL, "--jobs", "2", *flags]) == 0
     ((runs, folder, jobs),) = planned

@@ -121,6 +121,6 @@ def test_a_sweep_is_made_compared_and_not_made_twice(
     assert "mean ± std" in out
 
     assert main([*command, "--", *TINY]) == 0
-    assert "every run is done" in capsys.readouterr().out
+    assert "every run is complete" in capsys.readouterr().out
     assert compared == [folders, folders]
     assert made == ["quick-gamma0.9-s0", "quick-gamma0.95-s0"]

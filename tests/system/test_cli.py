@@ -302,7 +302,7 @@ def test_eval(achieve: Command, finished: Path, tmp_path: Path) -> None:
     code, out, err = achieve(*command, "--out", tmp_path / "a.jsonl")
     assert (code, err) == (0, "")
     assert "Final policy, unseen worlds" in out and "not the training-protocol score" in out
-    assert "3 episodes of the final policy (sampled actions) on unseen worlds, seed 2" in out
+    assert "3 episodes of the final policy (sampled actions) in unseen worlds, seed 2" in out
     episodes = load_episodes(tmp_path / "a.jsonl")
     assert len(episodes.length) == 3 and len(episodes.names) == 22
     assert f"Return: mean {episodes.reward.mean():.2f}" in out
@@ -314,7 +314,7 @@ def test_eval(achieve: Command, finished: Path, tmp_path: Path) -> None:
     achieve("eval", finished, "--episodes", 3, "--seed", 3, "--out", tmp_path / "b.jsonl")
     assert (tmp_path / "b.jsonl").read_bytes() != (tmp_path / "a.jsonl").read_bytes()
     _, greedy, _ = achieve("eval", finished, "--episodes", 1, "--greedy")
-    assert "1 episodes of the final policy (most probable actions)" in greedy
+    assert "1 episodes of the final policy (greedy)" in greedy
 
 
 def test_eval_of_an_unfinished_run(achieve: Command, stopped: Path) -> None:
@@ -354,7 +354,7 @@ def test_video_that_cannot_be_written_is_refused_before_anything_is_played(
     # Root may write anywhere; a file system that is mounted read-only refuses root too.
     allowed = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "read-only" and allowed(path, mode))
-    monkeypatch.setattr("achieve.viz.episode.best_world", lambda *a, **k: pytest.fail("played"))
+    monkeypatch.setattr("achieve.viz.episode.episode_moments", lambda *a, **k: pytest.fail("played"))
     code, out, err = achieve("video", finished, "--out", tmp_path / name)
     assert (code, out) == (2, "") and message in err and len(err.splitlines()) == 1
 

@@ -101,10 +101,10 @@ def test_score_is_by_the_worlds_measure(trained: tuple[str, Path], achieve: Comm
     if world == "heist":
         measured, column = summary["gem_success_rate"], "gem %"
         assert "score" not in summary and "Gem and reward: success rate" in out
-        assert "Read before 25,000,000 steps" in out
+        assert "Evaluated before 25,000,000 steps" in out
     else:
         measured, column = summary["score"], "score %"
-        assert "Reward: mean return" in out and "Read before 1,000,000 steps" in out
+        assert "Reward: mean return" in out and "Evaluated before 1,000,000 steps" in out
     assert column in out
     cell = "-" if measured is None else f"{measured:.2f}"
     assert re.search(rf"│ run +│ +[\d,]+ │ +{summary['episodes']} │ +{re.escape(cell)} │", out), out
@@ -227,7 +227,7 @@ def test_world_without_an_end_is_reported_on_and_refused_by_eval(achieve: Comman
     folder = tmp_path / "run"
     code, out, err = achieve("train", "--config", settings, "--env", f"{OWN}:Endless", "--folder", folder, *SHORT)
     assert (code, err) == (0, ""), err
-    assert "random agent: not known, its episodes do not end" in out and (folder / "index.html").exists()
+    assert "random agent: unknown, its episodes do not end" in out and (folder / "index.html").exists()
     with pytest.raises(ConfigError, match=r"no episode of .*:Endless ended in 50 steps of 2 environments; give it a"):
         evaluate(load_agent(folder, trust=True), 2, patience=50)
 

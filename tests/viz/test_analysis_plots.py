@@ -11,11 +11,11 @@ from achieve.analysis.hierarchy import Cluster, EdgeScore, Hierarchy
 from achieve.analysis.published import Claim
 from achieve.envs.crafter.data import ACHIEVEMENTS
 from achieve.viz.bars import FLOOR, draw_success_rates
-from achieve.viz.curves import png
 from achieve.viz.graph import MISSED, RIGHT, WRONG, draw_hierarchy, layout
 from achieve.viz.heatmap import WRONG as WRONG_DOT
 from achieve.viz.heatmap import Panel, draw_matrices, draw_stages
 from achieve.viz.histogram import draw_confidence
+from achieve.viz.style import png
 
 
 def is_drawn(content: bytes) -> bool:

@@ -8,7 +8,8 @@ from PIL import Image
 
 from achieve.scoring.episodes import Episodes
 from achieve.scoring.score import curve_grid, learning_curve
-from achieve.viz.curves import Baseline, draw_curves, png, short_number
+from achieve.viz.curves import Baseline, draw_curves
+from achieve.viz.style import png, short_number
 
 
 def episodes(seed: int, count: int = 80) -> Episodes:
@@ -29,7 +30,7 @@ def test_one_run_is_drawn_as_its_curve() -> None:
 
 def test_several_runs_are_a_mean_with_a_band_and_a_legend() -> None:
     runs = [episodes(0), episodes(1)]
-    figure = draw_curves({"ad": runs, "ppo": [episodes(2)]}, title="Crafter")
+    figure = draw_curves({"ad": runs, "ppo": [episodes(2)]})
     curves = [learning_curve(run, *curve_grid(runs)) for run in runs]
     line = figure.axes[0].lines[0]
     np.testing.assert_allclose(line.get_ydata(), (curves[0].score + curves[1].score) / 2)

@@ -3,22 +3,19 @@
 import base64
 import re
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from achieve.envs import WORLDS, find_world
-from achieve.errors import RunFolderError
 from achieve.scoring.score import RunScore
 from achieve.viz.curves import Baseline
-from achieve.viz.page import Page, render_page, write_page
+from achieve.viz.run_page import render_page
 
 RUN = RunScore(10.57, float("nan"), np.array([33.4, np.nan]), ("collect_coal", "wake_up"), 1496, 300_000, 30_000)
 
 
-def page(**changes: Any) -> Page:
+def page(**changes: Any) -> str:
     values: dict[str, Any] = {
         "title": "quick, seed 0",
         "command": "achieve train --preset quick",
@@ -29,7 +26,7 @@ def page(**changes: Any) -> Page:
         "facts": {"machine": "2 cores"},
         "config": {"seed": 0},
     }
-    return Page(**{**values, **changes})
+    return render_page(**{**values, **changes})
 
 
 class Balanced(HTMLParser):
@@ -57,7 +54,7 @@ def parse(html: str) -> Balanced:
 
 
 def test_well_formed_and_self_contained() -> None:
-    parser = parse(render_page(page()))
+    parser = parse(page())
     assert parser.open == []
     curve, video = parser.links
     assert base64.b64decode(curve.removeprefix("data:image/png;base64,")) == b"\x89PNG curve"
@@ -65,7 +62,7 @@ def test_well_formed_and_self_contained() -> None:
 
 
 def test_shows_the_figures_and_a_dash_for_those_there_are_not() -> None:
-    html = render_page(page())
+    html = page()
     for text in ("10.57 %", "random agent: 1.60", "33.4 %", "1,496", "300,000", "2 cores"):
         assert text in html
     assert re.search(r"Wake up</th>.*?>-</td>", html)
@@ -74,33 +71,26 @@ def test_shows_the_figures_and_a_dash_for_those_there_are_not() -> None:
 
 
 def test_says_where_published_figures_are_read() -> None:
-    assert "published figures are read at 1,000,000" in render_page(page())
+    assert "published results are evaluated at 1,000,000" in page()
     full = RUN._replace(read_at=1_000_000)
-    assert "where published figures are read" in render_page(page(run=full))
+    assert "as in published results" in page(run=full)
 
 
 def test_world_with_a_goal_shows_its_success_rate() -> None:
     run = RUN._replace(world=WORLDS["heist"], score=71.0)
-    html = render_page(page(run=run))
+    html = page(run=run)
     assert "Success rate: gem" in html and "71.00 %" in html and "training episodes of the last 30,000 steps" in html
-    assert "published figures are read at 25,000,000" in html
-    assert "published" not in render_page(page(run=RUN._replace(world=find_world("pkg:make"))))
+    assert "published results are evaluated at 25,000,000" in html
+    assert "published" not in page(run=RUN._replace(world=find_world("pkg:make")))
 
 
 def test_works_without_video_baseline_and_config() -> None:
-    parser = parse(render_page(page(video=None, baseline=None, config={})))
+    parser = parse(page(video=None, baseline=None, config={}))
     assert parser.open == [] and len(parser.links) == 1
 
 
 def test_text_is_escaped() -> None:
     bad = "<script>alert('x')</script>"
-    html = render_page(page(title=bad, command=bad, facts={bad: bad}, config={bad: bad}, notes=(bad,)))
+    html = page(title=bad, command=bad, facts={bad: bad}, config={bad: bad}, notes=(bad,))
     assert "<script" not in html
     assert parse(html).open == []
-
-
-def test_written_as_one_file(tmp_path: Path) -> None:
-    write_page(tmp_path / "page.html", page())
-    assert (tmp_path / "page.html").read_text() == render_page(page())
-    with pytest.raises(RunFolderError, match="cannot be written"):
-        write_page(tmp_path / "nowhere" / "page.html", page())

@@ -25,7 +25,7 @@ def test_player_sees_what_the_vector_environment_shows(world: str, optional: Opt
     expected, _ = envs.reset()
     for step in range(150):
         assert np.array_equal(observation, expected[0])
-        frame = player.frame(576)
+        frame = player.frame()
         assert frame.dtype == np.uint8 and frame.ndim == 3 and frame.shape[2] == 3
         if step == 0:
             assert min(frame.shape[:2]) >= 256, "large enough to be looked at"
@@ -37,11 +37,11 @@ def test_player_sees_what_the_vector_environment_shows(world: str, optional: Opt
         total += reward
         if done:
             break
-    assert not np.array_equal(player.frame(576), first)
+    assert not np.array_equal(player.frame(), first)
     if done:
         finished = envs.pop_episodes()
         assert finished.episode_return[0] == pytest.approx(total)
-        assert [player.counts()[name] for name in player.achievements] == finished.achievements[0].tolist()
+        assert [player.counts[name] for name in player.achievements] == finished.achievements[0].tolist()
     player.close()
     envs.close()
 
@@ -51,14 +51,14 @@ def test_last_moment_of_heist_is_of_the_episode_that_ended(optional: Optional) -
     optional.world("heist")
     player = make_player(EnvConfig(name="heist", unlock_threshold=1.0), 11)
     player.reset()
-    done, before = False, player.frame(576)
+    done, before = False, player.frame()
     for action in np.random.default_rng(0).integers(0, 9, 150).tolist():  # they stumble upon the gem
-        before = player.frame(576).copy()
+        before = player.frame().copy()
         _, _, done = player.step(action)
         if done:
             break
-    assert done and player.counts()["gem"] == 1
-    assert np.array_equal(player.frame(576), before)
+    assert done and player.counts["gem"] == 1
+    assert np.array_equal(player.frame(), before)
     player.close()
 
 

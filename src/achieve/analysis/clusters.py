@@ -1,4 +1,4 @@
-"""Clusters of unit vectors without knowing how many: average linkage, cut where the silhouette is best.
+"""Clusters of unit vectors, their number unknown: average linkage, cut where the silhouette is best.
 
 Where vectors come in groups of which no two can be the same thing (an episode rewards an achievement once), a cluster
 with two of one group contradicts itself, and is split further along the tree.
@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 
 
 def cosine_distances(vectors: ArrayLike) -> NDArray[np.float32]:
-    """``1 - u_i . u_j`` of unit vectors [n, D] -> [n, n]."""
+    """Return ``1 - u_i . u_j`` of unit vectors [n, D] -> [n, n]."""
     units = np.asarray(vectors, np.float32)
     distances = 1 - units @ units.T
     np.fill_diagonal(distances, 0)
@@ -24,68 +24,15 @@ def cosine_distances(vectors: ArrayLike) -> NDArray[np.float32]:
 
 
 def average_linkage(distances: ArrayLike) -> Floats:
-    """Agglomerative clustering by the mean distance between clusters.
+    """Cluster by the mean distance between clusters: distances [n, n] -> scipy's merges [n - 1, 4]."""
+    from scipy.cluster.hierarchy import linkage
+    from scipy.spatial.distance import squareform
 
-    distances: [n, n], symmetric. Returns merges [n - 1, 4] in scipy's form and order of height: the two clusters joined
-    (0..n-1 are the points, n + i is what merge i made), their distance, and the size of what they make. By chains of
-    nearest neighbours, which for this linkage find the same tree as always joining the closest two, in n^2 time.
-    """
-    work = np.array(distances, np.float64)
-    n = len(work)
-    np.fill_diagonal(work, np.inf)
-    sizes = np.ones(n)
-    alive = np.ones(n, np.bool_)
-    merges: list[tuple[int, int, float]] = []
-    chain: list[int] = []
-    while len(merges) < n - 1:
-        if not chain:
-            chain.append(int(np.argmax(alive)))
-        while True:
-            top = chain[-1]
-            near = int(np.argmin(work[top]))
-            # On a tie the chain must turn back, or it would never end.
-            if len(chain) > 1 and work[top, chain[-2]] <= work[top, near]:
-                near = chain[-2]
-            if len(chain) > 1 and near == chain[-2]:
-                break
-            chain.append(near)
-        one, other = chain.pop(), chain.pop()
-        merges.append((one, other, float(work[one, other])))
-        joined = (sizes[one] * work[one] + sizes[other] * work[other]) / (sizes[one] + sizes[other])
-        sizes[one] += sizes[other]
-        alive[other] = False
-        joined[~alive] = np.inf
-        joined[one] = np.inf
-        work[one] = joined
-        work[:, one] = joined
-        work[other] = work[:, other] = np.inf
-    return _in_order(merges, n)
-
-
-def _in_order(merges: list[tuple[int, int, float]], n: int) -> Floats:
-    """Merges of slots, as the chains found them, sorted by height and named as clusters."""
-    parent = list(range(n))
-    name, size = list(range(n)), [1] * n
-    ordered = np.zeros((n - 1, 4))
-
-    def root(slot: int) -> int:
-        while parent[slot] != slot:
-            parent[slot] = parent[parent[slot]]
-            slot = parent[slot]
-        return slot
-
-    # A stable sort, so that of equal heights the earlier merge, which the later may build on, stays first.
-    for row, (one, other, height) in enumerate(sorted(merges, key=lambda merge: merge[2])):
-        a, b = root(one), root(other)
-        size[a] += size[b]
-        ordered[row] = (*sorted((name[a], name[b])), height, size[a])
-        parent[b] = a
-        name[a] = n + row
-    return ordered
+    return linkage(squareform(np.asarray(distances, np.float64), checks=False), "average")
 
 
 def cut(merges: Floats, count: int) -> Ints:
-    """The ``count`` clusters of a tree, [n] numbers from 0; the largest cluster is 0, and so on."""
+    """Return the ``count`` clusters of a tree as numbers [n]; the largest cluster is 0, and so on."""
     n = len(merges) + 1
     members: dict[int, list[int]] = {i: [i] for i in range(n)}
     for row in range(n - count):
@@ -95,7 +42,7 @@ def cut(merges: Floats, count: int) -> Ints:
 
 
 def contradiction(points: ArrayLike, groups: Ints) -> float:
-    """The share of a cluster's points that are not their group's first in it. points: indices into groups [n]."""
+    """Return the share of a cluster's points that are not their group's first in it. points: indices of groups [n]."""
     inside = groups[np.asarray(points)]
     return 1 - len(np.unique(inside)) / len(inside)
 
@@ -134,7 +81,7 @@ def _numbered(clusters: list[list[int]], n: int) -> Ints:
 
 
 def silhouette(distances: ArrayLike, labels: Ints) -> float:
-    """Mean over points of (b - a) / max(a, b): a the mean distance to the own cluster, b to the nearest other.
+    """Return the mean over points of (b - a) / max(a, b): a the mean distance to the own cluster, b to the nearest.
 
     A point alone in its cluster counts zero (Rousseeuw 1987). At least two clusters.
     """
@@ -156,7 +103,7 @@ def silhouette(distances: ArrayLike, labels: Ints) -> float:
 def choose_clusters(
     vectors: ArrayLike, groups: ArrayLike, *, most: int = 64, tolerance: float = 0.05
 ) -> tuple[Ints, dict[int, float]]:
-    """Clusters of unit vectors [n, D], as many as give the best silhouette from 2 to ``most``, less contradictions.
+    """Cluster unit vectors [n, D] into 2 to ``most`` clusters by the best silhouette, and split contradictions.
 
     groups: [n], of which two points of one cannot be the same thing; ``tolerance`` is for those that are misplaced.
     Returns labels [n] and the silhouette of each number that was tried. No label is looked at.

@@ -1,4 +1,4 @@
-"""The final policy on worlds it has never seen."""
+"""Evaluate a policy in worlds it has never seen."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from achieve.agent import Agent
 from achieve.config import TrainConfig
 from achieve.envs import make_vec
-from achieve.errors import ConfigError, RunFolderError
+from achieve.errors import ConfigError
 from achieve.run.env_errors import making_env, using_env
-from achieve.run.files import atomic_file, reason
+from achieve.run.files import write_file
 from achieve.run.seeding import stream, world_seeds
 from achieve.scoring.episodes import PREFIX, Episodes
 
@@ -39,7 +39,7 @@ def evaluate(
     progress: Callable[[int], None] = lambda done: None,
     patience: int = PATIENCE,
 ) -> Episodes:
-    """Play whole episodes on worlds disjoint from those the agent was trained in.
+    """Play whole episodes in worlds disjoint from those the agent was trained in.
 
     Deterministic per seed. Every environment plays a fixed number of episodes, so that short ones are not favoured.
     ``progress`` is told how many episodes have ended.
@@ -64,7 +64,7 @@ def evaluate_random(
     progress: Callable[[int], None] = lambda done: None,
     patience: int = PATIENCE,
 ) -> Episodes:
-    """The same for an agent that acts at random."""
+    """Do the same for an agent that acts at random."""
     _check_seed(seed)
     rng = np.random.default_rng(stream(seed, "actions"))
     with making_env(config.env.name):
@@ -83,7 +83,7 @@ def play(
     patience: int = PATIENCE,
     check: Callable[[Any], None] = lambda envs: None,
 ) -> Episodes:
-    """Let a policy play ``episodes`` episodes; returned in order of completion.
+    """Let a policy play ``episodes`` episodes; return them in order of completion.
 
     Where none ends within ``patience`` steps of each environment, it is a :class:`ConfigError`. ``check`` may refuse
     the environments.
@@ -137,20 +137,18 @@ def save_episodes(path: Path, episodes: Episodes, decimals: int = 1) -> None:
         episodes.achievements.tolist(),
         strict=True,
     )
-    try:
-        with atomic_file(path) as file:
-            for step, length, reward, counts in rows:
-                row = {"step": step, "length": length, "reward": round(reward, decimals)}
-                file.write((json.dumps(row | dict(zip(keys, counts, strict=True))) + "\n").encode())
-    except OSError as error:
-        raise RunFolderError(f"{path} cannot be written: {reason(error)}") from error
+    lines = []
+    for step, length, reward, counts in rows:
+        row = {"step": step, "length": length, "reward": round(reward, decimals)}
+        lines.append(json.dumps(row | dict(zip(keys, counts, strict=True))) + "\n")
+    write_file(path, "".join(lines).encode())
 
 
 def unseen_seeds(config: TrainConfig, seed: int, count: int, episodes: int) -> list[int]:
-    """Seeds of environments whose first ``episodes`` worlds occurred in no training run of this config's seed.
+    """Return seeds of environments whose first ``episodes`` worlds occurred in no training run of this config's seed.
 
-    Crafter makes a world from the environment's seed and the episode's number, modulo 2^31 - 1; chance meetings are
-    looked up and avoided. Other worlds make their own random numbers from a seed: they get seeds of which no training
+    Crafter makes a world from the environment's seed and the episode's number, modulo 2^31 - 1; collisions are looked
+    up and avoided. Other worlds make their own random numbers from a seed: they get seeds of which no training
     environment had one.
     """
     _check_seed(seed)
@@ -179,5 +177,5 @@ def _worlds(seeds: list[int], episodes: int) -> Iterator[int]:
 
 
 def _most_episodes(config: TrainConfig) -> int:
-    """More episodes than one environment can have started: each has a step at least, and in a long run many more."""
+    """Return more episodes than one environment can have started: each has at least one step."""
     return min(config.num_rollouts * config.rollout_length, _LOOKED_UP // config.env.num_envs) + 1

@@ -1,8 +1,10 @@
-"""Which achievement needs which: graphs as sets of edges, and the true ones of the worlds we know."""
+"""Achievement graphs as sets of edges, and the true ones of the worlds where they are known."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+
+import networkx as nx
 
 from achieve.config import EnvConfig
 from achieve.envs.crafter import data
@@ -13,7 +15,7 @@ Edges = frozenset[Edge]
 
 
 def crafter_requirements() -> Edges:
-    """Crafter's graph, read off the tables that its rules run on: (needed, for what).
+    """Return Crafter's graph, from the tables that its rules run on: (requirement, achievement).
 
     A tool needed to collect something must have been made, a material used up must have been collected, and what must
     stand nearby must have been placed. No table says that a plant is eaten after it was placed: none grows wild.
@@ -31,7 +33,7 @@ def crafter_requirements() -> Edges:
 
 
 def true_requirements(env: EnvConfig) -> Edges | None:
-    """The direct requirements in a world, or None where they are not written down (Heist, worlds of others)."""
+    """Return the direct requirements in a world, or None where they are not known (Heist, worlds of others)."""
     if env.name == "crafter":
         return crafter_requirements()
     if env.name == "minigrid":
@@ -44,42 +46,18 @@ def true_requirements(env: EnvConfig) -> Edges | None:
 
 
 def closure(edges: Iterable[Edge]) -> Edges:
-    """Every pair of a node and one that a path leads to."""
-    after: dict[str, set[str]] = {}
-    for one, other in edges:
-        after.setdefault(one, set()).add(other)
-    found: set[Edge] = set()
-    for start in after:
-        open_nodes, seen = [start], set[str]()
-        while open_nodes:
-            for node in after.get(open_nodes.pop(), ()):
-                if node not in seen:
-                    seen.add(node)
-                    open_nodes.append(node)
-        found |= {(start, node) for node in seen}
-    return frozenset(found)
+    """Return every pair of a node and one that a path leads to."""
+    return frozenset(nx.transitive_closure(nx.DiGraph(list(edges))).edges)
 
 
 def reduction(edges: Iterable[Edge]) -> Edges:
-    """The fewest edges with the same closure: those that no longer path stands for. The graph has no cycle."""
-    edges = frozenset(edges)
-    reach = closure(edges)
-    nodes = {node for edge in edges for node in edge}
-    return frozenset(
-        (a, b) for a, b in edges if not any((a, c) in reach and (c, b) in reach for c in nodes if c not in (a, b))
-    )
+    """Return the fewest edges with the same closure. The graph has no cycle."""
+    return frozenset(nx.transitive_reduction(nx.DiGraph(list(edges))).edges)
 
 
-def depths(nodes: Iterable[str], edges: Iterable[Edge]) -> dict[str, int]:
-    """For each node the length of the longest path to it. The graph has no cycle."""
-    before: dict[str, list[str]] = {}
-    for one, other in edges:
-        before.setdefault(other, []).append(one)
-    found: dict[str, int] = {}
-
-    def depth(node: str) -> int:
-        if node not in found:
-            found[node] = max((depth(b) + 1 for b in before.get(node, ())), default=0)
-        return found[node]
-
-    return {node: depth(node) for node in nodes}
+def layers(nodes: Iterable[str], edges: Iterable[Edge]) -> list[list[str]]:
+    """Return the nodes by the length of the longest path to them, each layer in the order given. No cycle."""
+    order = {node: place for place, node in enumerate(nodes)}
+    graph = nx.DiGraph(list(edges))
+    graph.add_nodes_from(order)
+    return [sorted(layer, key=order.__getitem__) for layer in nx.topological_generations(graph)] or [[]]

@@ -1,13 +1,13 @@
-"""The hierarchy an agent has discovered, recovered without labels and then held against the true one.
+"""The hierarchy an agent has discovered, recovered without labels and then compared with the true one.
 
 1. Representations of the achievements of many episodes are clustered, their number found from the data (`clusters`):
    by the silhouette, and because an episode rewards an achievement once, so that no two of one episode are the same.
-2. Of the episodes in which cluster j occurs, how often did cluster i occur before it? Where almost always, i is taken
-   for a requirement of j. Requirements that others imply are left out (transitive reduction).
-3. Only now names are looked at: each cluster is named after the label most of its members have, and clusters and graph
-   are compared with the truth.
+2. Of the episodes in which cluster j occurs, how often did cluster i occur before it? If almost always, i is taken to
+   be a requirement of j. Requirements that others imply are left out (transitive reduction).
+3. Only now are labels used: each cluster is named after its members' most frequent label, and clusters and graph are
+   compared with the truth.
 
-Who precedes whom shows requirements only as far as the expert's habits vary: what it always does first looks required.
+Precedence shows requirements only as far as the expert's habits vary: what it always does first looks required.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from torch import Tensor
 from achieve.analysis.clusters import Ints, choose_clusters
 from achieve.analysis.graphs import Edges, closure, reduction
 from achieve.errors import ConfigError
+from achieve.scoring.score import or_none
 
 MOST = 3000
 """Achievements to cluster at most: distances of all pairs are held in memory."""
 
 LEAST = 10
-"""Episodes a cluster must occur in: of two or three, anything can always have come first."""
+"""Episodes a cluster must occur in: in two or three, anything can have come first by chance."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class EdgeScore:
-    """Found edges against true ones."""
+    """Recovered edges against true ones."""
 
     found: Edges
     """In both."""
@@ -65,15 +66,15 @@ class EdgeScore:
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {
-            "precision": _or_none(self.precision),
-            "recall": _or_none(self.recall),
+            "precision": or_none(self.precision),
+            "recall": or_none(self.recall),
             **{name: sorted(map(list, getattr(self, name))) for name in ("found", "missed", "extra")},
         }
 
 
 @dataclass(frozen=True)
 class Hierarchy:
-    """What was found, and how right it is.
+    """What was recovered, and how well it agrees with the truth.
 
     Attributes:
         clusters: those with support, by size.
@@ -81,7 +82,7 @@ class Hierarchy:
         labels: the true achievements that occur as often as a cluster must to be judged.
         purity: percent of all achievements that have their cluster's label. One cluster each would be pure, so:
         completeness: percent of all achievements that lie in the largest cluster of their label.
-        edges: the found graph over cluster names, reduced.
+        edges: the recovered graph over cluster names, reduced.
         direct: its edges against the true direct ones, by label; None where the truth is not known.
         order: the same for all pairs of before and after (transitive closures).
     """
@@ -123,7 +124,7 @@ class Hierarchy:
 
 
 def precedence(sequences: Sequence[Sequence[int]], count: int) -> tuple[NDArray[np.float64], Ints]:
-    """Of the sequences with j, the share in which i came before j's first; and how many have j.
+    """Return, of the sequences with j, the share in which i came before j's first, and how many have j.
 
     sequences: of numbers 0..count-1. Returns [count, count], nan where j never occurs, and [count].
     """
@@ -141,9 +142,9 @@ def precedence(sequences: Sequence[Sequence[int]], count: int) -> tuple[NDArray[
 
 
 def order_graph(shares: NDArray[np.float64], names: Sequence[str], threshold: float) -> Edges:
-    """The reduced graph of who almost always precedes whom: shares [c, c] of at least ``threshold``.
+    """Return the reduced graph of what almost always precedes what: shares [c, c] of at least ``threshold``.
 
-    Strongest first; an edge against those there are already is left out, so that there is no cycle.
+    Strongest first; an edge that would close a cycle is left out.
     """
     pairs = [(float(shares[i, j]), i, j) for i, j in np.argwhere(shares >= threshold) if i != j]
     chosen: set[tuple[str, str]] = set()
@@ -158,7 +159,7 @@ def order_graph(shares: NDArray[np.float64], names: Sequence[str], threshold: fl
 
 
 def compare_edges(found: Edges, true: Edges) -> EdgeScore:
-    """Edges found, missed and too many."""
+    """Return the edges found, missed and false."""
     return EdgeScore(found & true, true - found, found - true)
 
 
@@ -172,11 +173,11 @@ def discover(
     min_support: float = 0.02,
     most: int = MOST,
 ) -> Hierarchy:
-    """Recover a hierarchy from episodes and judge it.
+    """Recover a hierarchy from episodes and compare it with the truth.
 
     Args:
         representations: [k, D] of each episode, unit vectors, in order of time.
-        labels: [k] of each episode, used for names and judgement alone.
+        labels: [k] of each episode, used for naming and evaluation only.
         names: the labels' names.
         requirements: the true direct requirements between names.
         threshold: share of episodes in which a requirement must come first.
@@ -223,7 +224,7 @@ def discover(
 def _scores(
     edges: Edges, label: dict[str, str], requirements: Edges | None, occurring: Sequence[str]
 ) -> tuple[EdgeScore | None, EdgeScore | None]:
-    """The found graph by label against the truth among the labels that occur: what hardly happens cannot be found."""
+    """Compare the graph by label with the truth among the labels that occur: what hardly happens cannot be found."""
     if requirements is None:
         return None, None
     true = frozenset((a, b) for a, b in closure(requirements) if a in occurring and b in occurring)
@@ -251,6 +252,3 @@ def _first(representations: Sequence[Tensor], most: int) -> int:
 def _percent(part: int, whole: int) -> float:
     return 100 * part / whole if whole else float("nan")
 
-
-def _or_none(value: float) -> float | None:
-    return value if np.isfinite(value) else None

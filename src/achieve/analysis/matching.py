@@ -9,7 +9,7 @@ join the same achievement) and a recall (how many of the achievements that both 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from achieve.algo.transport import cosine_cost, partial_transport
 from achieve.analysis.recordings import Ints
 from achieve.config import DistillConfig
 from achieve.errors import ConfigError
+from achieve.scoring.score import or_none
 
 Floats = NDArray[np.float32]
 Bools = NDArray[np.bool_]
@@ -47,7 +48,7 @@ class Matching:
 
 @dataclass(frozen=True)
 class Quality:
-    """How right matchings are, counted over pairs of episodes."""
+    """How many matches are correct, counted over pairs of episodes."""
 
     pairs: int
     matched: int
@@ -57,7 +58,7 @@ class Quality:
 
     @property
     def precision(self) -> float:
-        """Percent of the matches that are right; nan without a match."""
+        """Percent of the matches that are correct; nan without a match."""
         return 100 * self.correct / self.matched if self.matched else float("nan")
 
     @property
@@ -67,18 +68,11 @@ class Quality:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; a ratio without a denominator is null."""
-        return {
-            "pairs": self.pairs,
-            "matched": self.matched,
-            "correct": self.correct,
-            "common": self.common,
-            "precision": self.precision if self.matched else None,
-            "recall": self.recall if self.common else None,
-        }
+        return {**asdict(self), "precision": or_none(self.precision), "recall": or_none(self.recall)}
 
 
 @dataclass(frozen=True)
-class Report:
+class MatchingReport:
     """An agent's matchings over many pairs."""
 
     transport: Quality
@@ -93,13 +87,13 @@ class Report:
         return {
             "transport": self.transport.as_dict(),
             "hungarian": self.hungarian.as_dict(),
-            "same_distance": _or_none(self.same_distance),
-            "other_distance": _or_none(self.other_distance),
+            "same_distance": or_none(self.same_distance),
+            "other_distance": or_none(self.other_distance),
         }
 
 
 def hungarian(cost: Floats) -> Bools:
-    """The assignment of min(m, n) pairs with the least total cost, as a mask [m, n]."""
+    """Return the assignment of min(m, n) pairs with the least total cost, as a mask [m, n]."""
     from scipy.optimize import linear_sum_assignment
 
     mask = np.zeros(cost.shape, np.bool_)
@@ -129,27 +123,20 @@ def match_pairs(
     for k, (i, j) in enumerate(pairs):
         cost[k, : rows[k], : columns[k]] = cosine_cost(representations[i], representations[j][None])[0]
     plans = partial_transport(cost, rows, columns, reg=settings.transport_reg, iterations=settings.transport_iters)
-    found = []
+    matchings = []
     for k, (i, j) in enumerate(pairs):
         inside = (k, slice(int(rows[k])), slice(int(columns[k])))
         distances, plan = cost[inside].numpy(), plans[inside].numpy()
-        found.append(
-            Matching(
-                distances,
-                plan,
-                plan > settings.match_threshold,
-                hungarian(distances),
-                labels[i][:, None] == labels[j][None, :],
-            )
-        )
-    return found
+        hard, same = plan > settings.match_threshold, labels[i][:, None] == labels[j][None, :]
+        matchings.append(Matching(distances, plan, hard, hungarian(distances), same))
+    return matchings
 
 
-def judge(matchings: Sequence[Matching]) -> Report:
-    """Precision and recall over all pairs, each match and each common achievement counting once."""
+def judge(matchings: Sequence[Matching]) -> MatchingReport:
+    """Return precision and recall over all pairs, each match and each common achievement counting once."""
     if not matchings:
         raise ConfigError("there is no pair of episodes to match; play more episodes")
-    return Report(
+    return MatchingReport(
         _quality([m.hard for m in matchings], matchings),
         _quality([m.hungarian for m in matchings], matchings),
         _mean([m.cost[m.same] for m in matchings]),
@@ -158,7 +145,7 @@ def judge(matchings: Sequence[Matching]) -> Report:
 
 
 def choose_pairs(sizes: Sequence[int], count: int, seed: int = 0) -> list[tuple[int, int]]:
-    """So many distinct pairs of different episodes that have an achievement, at random; all there are if fewer."""
+    """Draw ``count`` distinct pairs of episodes that have an achievement; all pairs if there are fewer."""
     if count < 1:
         raise ConfigError(f"pairs is {count}; it must be 1 or more")
     usable = np.flatnonzero(np.asarray(sizes) > 0)
@@ -170,10 +157,9 @@ def choose_pairs(sizes: Sequence[int], count: int, seed: int = 0) -> list[tuple[
 
 
 def example_pair(labels: Sequence[Ints]) -> tuple[int, int]:
-    """Two episodes worth looking at: the richest two that do not have the very same achievements.
+    """Return two episodes to show: the richest two that do not have the very same achievements.
 
-    Chosen by the true names alone, before anything is matched. What one has and the other has not is the difficult
-    part.
+    Chosen by the true names alone, before anything is matched. What only one of them has is the difficult part.
     """
     order = sorted(range(len(labels)), key=lambda i: (-len(labels[i]), i))
     richest = order[: max(2, len(order) // 10)]
@@ -201,6 +187,3 @@ def _mean(parts: Sequence[Floats]) -> float:
     joined = np.concatenate(parts)
     return float(joined.mean()) if len(joined) else float("nan")
 
-
-def _or_none(value: float) -> float | None:
-    return value if np.isfinite(value) else None

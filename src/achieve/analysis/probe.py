@@ -1,11 +1,11 @@
-"""Appendix A: how well do an agent's latents tell which achievement comes next?
+"""Appendix A: how well do an agent's latents predict the next achievement?
 
 An expert plays episodes. Each state's label is the next achievement that its episode unlocks; states after the last one
 have none and are left out. An agent's encoder is frozen and a linear classifier is trained on its latents. The paper
 draws training and test states from the same episodes, so that neighbouring, nearly equal states with the same label lie
 on both sides. That split is here as "state"; the other one, "episode", keeps episodes apart.
 
-What the paper leaves open: minibatches are of 512 states, drawn anew each epoch, and latents are taken as they are.
+What the paper leaves open: minibatches have 512 states, reshuffled each epoch, and latents are not normalised.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from achieve.agent import Agent
 from achieve.analysis.recordings import Images, Ints, Recordings, encode
 from achieve.errors import ConfigError
 
-SPLITS = ("state", "episode")
 BINS = 25
 """Bars of the histogram, as in the paper's figure."""
 POOL_PER_STATE = 215_578 / 60_000
@@ -73,7 +72,7 @@ class States:
     label: Ints
 
     def images(self, chosen: Ints) -> Images:
-        """The observations of some states, [k, H, W, C]."""
+        """Return the observations of some states, [k, H, W, C]."""
         episodes = self.recordings.episodes
         return np.stack([episodes[e].images[t] for e, t in zip(self.episode[chosen], self.step[chosen], strict=True)])
 
@@ -83,10 +82,10 @@ class ProbeResult:
     """One agent under one split.
 
     Attributes:
-        accuracy: percent of test states whose next achievement is named right.
+        accuracy: percent of test states whose next achievement is predicted correctly.
         confidence: [n], the probability given to the true label of each test state.
-        majority: percent that always naming the most frequent training label would get right.
-        per_label: by achievement, test states and percent right.
+        majority: percent correct when always predicting the most frequent training label.
+        per_label: by achievement, test states and percent correct.
     """
 
     split: str
@@ -123,7 +122,7 @@ class ProbeResult:
 
 
 def labelled_states(recordings: Recordings) -> States:
-    """Every state that has a next achievement."""
+    """Return every state that has a next achievement."""
     rows = []
     for number, episode in enumerate(recordings.episodes):
         labels = episode.next_labels()
@@ -134,14 +133,14 @@ def labelled_states(recordings: Recordings) -> States:
 
 
 def split_by_state(states: States, train: int, test: int, rng: np.random.Generator) -> Split:
-    """The paper's split: states drawn without replacement from all episodes, whichever they come from."""
+    """Draw states without replacement from all episodes: the paper's split."""
     _enough(len(states.label), train + test, "states with a next achievement")
     chosen = rng.permutation(len(states.label))[: train + test]
     return Split("state", chosen[:train], chosen[train:])
 
 
 def split_by_episode(states: States, train: int, test: int, rng: np.random.Generator) -> Split:
-    """No episode on both sides: test episodes are drawn until they hold enough states, the rest is for training."""
+    """Draw test episodes until they hold enough states, and train on the rest: no episode is on both sides."""
     order = rng.permutation(np.unique(states.episode))
     counts = np.bincount(states.episode, minlength=int(order.max(initial=0)) + 1)[order]
     # The test states' share of all, so that they come from as many episodes as can be spared.
@@ -161,7 +160,7 @@ def train_classifier(
     settings: ProbeSettings,
     progress: Callable[[int], None] = lambda epoch: None,
 ) -> nn.Linear:
-    """A linear classifier of frozen latents [n, D] with labels [n], by Adam on the cross-entropy."""
+    """Train a linear classifier on frozen latents [n, D] with labels [n], by Adam on the cross-entropy."""
     generator = torch.Generator().manual_seed(settings.seed)
     model = nn.Linear(latents.shape[1], classes)
     bound = latents.shape[1] ** -0.5
@@ -185,7 +184,7 @@ def train_classifier(
 def judge(
     model: nn.Linear, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], names: Sequence[str], split: str
 ) -> ProbeResult:
-    """Accuracy and confidence of a trained classifier; ``train`` and ``test`` are latents [n, D] and labels [n]."""
+    """Evaluate a trained classifier; ``train`` and ``test`` are latents [n, D] and labels [n]."""
     latents, labels = test
     probabilities = model(latents).double().softmax(1)
     right = (probabilities.argmax(1) == labels).cpu().numpy()
@@ -212,7 +211,7 @@ def probe(
     settings: ProbeSettings,
     progress: Callable[[float], None] = lambda share: None,
 ) -> list[ProbeResult]:
-    """Train and judge a classifier for each split. ``progress`` is told which share of the work is done."""
+    """Train and evaluate a classifier for each split. ``progress`` is told the share of the work that is done."""
     names = states.recordings.names
     # A state drawn by both splits is encoded once.
     used = np.unique(np.concatenate([part for split in splits for part in (split.train, split.test)]))
@@ -232,7 +231,7 @@ def probe(
 
 
 def make_splits(states: States, settings: ProbeSettings) -> list[Split]:
-    """Both splits, by the settings' sizes and seed."""
+    """Return both splits, by the settings' sizes and seed."""
     rng = np.random.default_rng(settings.seed)
     sizes = (settings.states, settings.test_states)
     return [split_by_state(states, *sizes, rng), split_by_episode(states, *sizes, rng)]
@@ -242,8 +241,8 @@ def _rows(used: Ints, split: Split, device: torch.device) -> list[Tensor]:
     return [torch.from_numpy(np.searchsorted(used, part)).to(device) for part in (split.train, split.test)]
 
 
-def _enough(found: int, wanted: int, what: str) -> None:
-    if found < wanted:
+def _enough(available: int, wanted: int, what: str) -> None:
+    if available < wanted:
         raise ConfigError(
-            f"there are {found:,} {what} and {wanted:,} are asked for; give a larger --pool or ask for fewer"
+            f"there are {available:,} {what}, and {wanted:,} are needed; give a larger --pool or ask for fewer"
         )

@@ -50,7 +50,7 @@ class Recording:
     images: Images
 
     def next_labels(self) -> Ints:
-        """For each step the label of the first unlock at or after it; -1 after the last. [L]."""
+        """Return for each step the label of the first unlock at or after it; -1 after the last. [L]."""
         following = np.searchsorted(self.unlocks, np.arange(self.length), side="left")
         return np.append(self.labels, -1)[following].astype(np.int64)
 
@@ -81,10 +81,10 @@ def record(
     seed: int = 0,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Recordings:
-    """Let an expert play whole episodes on worlds it was not trained in, and name what it unlocks.
+    """Let an expert play whole episodes in unseen worlds, and label what it unlocks.
 
-    Give ``episodes``, their number, or ``states``, how many steps to have at least. Each environment plays equally many
-    episodes in the one case. In the other no episode begins once there are enough states, and all that have begun are
+    Give ``episodes``, their number, or ``states``, the least number of steps. With the first, each environment plays
+    equally many episodes. With the second, no episode begins once there are enough states, and all that have begun are
     played to their end. Neither favours short episodes. ``progress`` is told how many episodes or states there are.
     """
     if (episodes is None) == (states is None):
@@ -103,21 +103,21 @@ def record(
 def representations(
     agent: Agent, recordings: Sequence[Recording], progress: Callable[[float], None] = lambda share: None
 ) -> list[Tensor]:
-    """``nu`` of each episode's achievements, [k, D] each, on the CPU. ``progress`` is told the share that is done."""
-    found: list[Tensor] = []
+    """Return ``nu`` of each episode's achievements, [k, D] each, on the CPU. ``progress`` is told the share done."""
+    nu: list[Tensor] = []
     for episode in recordings:
         flat = episode.pairs.reshape(-1, *episode.pairs.shape[2:])
         latents = encode(agent, flat).view(len(episode.pairs), 2, agent.network.latent_size)
-        found.append(achievement_representation(latents[:, 0], latents[:, 1]).cpu())
-        progress(len(found) / len(recordings))
-    return found
+        nu.append(achievement_representation(latents[:, 0], latents[:, 1]).cpu())
+        progress(len(nu) / len(recordings))
+    return nu
 
 
 @torch.no_grad()
 def encode(
     agent: Agent, images: Images, *, batch_size: int = 256, progress: Callable[[int], None] = lambda done: None
 ) -> Tensor:
-    """``phi`` of many images [n, H, W, C] -> [n, D], on the agent's device; ``progress`` is told how many are done."""
+    """Return ``phi`` of images [n, H, W, C] -> [n, D], on the agent's device; ``progress`` is told how many."""
     if images.shape[1:] != agent.image_shape:
         raise ConfigError(f"the images have the shape {images.shape[1:]}, this agent sees {agent.image_shape}")
     device = next(agent.network.parameters()).device
@@ -130,7 +130,7 @@ def encode(
 
 
 def check_same_world(expert: Agent, agents: Sequence[tuple[str, Agent]]) -> None:
-    """Refuses agents that do not see what the expert sees."""
+    """Refuse agents that do not see what the expert sees."""
     ours = (expert.config.env.name, expert.image_shape)
     for name, agent in agents:
         theirs = (agent.config.env.name, agent.image_shape)
@@ -153,7 +153,7 @@ class _Track:
         self.length = 0
 
     def step(self, unlocked: bool, counts: Ints, after: Images | None) -> None:
-        """Take in a step; ``after`` is the observation it led to, None at the episode's end."""
+        """Add a step; ``after`` is the observation it led to, None at the episode's end."""
         new = np.flatnonzero((self.counts == 0) & (counts > 0))
         # An unlock in the step that kills can be hidden from the reward by the health that is lost with it.
         if unlocked or (after is None and len(new)):
@@ -240,8 +240,8 @@ def _play(
 
 
 def _counts(infos: dict[str, Any], names: tuple[str, ...], count: int) -> Ints:
-    """How often each environment did each achievement in its episode. [N, A]."""
+    """Return how often each environment did each achievement in its episode. [N, A]."""
     table = infos.get("achievements")
     if table is None or any(name not in table for name in names):
-        raise ConfigError("this world does not name its achievements in its infos; there are no labels to compare with")
+        raise ConfigError("this world does not name its achievements in its infos, so there are no labels")
     return np.stack([np.asarray(table[name], np.int64) for name in names], 1).reshape(count, len(names))

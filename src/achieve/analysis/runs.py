@@ -1,8 +1,8 @@
-"""The runs there are, each read from its own log; which of them are alike; and why some do not count.
+"""Runs, each read from its own log; which of them form a group; and why some do not count.
 
-Nothing here trusts a folder's name: what a run is comes from its config, its figures from its episodes. Runs are
-alike, and may be averaged, if they have the same settings but for those in `achieve.presets.INDIFFERENT` (the seed, the
-length, how and where they were computed), and if their convolutions were computed in the same precision.
+A folder's name says nothing: what a run is comes from its config, its figures from its episodes. Runs form a group, and
+may be averaged, if they have the same settings except for those in `achieve.presets.INDIFFERENT` (the seed, the length,
+how and where they were computed), and if their convolutions were computed in the same precision.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +31,7 @@ DEPTH = 3
 ANALYSES = ("probe.json", "matching.json", "hierarchy.json")
 """What the commands of these names write into their folders."""
 
+
 @dataclass(frozen=True)
 class Run:
     """A run that could be read."""
@@ -46,7 +48,7 @@ class Run:
     uncounted: str | None = None
     """Why it is not among the seeds beside the published figures."""
     short: bool = False
-    """Whether it does not count for no other reason than that it did not go as far as the published ones."""
+    """Whether it does not count only because it stops before the published ones."""
     twin: Path | None = None
     """The run of the same settings and seed that counts in its place."""
 
@@ -61,8 +63,8 @@ class Run:
     @property
     def precision(self) -> str:
         """The precision of the convolutions: as the run recorded it or, before its end, as its machine decides it."""
-        if told := self.summary.get("arithmetic"):
-            return str(told).partition(",")[0]  # of `fp16, fused`, `tf32, plain (...)`
+        if recorded := self.summary.get("arithmetic"):
+            return str(recorded).partition(",")[0]  # of `fp16, fused`, `tf32, plain (...)`
         if self.config.precision != "auto":
             return self.config.precision
         machine = self.starts[-1].get("machine") if self.starts else None
@@ -74,7 +76,7 @@ class Run:
         return "fp16" if self.config.compile and model.encoder == "residual" and model.norm else "tf32"
 
     def read_at(self, step: int) -> Run:
-        """The same run with its figures read at this step, or at its end if that comes first."""
+        """Return the run evaluated at this step, or at its end if that comes first."""
         return replace(self, score=score_run(self.episodes, self.summary.get("steps"), step, self.world))
 
     @property
@@ -99,39 +101,41 @@ class Gathered(NamedTuple):
     """Every folder that was looked into, where results of analyses may lie."""
 
     def seeds(self, preset: str, world: str | None = None) -> list[Run]:
-        """The runs of a preset that count, by seed; by default in the preset's own world."""
+        """Return the runs of a preset that count, by seed; by default in the preset's own world."""
         world = world or (PRESETS[preset].env.name if preset in PRESETS else "crafter")
-        found = [run for run in self.runs if run.uncounted is None and (run.preset, run.world.name) == (preset, world)]
-        return sorted(found, key=lambda run: run.seed)
+        return [run for run in self._of(preset, world) if run.uncounted is None]
 
     def shorter(self, preset: str, world: str) -> list[Run]:
-        """The runs of a preset that would count had they gone further, by seed."""
-        found = [run for run in self.runs if run.short and (run.preset, run.world.name) == (preset, world)]
-        return sorted(found, key=lambda run: run.seed)
+        """Return the runs of a preset that would count if they were longer, by seed."""
+        return [run for run in self._of(preset, world) if run.short]
+
+    def _of(self, preset: str, world: str) -> list[Run]:
+        runs = [run for run in self.runs if (run.preset, run.world.name) == (preset, world)]
+        return sorted(runs, key=lambda run: run.seed)
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that are alike but for their seeds."""
+    """Runs that differ only in their seeds."""
 
     label: str
     runs: tuple[Run, ...]
-    """One for each seed, in the order found; of several the one that went furthest."""
+    """One for each seed, in the order found; of several, the longest."""
     repeats: tuple[Run, ...] = ()
     """Further runs of seeds that are there already. They do not count, or one seed would look like two."""
 
     @property
     def end(self) -> int:
-        """The step at which its shortest run is read."""
+        """The step at which its shortest run is evaluated."""
         return min(run.score.read_at for run in self.runs)
 
     def read_at(self, step: int) -> Group:
-        """The group with the figures of all runs read at this step."""
+        """Return the group with all runs evaluated at this step."""
         return replace(self, runs=tuple(run if run.score.read_at == step else run.read_at(step) for run in self.runs))
 
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:
-    """The runs by what decides them, in the order found; groups are named by the settings in which they differ."""
+    """Group runs by what decides their results, in the order found; groups are named by how they differ."""
     alike: dict[Any, list[Run]] = {}
     for run in runs:
         decisive = differences(run.config, TrainConfig(), INDIFFERENT)
@@ -150,7 +154,7 @@ def _by_seed(runs: Sequence[Run]) -> tuple[tuple[Run, ...], tuple[Run, ...]]:
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:
-    """A name for each of these unlike runs, and no name twice."""
+    """Name each of these runs, none of which are alike, and no name twice."""
     labels = [variant(run.config) for run in runs]
     for label in {label for label in labels if labels.count(label) > 1}:
         places = [place for place, other in enumerate(labels) if other == label]
@@ -158,8 +162,8 @@ def _labels(runs: Sequence[Run]) -> list[str]:
         names = [name for place in places for name in differences(runs[place].config, first.config, INDIFFERENT)]
         precise = len({runs[place].precision for place in places}) > 1
         for place in places:
-            told = [setting(name, _value(runs[place].config, name)) for name in dict.fromkeys(names)]
-            labels[place] = ", ".join([label, *told, *([runs[place].precision] if precise else [])])
+            values = [setting(name, attrgetter(name)(runs[place].config)) for name in dict.fromkeys(names)]
+            labels[place] = ", ".join([label, *values, *([runs[place].precision] if precise else [])])
     seen: dict[str, int] = {}
     for place, label in enumerate(labels):  # the same words for runs of different names
         seen[label] = seen.get(label, 0) + 1
@@ -167,15 +171,8 @@ def _labels(runs: Sequence[Run]) -> list[str]:
     return labels
 
 
-def _value(config: TrainConfig, name: str) -> Any:
-    value: Any = config
-    for part in name.split("."):
-        value = getattr(value, part)
-    return value
-
-
 def read_groups(folders: Sequence[Path]) -> tuple[list[Group], list[str]]:
-    """The runs in these folders by group, all read at the same step, and notes on what was done for that.
+    """Return the runs in these folders by group, all evaluated at the same step, and notes on what that took.
 
     They must be of one world and have episodes.
     """
@@ -199,12 +196,12 @@ def read_groups(folders: Sequence[Path]) -> tuple[list[Group], list[str]]:
     notes = [repeated(run) for group in groups for run in group.repeats]
     at = min(group.end for group in groups)
     if any(run.score.read_at != at for group in groups for run in group.runs):
-        notes.append(f"All runs are read at step {at:,}, where the shortest of them ends.")
+        notes.append(f"All runs are evaluated at step {at:,}, where the shortest of them ends.")
     return [group.read_at(at) for group in groups], notes
 
 
 def repeated(run: Run) -> str:
-    """What is said of a run whose seed is in its group already."""
+    """Say that a run's seed is in its group already."""
     return f"Not counted: {run.path}, which is seed {run.seed} again, as {run.twin}."
 
 
@@ -238,7 +235,7 @@ def gather(sources: Sequence[Path]) -> Gathered:
 
 
 def _folders(source: Path, remarks: list[Remark]) -> Iterator[Path]:
-    """The folder itself and, unless it is a run, those below it."""
+    """Yield the folder itself and, unless it is a run, those below it."""
     base = len(source.parts)
 
     def failed(error: OSError) -> None:
@@ -271,13 +268,13 @@ def _read(folder: Path, runs: list[Run], remarks: list[Remark]) -> None:
 
 
 def _own_words(folder: Path, text: str) -> str:
-    """Without the path, which is said beside it, and without advice on what to give instead."""
+    """Strip the path, which is shown beside it, and the advice on what to give instead."""
     text = text.partition("; give a run folder")[0]
     return text.replace(f"{folder}{os.sep}", "").removeprefix(f"{folder} ").removeprefix(f"{folder}: ")
 
 
 def read_run(folder: Path, remarks: list[Remark]) -> Run:
-    """One run from its folder; raises an `AchieveError` that says what is wrong with it."""
+    """Read one run from its folder; an `AchieveError` says what is wrong with it."""
     saved = read_config(folder)
     config = from_dict(saved["config"])
     world = find_world(config.env.name)
@@ -290,18 +287,18 @@ def read_run(folder: Path, remarks: list[Remark]) -> Run:
     episodes = load_episodes(folder)
     score = score_run(episodes, summary.get("steps"), config.score_steps, world)
     run = Run(folder, config, world, episodes, score, summary, tuple(saved.get("starts", ())))
-    if told := _disagreement(run):
-        remarks.append(Remark(folder, told))
+    if difference := _disagreement(run):
+        remarks.append(Remark(folder, difference))
     return replace(run, uncounted=_why_not(run), short=_is_short(run))
 
 
 def _disagreement(run: Run) -> str | None:
-    """The log is the authority; a summary that says otherwise is not of this log."""
+    """Say where the summary contradicts the log, which is the authority."""
     for name, value in (("score", run.score.score), ("reward", run.score.reward)):
         key = f"{run.world.goal}_success_rate" if name == "score" and run.world.goal else name
-        told = run.summary.get(key)
-        if isinstance(told, int | float) and not math.isclose(told, value, rel_tol=1e-6, abs_tol=1e-6):
-            return f"summary.json says {key} {told:.4f}, its log {value:.4f}; the log's figure is shown"
+        saved = run.summary.get(key)
+        if isinstance(saved, int | float) and not math.isclose(saved, value, rel_tol=1e-6, abs_tol=1e-6):
+            return f"summary.json says {key} {saved:.4f}, its log {value:.4f}; the log's figure is shown"
     return None
 
 
@@ -310,19 +307,18 @@ def _why_not(run: Run) -> str | None:
         return "no finished episode"
     published = run.world.published_steps
     if published is None:
-        return "a world without published figures"
+        return "a world without published results"
     if run.score.read_at != published:
         done = "" if run.summary else "unfinished: "
-        return f"{done}read at {run.score.read_at:,} steps, published figures at {published:,}"
+        return f"{done}evaluated at {run.score.read_at:,} steps, published results at {published:,}"
     if run.preset not in PRESETS:
         return f"there is no preset {run.preset!r} in this version"
     if run.config.init_from is not None:
         return f"not from scratch: it {run.config.origin}"
-    told = [f"{name} is {own}, not {preset}" for name, (own, preset) in changes(run.config).items()]
-    if told:
-        return "not the preset's settings: " + "; ".join(told[:3]) + (f"; {len(told) - 3} more" if told[3:] else "")
+    if own := [f"{name} is {value}, not {preset}" for name, (value, preset) in changes(run.config).items()]:
+        return "not the preset's settings: " + "; ".join(own[:3]) + (f"; {len(own) - 3} more" if own[3:] else "")
     if run.config.name is not None:
-        return f"a variant of its own name, {run.config.name}"
+        return f"a variant with a name of its own, {run.config.name}"
     return None
 
 
@@ -334,7 +330,7 @@ def _is_short(run: Run) -> bool:
 
 
 def _counted(runs: Sequence[Run]) -> Iterator[Run]:
-    """A seed counts once, and beside the published figures stand runs of one precision: that of most seeds."""
+    """Let each seed count once, and beside published results only runs of one precision: that of most seeds."""
     seeds: dict[tuple[str, str, str], set[int]] = {}
     for run in runs:
         if run.uncounted is None or run.short:
@@ -344,8 +340,8 @@ def _counted(runs: Sequence[Run]) -> Iterator[Run]:
         here = {key[2]: len(some) for key, some in seeds.items() if key[:2] == (run.preset, run.world.name)}
         usual = max(here, key=lambda precision: here[precision], default=run.precision)
         if (run.uncounted is None or run.short) and run.precision != usual:
-            told = f"computed in {run.precision}, and most of its kind in {usual}: not averaged with them"
-            run = replace(run, uncounted=told, short=False)
+            why = f"computed in {run.precision} and most others in {usual}, so not averaged with them"
+            run = replace(run, uncounted=why, short=False)
         first = counted.setdefault((run.preset, run.world.name, run.seed), run) if run.uncounted is None else run
-        told = f"seed {run.seed} is counted once, as {first.path}"
-        yield run if first is run else replace(run, uncounted=told, twin=first.path)
+        why = f"seed {run.seed} is counted once, as {first.path}"
+        yield run if first is run else replace(run, uncounted=why, twin=first.path)

@@ -1,4 +1,4 @@
-"""Figures over few seeds: mean and interquartile mean with intervals, and the probability of improvement.
+"""Statistics over few seeds: mean and interquartile mean with intervals, and the probability of improvement.
 
 Most comparisons rest on three to ten runs. A bootstrap over so few hardly reaches beyond their smallest and largest
 value, so the intervals here are those of Student's t, which widen as runs become fewer:
@@ -6,9 +6,9 @@ value, so the intervals here are those of Student's t, which widen as runs becom
 - mean: Student's t with n - 1 degrees of freedom;
 - interquartile mean: the same for a trimmed mean, from the winsorised variance (Tukey and McLaughlin 1963; Yuen 1974);
 - probability of improvement: the score interval of Newcombe (2006, method 5) for the Mann-Whitney measure, which has no
-  width of zero even where every pair is won, with Student's t in place of the normal quantile.
+  width of zero even where every pair is won, with Student's t instead of the normal quantile.
 
-They take scores of an agent to scatter about normally over seeds, which few runs cannot show.
+They assume that an agent's scores are about normally distributed over seeds, which few runs cannot show.
 """
 
 from __future__ import annotations
@@ -22,34 +22,35 @@ import numpy as np
 from scipy import optimize, stats
 
 from achieve.errors import ConfigError
+from achieve.scoring.score import MeanStd
 
 CONFIDENCE = 0.95
 PERCENT = (0.0, 100.0)
 """Where scores and success rates lie, and so their means; an interval goes no further."""
 ANYWHERE = (-math.inf, math.inf)
 FEW = 5
-"""Below so many seeds an interval rests on its assumptions more than on the runs."""
+"""With fewer seeds an interval rests on its assumptions more than on the runs."""
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """A value and its 95 % interval; one run has no interval (nan)."""
+class Interval:
+    """A value and its 95 % confidence interval, which one run does not have (nan)."""
 
     value: float
     low: float = math.nan
     high: float = math.nan
 
     @property
-    def interval(self) -> list[float] | None:
+    def limits(self) -> list[float] | None:
         """For JSON."""
         return [self.low, self.high] if math.isfinite(self.low) else None
 
     def __str__(self) -> str:
-        return f"{self.value:.2f}" + (f" [{self.low:.2f}, {self.high:.2f}]" if self.interval else "")
+        return f"{self.value:.2f}" + (f" [{self.low:.2f}, {self.high:.2f}]" if self.limits else "")
 
 
 @dataclass(frozen=True)
-class Improvement(Estimate):
+class Improvement(Interval):
     """How likely a run of one agent beats one of another."""
 
     pairs: int = 0
@@ -63,12 +64,12 @@ class Improvement(Estimate):
     def __str__(self) -> str:
         """`0.78 [0.29, 0.96]`, and `>0.89 [0.34, 1)` where all of nine pairs were won: certainty is never printed."""
         least = max(0.01, 1 / self.pairs)
-        told = f"<{least:.2f}" if self.value == 0 else f">{1 - least:.2f}" if self.value == 1 else _inside(self.value)
-        if not self.interval:
-            return told
+        value = f"<{least:.2f}" if self.value == 0 else f">{1 - least:.2f}" if self.value == 1 else _inside(self.value)
+        if not self.limits:
+            return value
         low = "(0" if self.low == 0 else f"[{_inside(self.low)}"
         high = "1)" if self.high == 1 else f"{_inside(self.high)}]"
-        return f"{told} {low}, {high}"
+        return f"{value} {low}, {high}"
 
 
 @dataclass(frozen=True)
@@ -79,12 +80,17 @@ class Summary:
     """Every run's figure, in the order given."""
     std: float
     """Population deviation (ddof 0), as published."""
-    mean: Estimate
-    iqm: Estimate
+    mean: Interval
+    iqm: Interval
 
     @property
     def runs(self) -> int:
         return len(self.values)
+
+    @property
+    def mean_std(self) -> MeanStd:
+        """As the paper prints it; one run has no deviation."""
+        return MeanStd(self.mean.value, self.std if self.runs > 1 else None)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; an interval that one run cannot have is null."""
@@ -93,19 +99,19 @@ class Summary:
             "values": list(self.values),
             "mean": self.mean.value,
             "std": self.std,
-            "mean_interval": self.mean.interval,
+            "mean_interval": self.mean.limits,
             "iqm": self.iqm.value,
-            "iqm_interval": self.iqm.interval,
+            "iqm_interval": self.iqm.limits,
         }
 
 
-def mean_with_interval(values: Sequence[float], within: tuple[float, float] = ANYWHERE) -> Estimate:
-    """The mean over runs and its Student's t interval, as far as that lies ``within`` what is possible."""
+def mean_with_interval(values: Sequence[float], within: tuple[float, float] = ANYWHERE) -> Interval:
+    """Return the mean over runs and its Student's t interval, clipped to ``within``."""
     return _trimmed(values, 0, within)
 
 
-def iqm_with_interval(values: Sequence[float], within: tuple[float, float] = ANYWHERE) -> Estimate:
-    """The mean of the middle half, a quarter of the runs left out at either end, rounded down; with its interval.
+def iqm_with_interval(values: Sequence[float], within: tuple[float, float] = ANYWHERE) -> Interval:
+    """Return the interquartile mean and its interval: a quarter of the runs, rounded down, is left out at either end.
 
     Of fewer than four runs it is the mean.
     """
@@ -113,11 +119,11 @@ def iqm_with_interval(values: Sequence[float], within: tuple[float, float] = ANY
 
 
 def improvement_with_interval(ours: Sequence[float], theirs: Sequence[float]) -> Improvement:
-    """The share of pairs of runs that ours win, ties half: Mann and Whitney's U over n m. Both need two runs for an
-    interval.
+    """Return the share of pairs of runs that ours win, ties half: Mann and Whitney's U over n m.
 
-    The limits are where (p - q)^2 = t^2 V(q), q standing for the probability and p for its estimate, with Hanley and
-    McNeil's variance V(q) = q (1 - q) (1 + N ((1 - q) / (2 - q) + q / (1 + q))) / (n m) and N = (n + m) / 2 - 1.
+    Both need two runs for an interval. Its limits are where (p - q)^2 = t^2 V(q), q standing for the probability and p
+    for its estimate, with Hanley and McNeil's variance
+    V(q) = q (1 - q) (1 + N ((1 - q) / (2 - q) + q / (1 + q))) / (n m) and N = (n + m) / 2 - 1.
     """
     one, other = _checked(ours), _checked(theirs)
     n, m = len(one), len(other)
@@ -138,14 +144,14 @@ def improvement_with_interval(ours: Sequence[float], theirs: Sequence[float]) ->
 
 
 def summarize(values: Sequence[float], within: tuple[float, float] = ANYWHERE) -> Summary:
-    """Mean ± std, interquartile mean and intervals of one figure per run."""
+    """Return mean ± std, interquartile mean and intervals of one figure per run."""
     kept = _checked(values)
     mean, iqm = mean_with_interval(values, within), iqm_with_interval(values, within)
     return Summary(tuple(kept.tolist()), float(kept.std()), mean, iqm)
 
 
 def compare(groups: Mapping[str, Sequence[float]]) -> dict[tuple[str, str], Improvement]:
-    """Probability of improvement of each group over each that comes after it."""
+    """Return the probability of improvement of each group over each that comes after it."""
     names = list(groups)
     return {
         (one, other): improvement_with_interval(groups[one], groups[other])
@@ -154,34 +160,34 @@ def compare(groups: Mapping[str, Sequence[float]]) -> dict[tuple[str, str], Impr
     }
 
 
-def caution(counts: Iterable[tuple[str, int]]) -> str | None:
-    """What intervals are worth where there are few seeds; None where there are enough. counts: label, seeds."""
+def caution(counts: Iterable[tuple[str, int]]) -> list[str]:
+    """Say what intervals are worth where there are few seeds; nothing where there are enough. counts: label, seeds."""
     few = [f"{label} ({seeds})" for label, seeds in counts if 0 < seeds < FEW]
     if not few:
-        return None
-    return (
-        f"Fewer than {FEW} seeds: {'; '.join(few)}. Intervals of so few rest on the assumption that scores scatter "
-        "normally, and the order of agents may change with more seeds; published results use 10."
-    )
+        return []
+    return [
+        f"Fewer than {FEW} seeds: {'; '.join(few)}. Their intervals rest on the assumption that scores are normally "
+        "distributed, and the ranking may change with more seeds; published results use 10 seeds."
+    ]
 
 
 def _inside(value: float) -> str:
-    """Two digits of what lies between 0 and 1, and is not to be rounded to them."""
+    """Return two digits of what lies between 0 and 1, never rounded to either."""
     return "<0.01" if value < 0.01 else ">0.99" if value > 0.99 else f"{value:.2f}"
 
 
-def _trimmed(values: Sequence[float], cut: int, within: tuple[float, float]) -> Estimate:
-    """The mean without ``cut`` values at either end, with Yuen's interval."""
+def _trimmed(values: Sequence[float], cut: int, within: tuple[float, float]) -> Interval:
+    """Return the mean without ``cut`` values at either end, with Yuen's interval."""
     kept = np.sort(_checked(values))
     count = len(kept)
     left = count - 2 * cut
     mean = float(kept[cut : count - cut].mean())
     if left < 2:
-        return Estimate(mean)
+        return Interval(mean)
     winsorised = np.clip(kept, kept[cut], kept[count - cut - 1])
     error = math.sqrt(np.square(winsorised - winsorised.mean()).sum() / (left * (left - 1)))
     low, high = mean + np.array([-1, 1]) * error * stats.t.ppf((1 + CONFIDENCE) / 2, left - 1)
-    return Estimate(mean, max(float(low), within[0]), min(float(high), within[1]))
+    return Interval(mean, max(float(low), within[0]), min(float(high), within[1]))
 
 
 def _checked(values: Sequence[float]) -> np.ndarray:

@@ -11,22 +11,22 @@ from rich.console import Console
 console = Console(highlight=False)
 
 ABOUT: dict[str, str] = {
-    "train": "Train an agent, or continue a run that was stopped.",
-    "score": "Score, reward and success rates of runs, by the training protocol, with mean and deviation over seeds.",
-    "eval": "Play whole episodes with the final policy, on worlds it was not trained in.",
-    "video": "Write a video of an agent playing a world it was not trained in.",
-    "bench": "Measure environment, acting, learning and distillation on this machine, and what a whole run would take.",
-    "export": "Write an agent's acting weights alone, in half precision.",
+    "train": "Train an agent, or resume a run.",
+    "score": "Print score, reward and success rates of runs by the training protocol, with mean ± std over seeds.",
+    "eval": "Evaluate the final policy over whole episodes in unseen worlds.",
+    "video": "Write a video of an agent playing in an unseen world.",
+    "bench": "Measure the speed of environment, acting, learning and distillation on this machine.",
+    "export": "Write the weights an agent needs to act, in half precision.",
     "presets": "List the presets.",
-    "sweep": "Train every combination of some settings, with several seeds each, and compare them.",
-    "reproduce": "Make the runs of a table or figure of the paper that are missing, and report.",
-    "probe": "How well agents' latents tell the next achievement (appendix A).",
-    "matching": "Which achievements of two episodes agents take for the same, and how often rightly (appendix B).",
-    "compare": "Groups of runs against each other: mean ± std, intervals, probability of improvement, every run.",
-    "curves": "Learning curves of runs, mean and spread over the seeds of each group.",
-    "rates": "Success rates of runs on a log axis, beside published ones.",
-    "hierarchy": "The graph of achievements an agent has discovered, beside the true one.",
-    "report": "Write one page about all runs there are, with the published figures beside ours.",
+    "sweep": "Train every combination of some settings with several seeds each, and compare them.",
+    "reproduce": "Make the missing runs of a table or figure of the paper, and report.",
+    "probe": "Measure how well agents' latents predict the next achievement (appendix A).",
+    "matching": "Match achievements across episodes by their representations (appendix B).",
+    "compare": "Compare groups of runs: mean ± std, confidence intervals, probability of improvement.",
+    "curves": "Draw learning curves, with mean and standard deviation over the seeds of each group.",
+    "rates": "Draw success rates on a log axis, beside published ones.",
+    "hierarchy": "Recover the achievement graph an agent has discovered, and compare it with the true one.",
+    "report": "Write one page about all runs, with the published results beside ours.",
 }
 """Every command, and one line about it."""
 
@@ -36,7 +36,7 @@ registry = tyro.constructors.ConstructorRegistry()
 
 @registry.primitive_rule
 def _whole_numbers(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[int] | None:
-    """Settings that are whole numbers may be written as people write them: 1000000, 1_000_000, 1e6."""
+    """Read whole numbers as people write them: 1000000, 1_000_000, 1e6."""
     if info.type is not int:
         return None
     return tyro.constructors.PrimitiveConstructorSpec(
@@ -49,7 +49,7 @@ def _whole_numbers(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructo
 
 
 def whole_number(text: str) -> int:
-    """`1e6` -> 1000000; a ValueError for `1.5`."""
+    """Return 1000000 for `1e6`; a ValueError for `1.5`."""
     with suppress(ValueError):
         return int(text)
     with suppress(ValueError):
@@ -60,11 +60,11 @@ def whole_number(text: str) -> int:
 
 
 def parse(kind: Any, name: str, arguments: list[str], default: Any = tyro.MISSING) -> Any:
-    """Arguments as an instance of the dataclass ``kind``; help and errors name the command."""
+    """Return the arguments as an instance of the dataclass ``kind``; help and errors name the command."""
     settings = {} if default is tyro.MISSING else {"default": default}
     return tyro.cli(kind, prog=f"achieve {name}", args=arguments, registry=registry, **settings)
 
 
 def say(text: str) -> None:
-    """A line with a path in it, left whole: neither wrapped nor read as markup."""
+    """Print a line with a path in it, neither wrapped nor read as markup."""
     console.print(text, markup=False, soft_wrap=True)

@@ -11,14 +11,14 @@ from achieve.commands.progress import showing
 
 @dataclass(frozen=True)
 class BenchArguments:
-    """Measure environment, acting, learning and distillation on this machine, and what a whole run would take."""
+    """Measure environment, acting, learning and distillation on this machine, and estimate a whole run."""
 
     preset: str | None = None
     """Preset to measure; by default `ad` on a GPU and `quick` on a CPU."""
     device: str = "auto"
     """`auto`, `cpu` or `cuda`."""
     compile: bool = True
-    """`--no-compile` measures the plain code."""
+    """`--no-compile` measures without compilation."""
     precision: str = "auto"
     """As in training."""
     rollouts: int = 8

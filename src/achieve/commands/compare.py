@@ -1,32 +1,26 @@
-"""`achieve compare`: groups of runs against each other, with intervals."""
+"""`achieve compare`: groups of runs against each other, with confidence intervals."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import tyro
-from rich.table import Table
-
 from achieve.commands import console, parse, say
+from achieve.commands.arguments import GroupArguments
 
 if TYPE_CHECKING:
     from achieve.analysis.runs import Group
-    from achieve.analysis.statistics import Improvement, Summary
 
 
 @dataclass(frozen=True)
-class Arguments:
+class Arguments(GroupArguments):
     """Compare groups of runs: mean ± std as published, interquartile mean, probability of improvement.
 
-    Runs that differ in nothing but their seeds are a group. Intervals are 95 % intervals of Student's t over seeds.
+    Runs that differ only in their seeds form a group. Intervals are 95 % intervals of Student's t over seeds.
     """
 
-    runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Run folders (or folders of `results/`), of one world."""
     out: Path | None = None
     """Also write the figures there, as JSON."""
 
@@ -34,68 +28,57 @@ class Arguments:
 def run(arguments: list[str]) -> None:
     parsed: Arguments = parse(Arguments, "compare", arguments)
     from achieve.analysis.runs import read_groups
-    from achieve.analysis.statistics import ANYWHERE, PERCENT, caution, compare, summarize
+    from achieve.analysis.statistics import ANYWHERE, PERCENT, Interval, caution, compare, summarize
     from achieve.run.files import write_json
+    from achieve.scoring.score import MeanStd
+    from achieve.viz.table import ONE_SEED, Cell, tabulate, to_rich
 
     groups, notes = read_groups(parsed.runs)
-    told: dict[str, object] = {"kind": "compare", "notes": notes}
+    record: dict[str, object] = {"kind": "compare", "notes": notes}
     for name, title in (("score", f"{groups[0].runs[0].world.measure} %"), ("reward", "reward")):
-        values = {group.label: _finite(group, name) for group in groups}
-        measured = {label: found for label, found in values.items() if found}
-        if not measured:
+        by_seed = {group.label: values for group in groups if (values := _by_seed(group, name))}
+        if not by_seed:
             continue
         within = PERCENT if name == "score" else ANYWHERE
-        summaries = {label: summarize(list(found.values()), within) for label, found in measured.items()}
-        versus = compare({label: list(found.values()) for label, found in measured.items()})
-        _show(title.capitalize(), summaries, versus, measured)
-        told[name] = {label: {**summary.as_dict(), "by_seed": measured[label]} for label, summary in summaries.items()}
-        told[f"{name}_improvement"] = [
-            {"of": a, "over": b, "probability": found.value, "interval": found.interval, "pairs": found.pairs}
-            for (a, b), found in versus.items()
+        summaries = {label: summarize(list(values.values()), within) for label, values in by_seed.items()}
+        improvements = compare({label: list(values.values()) for label, values in by_seed.items()})
+
+        def interval(estimated: Interval) -> Cell:
+            return str(estimated).partition(" ")[2] or ONE_SEED
+
+        # Narrow enough for 80 columns, whatever the number of groups.
+        columns = [
+            ("group", "group", str, lambda item: item[0]),
+            ("seeds", "seeds", int, lambda item: item[1].runs),
+            ("mean", "mean ± std", MeanStd, lambda item: item[1].mean_std),
+            ("interval", "95 % of the mean", Interval, lambda item: interval(item[1].mean)),
+            ("iqm", "IQM", MeanStd, lambda item: MeanStd(item[1].iqm.value)),
         ]
-    for note in (caution((group.label, len(group.runs)) for group in groups), *notes):
-        if note:
-            console.print(note, markup=False)
+        console.print(to_rich(tabulate(name, title.capitalize(), summaries.items(), columns)))
+        pairs = [
+            ("pair", "a run of one over a run of the other", str, lambda item: "\nover ".join(item[0])),
+            ("won", "won", int, lambda item: item[1].won),
+            ("probability", "probability [95 %]", Interval, lambda item: item[1] if item[1].limits else ONE_SEED),
+        ]
+        if improvements:
+            console.print(to_rich(tabulate(name, "Probability of improvement", improvements.items(), pairs)))
+        for label, values in by_seed.items():
+            each = ", ".join(f"s{seed} {value:.2f}" for seed, value in values.items())
+            console.print(f"{label}: {each}", style="dim", markup=False)
+        console.print()
+        record[name] = {label: {**summary.as_dict(), "by_seed": by_seed[label]} for label, summary in summaries.items()}
+        record[f"{name}_improvement"] = [
+            {"of": a, "over": b, "probability": won.value, "interval": won.limits, "pairs": won.pairs}
+            for (a, b), won in improvements.items()
+        ]
+    for note in (*caution((group.label, len(group.runs)) for group in groups), *notes):
+        console.print(note, markup=False)
     if parsed.out is not None:
-        write_json(parsed.out, told)
+        write_json(parsed.out, record)
         say(f"written: {parsed.out}")
 
 
-def _show(
-    title: str,
-    summaries: Mapping[str, Summary],
-    versus: Mapping[tuple[str, str], Improvement],
-    values: Mapping[str, Mapping[str, float]],
-) -> None:
-    """One table of the groups and one of every pair: narrow enough for 80 columns, whatever the number of groups."""
-    rows = []
-    for label, summary in summaries.items():
-        spread = f" ± {summary.std:.2f}" if summary.runs > 1 else ""
-        mean, _, interval = str(summary.mean).partition(" ")
-        rows.append((label, str(summary.runs), mean + spread, interval or "one seed", f"{summary.iqm.value:.2f}"))
-    _table(title, ("group", "seeds", "mean ± std", "95 % of the mean", "IQM"), rows)
-    if versus:
-        pairs = [
-            (f"{a}\nover {b}", found.won, str(found) if found.interval else "one seed")
-            for (a, b), found in versus.items()
-        ]
-        _table("Probability of improvement", ("a run of one over one of the other", "won", "probability [95 %]"), pairs)
-    for label, found in values.items():
-        every = ", ".join(f"s{seed} {value:.2f}" for seed, value in found.items())
-        console.print(f"{label}: {every}", style="dim", markup=False)
-    console.print()
-
-
-def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    table = Table(title=title, title_justify="left", title_style="bold")
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left", no_wrap=number > 0, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    console.print(table, markup=False)
-
-
-def _finite(group: Group, name: str) -> dict[str, float]:
-    """Each run's figure by its seed."""
-    found = {str(run.seed): float(getattr(run.score, name)) for run in group.runs}
-    return {seed: value for seed, value in found.items() if math.isfinite(value)}  # too short a run has none
+def _by_seed(group: Group, name: str) -> dict[str, float]:
+    """Return each run's figure by its seed; too short a run has none."""
+    values = {str(run.seed): float(getattr(run.score, name)) for run in group.runs}
+    return {seed: value for seed, value in values.items() if math.isfinite(value)}

@@ -5,19 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import tyro
-
-from achieve.commands import parse, say
+from achieve.commands import parse
+from achieve.commands.arguments import GroupArguments
 
 
 @dataclass(frozen=True)
-class Arguments:
-    """Draw the learning curves of runs: a line for each group, the mean of its runs with their deviation.
+class Arguments(GroupArguments):
+    """Draw the learning curves of runs: a line for each group, the mean of its runs with their standard deviation.
 
-    Runs that differ in nothing but their seeds are a group."""
+    Runs that differ only in their seeds form a group."""
 
-    runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Run folders (or folders of `results/`), of one world."""
     out: Path = Path("curves.png")
     """Picture to write."""
 
@@ -26,14 +23,10 @@ def run(arguments: list[str]) -> None:
     parsed: Arguments = parse(Arguments, "curves", arguments)
     from achieve.analysis.published import find_published
     from achieve.analysis.runs import read_groups
-    from achieve.commands.subjects import write_bytes
-    from achieve.viz.curves import png
-    from achieve.viz.report.figures import curves
+    from achieve.commands.rates import write_picture
+    from achieve.viz.report.section import draw_runs
 
     groups, notes = read_groups(parsed.runs)
-    known = {group.label: find_published(group.label) for group in groups}
-    levels = {label: row.score for label, row in known.items() if row is not None and row.score is not None}
-    write_bytes(parsed.out, png(curves({group.label: group.runs for group in groups}, levels)))
-    for note in notes:
-        say(note)
-    say(f"written: {parsed.out}, with runs of {'; '.join(f'{group.label} ({len(group.runs)})' for group in groups)}")
+    entries = {group.label: find_published(group.label) for group in groups}
+    levels = {label: entry.comparable_score for label, entry in entries.items() if entry and entry.comparable_score}
+    write_picture(parsed.out, draw_runs({group.label: group.runs for group in groups}, levels), groups, notes)

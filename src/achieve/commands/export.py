@@ -1,4 +1,4 @@
-"""`achieve export`: an agent's acting weights alone."""
+"""`achieve export`: the weights an agent needs to act."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from achieve.commands import parse, say
 
 @dataclass(frozen=True)
 class ExportArguments:
-    """Write an agent's weights in half precision: those that acting needs."""
+    """Write the weights an agent needs to act, in half precision."""
 
     agent: tyro.conf.Positional[str]
     """A run folder or a weight file."""
     out: tyro.conf.Positional[Path]
     """File to write, .safetensors."""
     with_auxiliary: bool = False
-    """Also write the nets that predict the next achievement, which acting does not need."""
+    """Also write the networks that predict the next achievement, which acting does not need."""
 
 
 def run(arguments: list[str]) -> None:

@@ -1,129 +1,72 @@
-"""`achieve hierarchy`: the graph of achievements that an agent has discovered."""
+"""`achieve hierarchy`: the achievement graph that an agent has discovered."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import tyro
-from rich.table import Table
-
-from achieve.commands import console, parse, say
+from achieve.commands import console, parse
+from achieve.commands.arguments import AnalysisArguments
 from achieve.commands.progress import showing
+from achieve.errors import ConfigError
 
-if TYPE_CHECKING:
-    from achieve.analysis.hierarchy import EdgeScore, Hierarchy
-    from achieve.commands.subjects import Subject
+SHOWN = ("agent", "clusters", "labels", "purity", "completeness", "found", "missed", "extra")
 
 
 @dataclass(frozen=True)
-class Arguments:
-    """Cluster the achievements of many episodes without labels, recover who needs whom, and compare with the truth."""
+class Arguments(AnalysisArguments):
+    """Recover the achievement graph from many episodes without labels, and compare it with the true one."""
 
-    agents: tyro.conf.Positional[tuple[str, ...]] = ("pretrained",)
-    """Run folders, weight files, or `pretrained`."""
-    expert: str = "pretrained"
-    """The agent that plays the episodes."""
     out: Path = Path("hierarchy")
     """Folder for hierarchy.json and a picture of each agent's graph."""
     episodes: int = 200
     """Episodes to play."""
     threshold: float = 0.95
     """Share of the episodes in which one achievement must precede another to count as its requirement."""
-    seed: int = 0
-    """Of the worlds played."""
-    device: str = "auto"
-    """`auto`, `cpu` or `cuda`."""
-    env: str | None = None
-    """World to play in, if not the one the agents were trained in, or if it is code that you allow to run."""
-    trust: bool = False
-    """Import the code that a file of somebody else's names: a world `module:function`, or an option of one."""
 
 
 def run(arguments: list[str]) -> None:
     parsed: Arguments = parse(Arguments, "hierarchy", arguments)
-    from achieve.agent import load_agent
     from achieve.analysis.graphs import true_requirements
     from achieve.analysis.hierarchy import discover
-    from achieve.analysis.recordings import check_same_world, record, representations
-    from achieve.commands.subjects import load_subjects, output_folder, write_bytes
-    from achieve.run.files import write_json
-    from achieve.train import resolve_device
-    from achieve.viz.curves import png
+    from achieve.analysis.recordings import representations
+    from achieve.commands.agents import load_agents, load_expert, output_folder, play_episodes, write_record
+    from achieve.run.files import write_file
     from achieve.viz.graph import draw_hierarchy
+    from achieve.viz.report.analyses import hierarchy_edges, hierarchy_table
+    from achieve.viz.style import png
+    from achieve.viz.table import to_rich
 
-    device = str(resolve_device(parsed.device))
-    expert = load_agent(parsed.expert, device=device, env=parsed.env, trust=parsed.trust)
-    subjects = load_subjects(parsed.agents, device, env=parsed.env, trust=parsed.trust)
-    check_same_world(expert, [(subject.name, subject.agent) for subject in subjects])
+    if parsed.episodes < 1:
+        raise ConfigError(f"episodes is {parsed.episodes}; it must be 1 or more")
+    agents = load_agents(parsed)
+    expert = load_expert(parsed, agents)
     out = output_folder(parsed.out)
     requirements = true_requirements(expert.config.env)
-    found: list[Hierarchy] = []
-    pictures: list[str] = []
+    results, pictures = [], []
     with showing() as show:
-        played = record(
-            expert,
-            episodes=parsed.episodes,
-            images=False,
-            seed=parsed.seed,
-            progress=lambda done: show("expert playing", done / parsed.episodes),
-        )
+        played = play_episodes(expert, "expert", parsed.episodes, parsed.seed, show)
         labels = [episode.pair_labels for episode in played.episodes]
-        for number, subject in enumerate(subjects):
-            nu = representations(subject.agent, played.episodes, partial(show, f"looking with {subject.name}"))
-            show(f"clustering for {subject.name}")
-            found.append(discover(nu, labels, played.names, requirements, threshold=parsed.threshold))
-            show(f"drawing the graph of {subject.name}")
-            pictures.append("graph.png" if len(subjects) == 1 else f"graph-{number}.png")
-            title = f"{subject.name}: {found[-1].episodes} episodes by {parsed.expert}"
-            figure = draw_hierarchy(found[-1], requirements, played.names, title)
-            write_bytes(out / pictures[-1], png(figure))
-    write_json(
-        out / "hierarchy.json",
-        {
-            "kind": "hierarchy",
-            "expert": parsed.expert,
-            "episodes": parsed.episodes,
-            "seed": parsed.seed,
-            "threshold": parsed.threshold,
-            "requirements": None if requirements is None else sorted(map(list, requirements)),
-            "agents": [{**s.as_dict(), **hierarchy.as_dict()} for s, hierarchy in zip(subjects, found, strict=True)],
-            "pictures": pictures,
-        },
-    )
-    console.print(_table(subjects, found))
-    for subject, hierarchy in zip(subjects, found, strict=True):
-        if hierarchy.direct is not None:
-            _tell(subject.name, hierarchy.direct)
-    say(f"written: {out / 'hierarchy.json'}, " + ", ".join(str(out / picture) for picture in pictures))
-
-
-def _table(subjects: Sequence[Subject], found: Sequence[Hierarchy]) -> Table:
-    table = Table(title="The discovered hierarchy", title_justify="left", title_style="bold")
-    table.add_column("agent")
-    for column in ("clusters", "achievements found", "purity %", "complete %", "edges right %", "true edges found %"):
-        table.add_column(column, justify="right")
-    for subject, hierarchy in zip(subjects, found, strict=True):
-        labels = {cluster.label for cluster in hierarchy.clusters} & set(hierarchy.labels)
-        direct = hierarchy.direct
-        table.add_row(
-            subject.name,
-            str(len(hierarchy.clusters)),
-            f"{len(labels)} of {len(hierarchy.labels)}",
-            f"{hierarchy.purity:.1f}",
-            f"{hierarchy.completeness:.1f}",
-            "-" if direct is None else f"{direct.precision:.1f}",
-            "-" if direct is None else f"{direct.recall:.1f}",
-        )
-    return table
-
-
-def _tell(name: str, edges: EdgeScore) -> None:
-    from achieve.analysis.report import title_case
-
-    for what, chosen in (("found", edges.found), ("missed", edges.missed), ("not required", edges.extra)):
-        shown = "; ".join(f"{title_case(a)} > {title_case(b).lower()}" for a, b in sorted(chosen)) or "none"
-        console.print(f"{name}, {what} ({len(chosen)}): {shown}", markup=False, style="dim")
+        for number, named in enumerate(agents):
+            nu = representations(named.agent, played.episodes, partial(show, f"encoding with {named.name}"))
+            show(f"clustering for {named.name}")
+            hierarchy = discover(nu, labels, played.names, requirements, threshold=parsed.threshold)
+            results.append({**named.as_dict(), **hierarchy.as_dict()})
+            show(f"drawing the graph of {named.name}")
+            pictures.append("graph.png" if len(agents) == 1 else f"graph-{number}.png")
+            title = f"{named.name}: {hierarchy.episodes} episodes by {parsed.expert}"
+            write_file(out / pictures[-1], png(draw_hierarchy(hierarchy, requirements, played.names, title)))
+    record = {
+        "expert": parsed.expert,
+        "episodes": parsed.episodes,
+        "seed": parsed.seed,
+        "threshold": parsed.threshold,
+        "requirements": None if requirements is None else sorted(map(list, requirements)),
+        "agents": results,
+        "pictures": pictures,
+    }
+    console.print(to_rich(hierarchy_table("hierarchy", record), SHOWN))
+    for heading, edges in hierarchy_edges(record):
+        console.print(f"{heading}\n{edges}", markup=False, style="dim")
+    write_record("hierarchy", out, record)

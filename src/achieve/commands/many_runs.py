@@ -14,7 +14,7 @@ from achieve.commands import console, say
 from achieve.errors import AchieveError, ConfigError
 
 if TYPE_CHECKING:
-    from achieve.reproduce.plan import Plan, Run
+    from achieve.reproduce.plan import Plan, RunSpec
     from achieve.run.signals import StopRequest
 
 # What is decided for each run, and so cannot be given for all of them.
@@ -22,12 +22,12 @@ _DECIDED = {
     "--preset": "give it before the --",
     "--seed": "use --seeds",
     "--seeds": "give it before the --",
-    "--name": "runs are named already",
+    "--name": "runs already have names",
     "--folder": "give it before the --",
     "--jobs": "give it before the --",
-    "--report": "pages of single runs are left out",
-    "--no-report": "runs are started with it already",
-    "--quiet": "runs are started with it already",
+    "--report": "pages of single runs are not written",
+    "--no-report": "every run already has it",
+    "--quiet": "every run already has it",
 }
 _BY_EXPERIMENT = dict.fromkeys(("--preset", "--config", "--env", "--env.name"), "the experiment decides it")
 MOST_SEEDS = 1000
@@ -72,14 +72,14 @@ def without_flags(arguments: Sequence[str], names: Collection[str]) -> list[str]
 
 
 def make_runs(
-    runs: Sequence[Run],
+    runs: Sequence[RunSpec],
     folder: Path,
     then: Callable[[Plan, StopRequest], list[str]],
     jobs: int = 1,
     ray: str | None = None,
     dry_run: bool = False,
 ) -> None:
-    """Show what is there and what is missing, make the missing runs, and do what follows.
+    """Show which runs are complete and which are missing, make the missing ones, and do what follows.
 
     Args:
         then: what follows, with the plan as it is afterwards; returns the names of what failed in it.
@@ -104,7 +104,7 @@ def make_runs(
         plan = make_plan(runs, folder)
         failed += then(plan, stop)
         if stop.requested:
-            raise KeyboardInterrupt(f"stopped; the same command goes on with the runs in {folder}")
+            raise KeyboardInterrupt(f"stopped; the same command resumes the runs in {folder}")
     if failed:
         raise AchieveError(
             f"{len(failed)} failed: {', '.join(failed)}. What they printed is in {log_folder(folder)}; "
@@ -112,7 +112,7 @@ def make_runs(
         )
     busy = [planned.run.name for planned in plan.of(State.BUSY)]
     if busy:
-        say(f"left to the processes that are writing them: {', '.join(busy)}")
+        say(f"being made by other processes: {', '.join(busy)}")
 
 
 def _show_plan(plan: Plan) -> None:
@@ -138,7 +138,7 @@ def _show_plan(plan: Plan) -> None:
         )
     console.print(table)
     if not plan.to_do:
-        say("every run is done, or in the hands of another process")
+        say("every run is complete, or being made by another process")
         return
     unknown = [planned for planned in plan.to_do if math.isnan(rates[planned.run.group])]
     time = estimates.seconds(plan.to_do, rates, gpus)

@@ -8,31 +8,32 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import tyro
-from rich.table import Table
-
-from achieve.commands import console, parse, say
-from achieve.commands.progress import Show, showing
+from achieve.commands import console, parse
+from achieve.commands.arguments import AnalysisArguments
+from achieve.commands.progress import showing
 from achieve.errors import ConfigError
 
 if TYPE_CHECKING:
-    from achieve.agent import Agent
-    from achieve.analysis.matching import Matching, Report
-    from achieve.analysis.recordings import Recordings
-    from achieve.commands.subjects import Subject
+    from matplotlib.figure import Figure
+
+    from achieve.analysis.matching import Matching, MatchingReport
+    from achieve.commands.agents import NamedAgent
 
 SELF = "self"
+SHOWN = ("agent", "by", "precision", "recall", "matches", "same", "other")
+NOTE = """\
+Precision: share of matches that join the same achievement. Recall: share of common achievements that are matched.
+Distance: mean cosine distance between the same and between different achievements.
+{pairs} pairs of {episodes} episodes by {expert}."""
 
 
 @dataclass(frozen=True)
-class Arguments:
-    """Match achievements across episodes by their representations, and count how many matches are right (appendix B).
+class Arguments(AnalysisArguments):
+    """Match achievements across episodes by their representations, and count correct matches (appendix B).
 
     Several agents are shown side by side on the same episodes.
     """
 
-    agents: tyro.conf.Positional[tuple[str, ...]] = ("pretrained",)
-    """Run folders, weight files, or `pretrained`."""
     expert: str = "pretrained"
     """The agent that plays the episodes, or `self`: each agent its own."""
     out: Path = Path("matching")
@@ -42,120 +43,78 @@ class Arguments:
     pairs: int = 400
     """Pairs of episodes to match, drawn at random."""
     through_training: bool = False
-    """Take the agents as stages of one run in the order given, and draw precision and recall over them. A run folder
+    """Treat the agents as stages of one run in the order given, and plot precision and recall over them. A run folder
     stands for the weight files in its folder `snapshots`, named by their steps."""
-    seed: int = 0
-    """Of the worlds played and the pairs drawn."""
-    device: str = "auto"
-    """`auto`, `cpu` or `cuda`."""
-    env: str | None = None
-    """World to play in, if not the one the agents were trained in, or if it is code that you allow to run."""
-    trust: bool = False
-    """Import the code that a file of somebody else's names: a world `module:function`, or an option of one."""
 
 
 def run(arguments: list[str]) -> None:
     parsed: Arguments = parse(Arguments, "matching", arguments)
-    from achieve.agent import load_agent
     from achieve.analysis.matching import choose_pairs, example_pair, judge, match_pairs
-    from achieve.analysis.recordings import check_same_world, representations
-    from achieve.commands.subjects import load_subjects, output_folder
-    from achieve.run.files import write_json
-    from achieve.train import resolve_device
+    from achieve.analysis.recordings import representations
+    from achieve.commands.agents import load_agents, load_expert, output_folder, play_episodes, write_record
+    from achieve.run.files import write_file
+    from achieve.viz.report.analyses import matching_table
+    from achieve.viz.style import png
+    from achieve.viz.table import to_rich
 
     if parsed.episodes < 1:
         raise ConfigError(f"episodes is {parsed.episodes}; it must be 1 or more")
-    device = str(resolve_device(parsed.device))
-    sources = _stages(parsed.agents) if parsed.through_training else list(parsed.agents)
-    subjects = load_subjects(sources, device, env=parsed.env, trust=parsed.trust)
-    played: Recordings | None = None
-    if parsed.expert != SELF:
-        expert = load_agent(parsed.expert, device=device, env=parsed.env, trust=parsed.trust)
-        check_same_world(expert, [(subject.name, subject.agent) for subject in subjects])
+    agents = load_agents(parsed, _stages(parsed.agents) if parsed.through_training else None)
+    expert = None if parsed.expert == SELF else load_expert(parsed, agents)
     out = output_folder(parsed.out)
-    reports: list[Report] = []
-    pictures: list[str] = []
-    shown: dict[str, tuple[Matching, list[list[str]]]] = {}
+    reports: list[MatchingReport] = []
+    examples: dict[str, tuple[Matching, list[list[str]]]] = {}
     with showing() as show:
-        if parsed.expert != SELF:
-            played = _play(expert, parsed, "expert", show)
-        for subject in subjects:
-            recordings = played or _play(subject.agent, parsed, subject.name, show)
-            nu = representations(subject.agent, recordings.episodes, partial(show, f"looking with {subject.name}"))
-            show(f"matching for {subject.name}")
-            labels = [episode.pair_labels for episode in recordings.episodes]
+        played = None if expert is None else play_episodes(expert, "expert", parsed.episodes, parsed.seed, show)
+        for named in agents:
+            own = played or play_episodes(named.agent, named.name, parsed.episodes, parsed.seed, show)
+            nu = representations(named.agent, own.episodes, partial(show, f"encoding with {named.name}"))
+            show(f"matching for {named.name}")
+            labels = [episode.pair_labels for episode in own.episodes]
             pairs = choose_pairs([len(episode) for episode in nu], parsed.pairs, parsed.seed)
-            reports.append(judge(match_pairs(nu, labels, pairs, subject.agent.config.distill)))
-            first, second = example_pair(labels)
-            names = [[recordings.names[i] for i in labels[one]] for one in (first, second)]
-            shown[subject.name] = (match_pairs(nu, labels, [(first, second)], subject.agent.config.distill)[0], names)
-            if played is None:
-                pictures.append(_heat_maps(out / f"matching-{len(pictures)}.png", {subject.name: shown[subject.name]}))
+            settings = named.agent.config.distill
+            reports.append(judge(match_pairs(nu, labels, pairs, settings)))
+            example = example_pair(labels)
+            names = [[own.names[label] for label in labels[episode]] for episode in example]
+            examples[named.name] = match_pairs(nu, labels, [example], settings)[0], names
     if played is not None:
-        pictures.append(_heat_maps(out / "matching.png", shown))
-    steps = _steps(subjects) if parsed.through_training else None
-    if steps is not None:
-        pictures.append(_course(out / "training.png", steps, reports))
-    write_json(
-        out / "matching.json",
-        {
-            "kind": "matching",
-            "expert": parsed.expert,
-            "episodes": parsed.episodes,
-            "seed": parsed.seed,
-            "through_training": parsed.through_training,
-            "agents": [
-                {**subject.as_dict(), **report.as_dict()} for subject, report in zip(subjects, reports, strict=True)
-            ],
-            "pictures": pictures,
-        },
-    )
-    console.print(_table(subjects, reports))
-    console.print(
-        "Precision: matches that join the same achievement. Recall: achievements of both episodes that are matched.\n"
-        "Both in percent. Same and different: mean cosine distances of the same and of different achievements.\n"
-        f"Over {reports[0].transport.pairs} pairs of {parsed.episodes} episodes by {parsed.expert}.",
-        style="dim",
-    )
-    say(f"written: {out / 'matching.json'}, " + ", ".join(str(out / picture) for picture in pictures))
-
-
-def _play(agent: Agent, parsed: Arguments, name: str, show: Show) -> Recordings:
-    from achieve.analysis.recordings import record
-
-    return record(
-        agent,
-        episodes=parsed.episodes,
-        images=False,
-        seed=parsed.seed,
-        progress=lambda done: show(f"{name} playing", done / parsed.episodes),
-    )
+        figures = {"matching.png": _heat_maps(examples)}
+    else:
+        figures = {f"matching-{k}.png": _heat_maps({name: examples[name]}) for k, name in enumerate(examples)}
+    if parsed.through_training:
+        figures["training.png"] = _through_training(agents, reports)
+    for name, figure in figures.items():
+        write_file(out / name, png(figure))
+    record = {
+        "expert": parsed.expert,
+        "episodes": parsed.episodes,
+        "seed": parsed.seed,
+        "through_training": parsed.through_training,
+        "agents": [{**named.as_dict(), **report.as_dict()} for named, report in zip(agents, reports, strict=True)],
+        "pictures": list(figures),
+    }
+    console.print(to_rich(matching_table("matching", record), SHOWN))
+    pairs_matched = reports[0].transport.pairs
+    console.print(NOTE.format(pairs=pairs_matched, episodes=parsed.episodes, expert=parsed.expert), style="dim")
+    write_record("matching", out, record)
 
 
 def _stages(sources: Sequence[str]) -> list[str]:
-    """Weight files in order; a run folder is replaced by those in its `snapshots`."""
-    found: list[str] = []
+    """Return weight files in order; a run folder is replaced by those in its `snapshots`."""
+    stages: list[str] = []
     for source in sources:
         folder = Path(source) / "snapshots"
         if not Path(source).is_dir():
-            found.append(source)
+            stages.append(source)
             continue
         files = sorted((f for f in folder.glob("*.safetensors") if f.stem.isdigit()), key=lambda f: int(f.stem))
         if not files:
-            raise ConfigError(f"{source} kept no weights along the way: there is no file in {folder} named by its step")
-        found += [str(file) for file in files]
-    return found
+            raise ConfigError(f"{source} has no snapshots: there is no file in {folder} named by its step")
+        stages += [str(file) for file in files]
+    return stages
 
 
-def _steps(subjects: Sequence[Subject]) -> list[float]:
-    """The stages' steps where all are named by them, else their numbers."""
-    stems = [Path(subject.source).stem for subject in subjects]
-    return [float(stem) for stem in stems] if all(stem.isdigit() for stem in stems) else [*range(1, len(stems) + 1)]
-
-
-def _heat_maps(path: Path, shown: Mapping[str, tuple[Matching, list[list[str]]]]) -> str:
-    from achieve.commands.subjects import write_bytes
-    from achieve.viz.curves import png
+def _heat_maps(examples: Mapping[str, tuple[Matching, list[list[str]]]]) -> Figure:
     from achieve.viz.heatmap import Panel, draw_matrices
 
     rows = {
@@ -165,44 +124,22 @@ def _heat_maps(path: Path, shown: Mapping[str, tuple[Matching, list[list[str]]]]
             Panel("hard matching", matching.hard, top=3.0, matches=matching.hard, colours="Greys"),
             Panel("Hungarian", matching.hungarian, top=3.0, matches=matching.hungarian, colours="Greys"),
         ]
-        for name, (matching, _) in shown.items()
+        for name, (matching, _) in examples.items()
     }
-    matching, (first, second) = next(iter(shown.values()))
-    write_bytes(path, png(draw_matrices(rows, first, second, matching.same)))
-    return path.name
+    matching, (first, second) = next(iter(examples.values()))
+    return draw_matrices(rows, first, second, matching.same)
 
 
-def _course(path: Path, steps: Sequence[float], reports: Sequence[Report]) -> str:
-    from achieve.commands.subjects import write_bytes
-    from achieve.viz.curves import png
+def _through_training(agents: Sequence[NamedAgent], reports: Sequence[MatchingReport]) -> Figure:
+    """Draw the stages by their steps where all files are named by them, else by their numbers."""
     from achieve.viz.heatmap import draw_stages
 
+    stems = [Path(named.source).stem for named in agents]
+    by_step = all(stem.isdigit() for stem in stems)
     lines = {
         f"{what}, {how}": [getattr(getattr(report, solver), what) for report in reports]
         for solver, how in (("transport", "transport"), ("hungarian", "Hungarian"))
         for what in ("precision", "recall")
     }
-    label = "environment steps" if steps[-1] > len(steps) else "stage"
-    write_bytes(path, png(draw_stages(steps, lines, label)))
-    return path.name
-
-
-def _table(subjects: Sequence[Subject], reports: Sequence[Report]) -> Table:
-    table = Table(title="Matching across episodes", title_justify="left", title_style="bold")
-    table.add_column("agent")
-    table.add_column("by")
-    for column in ("precision", "recall", "matches", "same", "different"):
-        table.add_column(column, justify="right")
-    for subject, report in zip(subjects, reports, strict=True):
-        for name, quality in (("transport", report.transport), ("Hungarian", report.hungarian)):
-            ours = name == "transport"
-            table.add_row(
-                subject.name if ours else "",
-                name,
-                f"{quality.precision:.1f}",
-                f"{quality.recall:.1f}",
-                f"{quality.matched:,}",
-                f"{report.same_distance:.3f}" if ours else "",
-                f"{report.other_distance:.3f}" if ours else "",
-            )
-    return table
+    steps = [float(stem) for stem in stems] if by_step else [*range(1, len(stems) + 1)]
+    return draw_stages(steps, lines, "environment steps" if by_step else "stage")

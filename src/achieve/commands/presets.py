@@ -23,7 +23,7 @@ def run(arguments: list[str]) -> None:
 
 
 def preset_table() -> Table:
-    """Every preset, and a line about it."""
+    """Return every preset with its description."""
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, about in presets.DESCRIPTIONS.items():
         table.add_row(f"[bold]{name}[/]", about)

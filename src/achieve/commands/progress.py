@@ -1,4 +1,4 @@
-"""What a command is doing and how far it is: a bar on a terminal, a line now and then elsewhere."""
+"""What a command is doing: a progress bar on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INTERVAL = 10.0
 
 
 class Show:
-    """Takes what is being done, and the share of it that is done where that is known: ``show("playing", 0.4)``."""
+    """Is told what is being done, and the share that is done where it is known: ``show("playing", 0.4)``."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -28,7 +28,7 @@ class Show:
         self.what, self.share = what, share
 
     def line(self) -> str:
-        """The state as one plain line."""
+        """Return the state as one plain line."""
         done = "" if self.share is None else f", {self.share:.0%}"
         return f"{self.what}{done} ({duration(time.monotonic() - self._began)})"
 
@@ -50,7 +50,7 @@ class _Bar(Show):
 
 @contextmanager
 def showing(console: Console | None = None, interval: float | None = None) -> Iterator[Show]:
-    """Within the block, show what the work says of itself. On stderr, so that results can be piped."""
+    """Show progress within the block, on stderr so that results can be piped."""
     console = console or Console(stderr=True, highlight=False)
     if console.is_terminal:
         columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(24))

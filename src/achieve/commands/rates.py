@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import tyro
+from typing import TYPE_CHECKING
 
 from achieve.commands import parse, say
+from achieve.commands.arguments import GroupArguments
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from achieve.analysis.runs import Group
 
 
 @dataclass(frozen=True)
-class Arguments:
+class Arguments(GroupArguments):
     """Draw the success rates of all achievements on a log axis: a bar for each group, the mean of its runs.
 
-    Runs that differ in nothing but their seeds are a group. In Crafter, beside those of human players and what is
-    published in words.
+    Runs that differ only in their seeds form a group. In Crafter, beside those of human players and those that the
+    paper's text gives.
     """
 
-    runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Run folders (or folders of `results/`), of one world."""
     out: Path = Path("success-rates.png")
     """Picture to write."""
 
@@ -28,9 +32,7 @@ def run(arguments: list[str]) -> None:
     parsed: Arguments = parse(Arguments, "rates", arguments)
     from achieve.analysis.published import HUMAN_SUCCESS_RATES, SUCCESS_CLAIMS
     from achieve.analysis.runs import read_groups
-    from achieve.commands.subjects import write_bytes
     from achieve.viz.bars import draw_success_rates
-    from achieve.viz.curves import png
 
     groups, notes = read_groups(parsed.runs)
     first = groups[0].runs[0]
@@ -41,7 +43,15 @@ def run(arguments: list[str]) -> None:
         {"human players": HUMAN_SUCCESS_RATES} if crafter else {},
         SUCCESS_CLAIMS if crafter and any(group.label == "ad" for group in groups) else (),
     )
-    write_bytes(parsed.out, png(figure))
-    for note in notes:
-        say(note)
-    say(f"written: {parsed.out}, with runs of {'; '.join(f'{group.label} ({len(group.runs)})' for group in groups)}")
+    write_picture(parsed.out, figure, groups, notes)
+
+
+def write_picture(path: Path, figure: Figure, groups: Sequence[Group], notes: Sequence[str]) -> None:
+    """Write a picture of groups of runs, and say what is in it."""
+    from achieve.run.files import write_file
+    from achieve.viz.style import png
+
+    write_file(path, png(figure))
+    runs = "; ".join(f"{group.label} ({len(group.runs)})" for group in groups)
+    for line in (*notes, f"written: {path}, with runs of {runs}"):
+        say(line)

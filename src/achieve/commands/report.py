@@ -1,4 +1,4 @@
-"""`achieve report`: one page about all runs there are."""
+"""`achieve report`: one page about all runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEFAULT_SOURCES = ("results", "runs")
 
 @dataclass(frozen=True)
 class ReportArguments:
-    """Write one HTML page (and PNG, CSV, LaTeX) about the runs there are, with the published figures beside ours."""
+    """Write one HTML page (and PNG, CSV, LaTeX) about all runs, with the published results beside ours."""
 
     sources: tyro.conf.Positional[tuple[Path, ...]] = ()
     """Run folders, folders that hold them, and folders that analyses wrote; by default `results` and `runs` of this
@@ -22,11 +22,11 @@ class ReportArguments:
     out: Path = Path("report")
     """Folder to write `index.html`, `figures/` and `tables/` into."""
     videos: bool = False
-    """Let the agents whose weights are there play, and show them. Without a GPU that takes a minute for each."""
+    """Film the agents whose weights are available. Without a GPU that takes a minute for each."""
     trust: bool = False
-    """With videos: import the code that a run of somebody else's names as its world."""
+    """With videos: import the code that somebody else's run names as its world."""
     readme: tuple[Path, ...] = ()
-    """Also renew the table and picture between the markers of these Markdown files."""
+    """Also rewrite the tables and picture between the markers of these Markdown files."""
 
 
 def run(arguments: list[str]) -> None:
@@ -40,11 +40,11 @@ def run(arguments: list[str]) -> None:
         )
     for remark in gathered.remarks:
         say(f"{remark.path}: {remark.text}")
-    counted = sum(found.uncounted is None for found in gathered.runs)
-    say(f"{len(gathered.runs)} runs, {counted} of them comparable with published figures")
+    counted = sum(run.uncounted is None for run in gathered.runs)
+    say(f"{len(gathered.runs)} runs, {counted} of them comparable with published results")
     if parsed.readme:
         from achieve.viz.report.readme import update
 
         for path in parsed.readme:
-            say(f"{path}: {'renewed' if update(path, gathered) else 'as it was'}")
+            say(f"{path}: {'updated' if update(path, gathered) else 'unchanged'}")
     say(f"page: {page}")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.table import Table
 
 from achieve.commands import console, parse, say
+from achieve.commands.arguments import ManyRunsArguments
 from achieve.commands.many_runs import make_runs, parse_seeds, refuse_decided
 from achieve.commands.train import parse_train
 from achieve.config import validate
@@ -18,31 +18,23 @@ from achieve.errors import ConfigError
 
 if TYPE_CHECKING:
     from achieve.reproduce.experiments import Experiment
-    from achieve.reproduce.plan import Plan, Run
+    from achieve.reproduce.plan import Plan, RunSpec
     from achieve.run.signals import StopRequest
 
 
 @dataclass(frozen=True)
-class ReproduceArguments:
-    """Make the runs of an experiment of the paper that are missing, continue those that were stopped, and report.
+class ReproduceArguments(ManyRunsArguments):
+    """Make the missing runs of one of the paper's experiments, resume those that were stopped, and report.
 
-    Stop it at will: the same command goes on. `achieve reproduce` alone lists the experiments. What follows `--` is
-    given to every run, as `achieve train` takes it: `achieve reproduce table1 --folder short -- --total-steps 100000`.
+    It can be stopped: the same command resumes. `achieve reproduce` alone lists the experiments. What follows `--` is
+    passed to every run, as `achieve train` takes it: `achieve reproduce table1 --folder short -- --total-steps 100000`.
     Such runs are not the paper's, so they need a folder of their own.
     """
 
     experiment: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="NAME")]] = ""
     """Table, figure or analysis to make, or `all`."""
     seeds: str = "0-9"
-    """Seeds of every preset, such as 0-4 or 0,2,5-7; ten as published."""
-    folder: Path = Path("runs")
-    """Where the runs are and go."""
-    jobs: int = 1
-    """Runs at a time on each GPU (without a GPU: on each machine). More than one needs Ray (extra `ray`)."""
-    ray: str | None = None
-    """Send the runs to the Ray cluster at this host:port; `auto` takes RAY_ADDRESS, or the cluster on this machine."""
-    dry_run: bool = False
-    """Print what would be done and how long that would take, and do nothing."""
+    """Seeds of every preset, such as 0-4 or 0,2,5-7; published results use ten."""
     report: bool = True
     """When done, write the page about all runs into reproduce/report of the folder."""
 
@@ -78,9 +70,11 @@ def run(arguments: list[str]) -> None:
     make_runs(runs, parsed.folder, then, parsed.jobs, parsed.ray, parsed.dry_run)
 
 
-def needed_runs(experiments: Mapping[str, Experiment], seeds: Sequence[int], flags: Sequence[str] = ()) -> list[Run]:
+def needed_runs(
+    experiments: Mapping[str, Experiment], seeds: Sequence[int], flags: Sequence[str] = ()
+) -> list[RunSpec]:
     """Return every run the experiments need, each once: the first seed of all presets, then the second, and so on."""
-    from achieve.reproduce.plan import Run
+    from achieve.reproduce.plan import RunSpec
 
     refuse_decided(flags, experiment=True)
     presets = dict.fromkeys(preset for experiment in experiments.values() for preset in experiment.presets)
@@ -88,7 +82,7 @@ def needed_runs(experiments: Mapping[str, Experiment], seeds: Sequence[int], fla
     for config in configs.values():
         validate(config)
     return [
-        Run(preset, replace(config, seed=seed), ("--preset", preset, *flags))
+        RunSpec(preset, replace(config, seed=seed), ("--preset", preset, *flags))
         for seed in seeds
         for preset, config in configs.items()
     ]

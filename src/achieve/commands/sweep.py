@@ -12,12 +12,13 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from achieve.commands import parse, say
+from achieve.commands.arguments import ManyRunsArguments
 from achieve.commands.compare import run as compare_command
 from achieve.commands.many_runs import make_runs, parse_seeds, refuse_decided
 from achieve.commands.train import parse_train
@@ -25,7 +26,7 @@ from achieve.config import TrainConfig, validate
 from achieve.errors import AchieveError, ConfigError
 
 if TYPE_CHECKING:
-    from achieve.reproduce.plan import Plan, Run
+    from achieve.reproduce.plan import Plan, RunSpec
     from achieve.run.signals import StopRequest
 
 LONGEST_NAME = 80
@@ -33,12 +34,12 @@ _OTHER_FLAGS = {"preset": "--preset", "seed": "--seeds", "name": "no name"}
 
 
 @dataclass(frozen=True)
-class SweepArguments:
+class SweepArguments(ManyRunsArguments):
     """Train every combination of some settings, with several seeds each, and compare them.
 
     `achieve sweep --preset quick ppo.gamma=0.9,0.95 env.num_envs=8,16 --seeds 0-2` makes twelve runs of four variants,
-    named after what varies: runs/quick-gamma0.9-num_envs8-s0. Stop it at will: the same command goes on. What follows
-    `--` is given to every run, as `achieve train` takes it.
+    named after what varies: runs/quick-gamma0.9-num_envs8-s0. It can be stopped: the same command resumes. What follows
+    `--` is passed to every run, as `achieve train` takes it.
     """
 
     settings: tyro.conf.Positional[tuple[Annotated[str, tyro.conf.arg(metavar="SETTING=VALUE,...")], ...]]
@@ -48,14 +49,6 @@ class SweepArguments:
     """Preset to start from; `achieve presets` lists them."""
     seeds: str = "0"
     """Seeds of every variant, such as 0-4 or 0,2,5-7."""
-    folder: Path = Path("runs")
-    """Where the runs are and go."""
-    jobs: int = 1
-    """Runs at a time on each GPU (without a GPU: on each machine). More than one needs Ray (extra `ray`)."""
-    ray: str | None = None
-    """Send the runs to the Ray cluster at this host:port; `auto` takes RAY_ADDRESS, or the cluster on this machine."""
-    dry_run: bool = False
-    """Print what would be done and how long that would take, and do nothing."""
 
 
 def run(arguments: list[str]) -> None:
@@ -67,9 +60,9 @@ def run(arguments: list[str]) -> None:
     make_runs(runs, parsed.folder, _compare, parsed.jobs, parsed.ray, parsed.dry_run)
 
 
-def grid(preset: str, settings: Sequence[str], seeds: Sequence[int], flags: Sequence[str] = ()) -> list[Run]:
+def grid(preset: str, settings: Sequence[str], seeds: Sequence[int], flags: Sequence[str] = ()) -> list[RunSpec]:
     """Return the runs of every variant, each config checked: the first seed of all variants, then the second."""
-    from achieve.reproduce.plan import Run
+    from achieve.reproduce.plan import RunSpec
 
     if not settings:
         raise ConfigError("name at least one setting and its values, such as ppo.gamma=0.9,0.95")
@@ -85,12 +78,12 @@ def grid(preset: str, settings: Sequence[str], seeds: Sequence[int], flags: Sequ
         chosen = dict(zip(values, choice, strict=True))
         changed = [flag for name, value in chosen.items() for flag in _flags(name, value, start)]
         config = _parse([*base, *changed], chosen)
-        name = variant_name(preset, {labels[setting]: _get(config, setting) for setting in values})
+        name = variant_name(preset, {labels[setting]: attrgetter(setting)(config) for setting in values})
         if name in configs:
             raise ConfigError(f"two variants are the same, {name}; give each value once")
         configs[name] = replace(config, name=name), (*base, *changed, "--name", name)
     return [
-        Run(name, replace(config, seed=seed), flags) for seed in seeds for name, (config, flags) in configs.items()
+        RunSpec(name, replace(config, seed=seed), flags) for seed in seeds for name, (config, flags) in configs.items()
     ]
 
 
@@ -136,17 +129,10 @@ def _names(settings: Any, prefix: str = "") -> list[str]:
     return names
 
 
-def _get(config: TrainConfig, name: str) -> Any:
-    value: Any = config
-    for part in name.split("."):
-        value = getattr(value, part)
-    return value
-
-
 def _flags(name: str, value: str, start: TrainConfig) -> list[str]:
     """Return a setting as flags of `achieve train`: `--ppo.gamma 0.9`, `--distill.no-matching`."""
     flag = name.replace("_", "-")
-    if not isinstance(_get(start, name), bool):
+    if not isinstance(attrgetter(name)(start), bool):
         return [f"--{flag}", *value.split()]
     if value.lower() not in ("true", "false"):
         raise ConfigError(f"{name} is {value!r}; give true or false")
@@ -157,7 +143,7 @@ def _flags(name: str, value: str, start: TrainConfig) -> list[str]:
 def _parse(arguments: list[str], chosen: Mapping[str, str]) -> TrainConfig:
     shown = " ".join(f"{name}={value}" for name, value in chosen.items())
     try:
-        with contextlib.redirect_stderr(io.StringIO()):  # which would name a flag that nobody gave
+        with contextlib.redirect_stderr(io.StringIO()):  # which would name a flag that was not given
             config = parse_train(arguments).train
         validate(config)
     except ConfigError as error:

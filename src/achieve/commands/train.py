@@ -1,4 +1,4 @@
-"""`achieve train`: train an agent, or continue a run."""
+"""`achieve train`: train an agent, or resume a run."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from achieve import presets
 from achieve.commands import console, parse, say
 from achieve.commands.presets import preset_table
 from achieve.commands.progress import showing
-from achieve.commands.score import _saved_config, _show_scores
+from achieve.commands.score import show_scores
 from achieve.envs import find_world
 from achieve.errors import ConfigError
 
 
 @dataclass(frozen=True)
 class TrainArguments:
-    """Train an agent, or continue a run that was stopped: all settings, with the defaults of the preset."""
+    """Train an agent, or resume a run: all settings, with the defaults of the preset."""
 
     train: Annotated[configs.TrainConfig, tyro.conf.arg(name="")]
     world: Annotated[str | None, tyro.conf.arg(name="env", metavar="WORLD")] = None
     """World to learn in: crafter, minigrid, heist, `module:function` that makes a Gymnasium environment, or a
     registered id. Sets env.name, and env.unlock-threshold unless that is given."""
     config: Path | None = None
-    """Start from a saved config (a run folder or its config.json) in place of a preset."""
+    """Start from a saved config (a run folder or its config.json) instead of a preset."""
     seeds: str | None = None
     """Train several seeds, such as 0-4 or 0,2,5-7, each in its usual folder (in `folder`, if given)."""
     jobs: int = 1
@@ -37,11 +37,11 @@ class TrainArguments:
     folder: Path | None = None
     """Run folder; runs/<preset>-s<seed> by default (runs/<preset>-<world>-s<seed> in a world that is not the preset's,
     runs/<name>-s<seed> for a variant with a name).
-    A run with the same config in it is continued."""
+    A run there with the same config is resumed."""
     report: bool = True
-    """When done, write curve, video and a page that holds them into the run folder."""
+    """When done, write learning curve, video and a page with both into the run folder."""
     trust: bool = False
-    """With --config: import the code that a config of somebody else's names, such as a world `module:function`."""
+    """With --config: import the code that somebody else's config names, such as a world `module:function`."""
     quiet: bool = False
     """No progress display."""
 
@@ -49,19 +49,19 @@ class TrainArguments:
 HELP = """\
 usage: achieve train [--preset NAME] [OPTIONS]
 
-Train an agent, or continue a run that was stopped: the same command continues it.
+Train an agent, or resume a run with the same command; a larger --total-steps extends a finished PPO run.
 
   --preset NAME      preset to start from, see below (ad)
   --env WORLD        crafter, minigrid, heist, module:function, or a Gymnasium id
   --seed N           seed of everything random (0)
-  --seeds 0-4        several seeds; --jobs K: so many at a time (extra `ray`)
+  --seeds 0-4        several seeds; --jobs K: K at a time (extra `ray`)
   --total-steps N    environment steps, such as 1e6 (the preset's)
   --device NAME      auto, cpu, cuda or cuda:1 (auto)
   --folder PATH      run folder (runs/PRESET-sSEED)
   --init-from RUN    start from the weights of another agent
   --config PATH      start from a saved config (a run folder or its config.json), not a preset
   --tensorboard      also log to TensorBoard; --wandb: to Weights & Biases
-  --no-report        no curve, video and page when done
+  --no-report        no learning curve, video and page when done
   --quiet            no progress display
 
 Every setting of method, network and world is a flag, such as --ppo.learning-rate 1e-4:
@@ -99,7 +99,7 @@ def run(arguments: list[str]) -> None:
 def train_seeds(parsed: TrainArguments, arguments: list[str]) -> None:
     """Train several seeds of one config; a single one is trained as by `--seed`."""
     from achieve.commands.many_runs import make_runs, parse_seeds, without_flags
-    from achieve.reproduce.plan import Plan, Run, State
+    from achieve.reproduce.plan import Plan, RunSpec, State
     from achieve.train import default_folder
 
     if _value_of("--seed", arguments) is not None:
@@ -115,13 +115,13 @@ def train_seeds(parsed: TrainArguments, arguments: list[str]) -> None:
     flags = [flag for flag in flags if flag not in ("--report", "--no-report", "--quiet", "--no-quiet")]
     group = folders[0].name.removesuffix(f"-s{wanted[0].seed}")
 
-    def show_scores(plan: Plan, _: object) -> list[str]:
+    def then(plan: Plan, _: object) -> list[str]:
         finished = [planned.folder for planned in plan.of(State.FINISHED)]
         if finished:
-            _show_scores(finished, None)
+            show_scores(finished)
         return []
 
-    make_runs([Run(group, config, tuple(flags)) for config in wanted], parent, show_scores, parsed.jobs)
+    make_runs([RunSpec(group, config, tuple(flags)) for config in wanted], parent, then, parsed.jobs)
 
 
 def _train_one(parsed: TrainArguments) -> None:
@@ -131,7 +131,7 @@ def _train_one(parsed: TrainArguments) -> None:
     folder = parsed.folder or default_folder(parsed.train)
     full = parsed.train.model.encoder == "residual"
     if device.type == "cpu" and full:
-        console.print("[yellow]no GPU in use: the full network learns some 80 steps per second on two cores;[/] "
+        console.print("[yellow]no GPU in use: the full network trains at some 80 steps per second on two cores;[/] "
                       "--preset quick is made for that")  # fmt: skip
     if device.type == "cuda" and not full:
         console.print("this machine has a GPU: [bold]achieve train --preset ad[/] trains the full agent in minutes")
@@ -144,12 +144,12 @@ def _train_one(parsed: TrainArguments) -> None:
                 f"stopped; the run in {folder} is complete, and the same command writes its report"
             ) from None
     else:
-        _show_scores([folder], None)
+        show_scores([folder])
     say(f"run folder: {folder}")
 
 
 def _value_of(flag: str, arguments: list[str]) -> str | None:
-    """What was given for a flag, read ahead of the real parsing, which needs it for its defaults."""
+    """Return a flag's value ahead of the real parsing, which needs it for its defaults."""
     for index, argument in enumerate(arguments):
         if argument == flag and index + 1 < len(arguments):
             return arguments[index + 1]
@@ -158,8 +158,16 @@ def _value_of(flag: str, arguments: list[str]) -> str | None:
     return None
 
 
+def _saved_config(path: Path) -> configs.TrainConfig:
+    from achieve.run.files import read_json
+    from achieve.run.folder import read_config
+
+    saved = read_config(path) if path.is_dir() else read_json(path)
+    return configs.from_dict(saved.get("config", saved))
+
+
 def _refuse_code(config: configs.TrainConfig, source: str, arguments: list[str]) -> None:
-    """What a saved config names is imported only if the command names it too."""
+    """Refuse code that a saved config names, unless the command names it too."""
     from achieve.trust import trusted
 
     if any(argument.partition("=")[0] == "--env.options" for argument in arguments):
@@ -171,7 +179,7 @@ def _refuse_code(config: configs.TrainConfig, source: str, arguments: list[str])
 
 
 def _in_world(base: configs.TrainConfig, world: str | None, name: str | None) -> configs.TrainConfig:
-    """The base config in the world given by `--env` or `--env.name`, whose threshold is then the default."""
+    """Return the base config in the world given by `--env` or `--env.name`, with that world's threshold."""
     if world is not None and name is not None and world != name:
         raise ConfigError(f"--env says {world!r} and --env.name {name!r}; give one of them")
     wanted = world if world is not None else name
@@ -184,11 +192,11 @@ def _report(folder: Path, summary: Mapping[str, Any], env: configs.EnvConfig) ->
     with showing() as show:
         baseline = random_baseline(folder, show, env=env)
         page = write_run_page(folder, baseline, env=env, tell=show)
-    _show_scores([folder], None)
+    show_scores([folder])
     reached = "-" if summary["reward"] is None else f"{summary['reward']:.2f}"
     known = f"{find_world(env.name).measure} {baseline.score:.2f} %, mean return {baseline.mean_return:.2f}"
     console.print(
-        f"random agent: {known if math.isfinite(baseline.score) else 'not known, its episodes do not end'}; "
+        f"random agent: {known if math.isfinite(baseline.score) else 'unknown, its episodes do not end'}; "
         f"this agent at the end: mean return {reached}"
     )
-    say(f"curve, video and page: {page}")
+    say(f"learning curve, video and page: {page}")

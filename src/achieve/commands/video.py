@@ -1,42 +1,30 @@
-"""`achieve video`: an agent at play."""
+"""`achieve video`: an agent playing."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-import tyro
-
 from achieve.commands import parse, say
+from achieve.commands.arguments import PlayArguments
 from achieve.commands.progress import showing
 from achieve.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class VideoArguments:
-    """Write a video of an agent playing a world it was not trained in."""
+class VideoArguments(PlayArguments):
+    """Write a video of an agent playing in an unseen world."""
 
-    agent: tyro.conf.Positional[str] = "pretrained"
-    """A run folder, a weight file, or `pretrained`."""
-    env: str | None = None
-    """World to play in, if not the one the agent was trained in, or if it is code that you allow to run."""
-    trust: bool = False
-    """Import the code that a file of somebody else's names: a world `module:function`, or an option of one."""
     out: Path = Path("video.mp4")
     """File to write, .mp4 or .gif."""
-    seed: int = 0
-    """Another seed plays other worlds."""
     best_of: int = 1
-    """Play so many worlds and show the one with the highest return."""
-    greedy: bool = False
-    """Take the most probable action in place of a sampled one."""
+    """Play this many worlds and show the one with the highest return."""
     max_steps: int = 1000
-    """Stop the episode after so many steps."""
+    """Stop the episode after this many steps."""
     fps: int = 10
     """Frames per second."""
     every: int = 1
-    """Show one step in so many, for a smaller file."""
+    """Show every n-th step, for a smaller file."""
     half: bool = False
     """Draw at half the size, for a smaller file."""
 
@@ -46,27 +34,20 @@ def run(arguments: list[str]) -> None:
     if parsed.max_steps < 1:
         raise ConfigError(f"max-steps is {parsed.max_steps}; it must be 1 or more")
     from achieve.agent import load_agent
-    from achieve.viz.episode import achievement_names, best_world, counted, episode_moments
-    from achieve.viz.video import check_video, write_video
+    from achieve.viz.episode import film
 
     agent = load_agent(parsed.agent, env=parsed.env, trust=parsed.trust)
-    check_video(parsed.out, parsed.fps, parsed.every)
     with showing() as show:
-        played = best_world(
+        played = film(
             agent,
-            parsed.best_of,
+            parsed.out,
+            best_of=parsed.best_of,
+            max_steps=parsed.max_steps,
             seed=parsed.seed,
             greedy=parsed.greedy,
-            max_steps=parsed.max_steps,
-            progress=partial(show, "playing"),
-        )
-        moments = episode_moments(agent, played.seed, greedy=parsed.greedy, max_steps=parsed.max_steps)
-        frames = write_video(
-            parsed.out,
-            counted(moments, played.steps, partial(show, "drawing")),
-            parsed.fps,
-            achievement_names(agent),
+            tell=show,
+            fps=parsed.fps,
             every=parsed.every,
             half=parsed.half,
         )
-    say(f"{parsed.out}: {frames} frames, {played.unlocked} achievements, return {played.episode_return:.1f}")
+    say(f"{parsed.out}: {played.frames} frames, {played.unlocked} achievements, return {played.episode_return:.1f}")

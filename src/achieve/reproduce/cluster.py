@@ -23,7 +23,7 @@ import achieve
 from achieve.errors import AchieveError, ConfigError
 from achieve.reproduce.executor import conclude, log_folder
 from achieve.reproduce.live_table import LiveTable, Status
-from achieve.reproduce.plan import Planned, Run
+from achieve.reproduce.plan import Planned, RunSpec
 from achieve.reproduce.process import PATIENCE, Outcome, Process, achieve_command
 from achieve.reproduce.tail_metrics import Reading, read_progress
 from achieve.run.files import atomic_file
@@ -42,7 +42,7 @@ _LOOPBACK = "127.0.0.1"
 class Order:
     """What a task is to do."""
 
-    run: Run
+    run: RunSpec
     folder: Path
     """Where the runs are for whoever sent this."""
     token: str

@@ -20,7 +20,7 @@ from achieve.run.folder import read_config, read_summary
 
 
 @dataclass(frozen=True)
-class Run:
+class RunSpec:
     """One training run."""
 
     group: str
@@ -58,7 +58,7 @@ class State(Enum):
 class Planned:
     """A run and what its folder says of it."""
 
-    run: Run
+    run: RunSpec
     folder: Path
     state: State
     step: int = 0
@@ -89,7 +89,7 @@ class Plan:
         return [*self.of(State.INTERRUPTED), *self.of(State.MISSING)]
 
 
-def make_plan(runs: Sequence[Run], folder: Path) -> Plan:
+def make_plan(runs: Sequence[RunSpec], folder: Path) -> Plan:
     """Find the state of every run; a folder that holds something else under a run's name is refused, all such named."""
     planned, wrong = [], []
     for run in runs:
@@ -106,7 +106,7 @@ def make_plan(runs: Sequence[Run], folder: Path) -> Plan:
     return Plan(folder, tuple(planned))
 
 
-def inspect(run: Run, path: Path) -> Planned:
+def inspect(run: RunSpec, path: Path) -> Planned:
     """Return what a run's folder says; raises where it is not this run's, or the run cannot start at all."""
     config = settle(run.config, path)
     try:
@@ -128,7 +128,7 @@ def inspect(run: Run, path: Path) -> Planned:
     return Planned(run, path, state, reading.step if reading else 0)
 
 
-def _complete(run: Run, path: Path, summary: Mapping[str, Any]) -> Planned:
+def _complete(run: RunSpec, path: Path, summary: Mapping[str, Any]) -> Planned:
     """Judge a complete run by its length: like `achieve train`, a longer one continues it where that is possible."""
     steps = summary.get("steps", run.steps)
     if steps == run.steps:

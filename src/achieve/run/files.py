@@ -41,14 +41,18 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Writes indented JSON atomically; an error is one sentence."""
-    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file atomically; an error is one sentence."""
     try:
         with atomic_file(path) as file:
-            file.write(text.encode())
+            file.write(content)
     except OSError as error:
         raise RunFolderError(f"{path} cannot be written: {reason(error)}") from error
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write indented JSON atomically; an error is one sentence."""
+    write_file(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -36,8 +36,13 @@ class Episodes(NamedTuple):
     names: tuple[str, ...]
 
 
+def title_case(achievement: str) -> str:
+    """Return `Collect coal` for `collect_coal`."""
+    return achievement.replace("_", " ").capitalize()
+
+
 def load_episodes(run: str | Path) -> Episodes:
-    """Reads a run folder's episode log, or the log itself.
+    """Read a run folder's episode log, or the log itself.
 
     A last line cut off by a crash is left out, with a warning; anything else that is wrong is an
     `EpisodeLogError` that names the line.
@@ -65,14 +70,12 @@ def load_episodes(run: str | Path) -> Episodes:
     )
     if np.any(np.diff(episodes.step) < 0):
         at = int(np.argmax(np.diff(episodes.step) < 0)) + 2
-        raise EpisodeLogError(
-            f"{path}:{at} ends before the episode above it: the log is not one run's"
-        )
+        raise EpisodeLogError(f"{path}:{at} ends before the episode above it: the log is not one run's")
     return episodes
 
 
 def _whole(rows: list[dict[str, Any]], key: str, path: Path) -> NDArray[np.int64]:
-    """A column of whole numbers, none of them negative and none beyond what can be added up."""
+    """Return a column of whole numbers, none of them negative and none beyond what can be added up."""
     values = _column(rows, key, path, (int,))
     wrong = next((i for i, value in enumerate(values) if not 0 <= value < 2**53), None)
     if wrong is not None:
@@ -81,7 +84,7 @@ def _whole(rows: list[dict[str, Any]], key: str, path: Path) -> NDArray[np.int64
 
 
 def _numbers(rows: list[dict[str, Any]], key: str, path: Path) -> NDArray[np.float64]:
-    """A column of finite numbers."""
+    """Return a column of finite numbers."""
     values = _column(rows, key, path, (int, float))
     wrong = next((i for i, value in enumerate(values) if not -1e300 < value < 1e300), None)
     if wrong is not None:
@@ -90,7 +93,7 @@ def _numbers(rows: list[dict[str, Any]], key: str, path: Path) -> NDArray[np.flo
 
 
 def _column(rows: list[dict[str, Any]], key: str, path: Path, kinds: tuple[type, ...]) -> list[Any]:
-    """The values under one key, all there and all of these types."""
+    """Return the values under one key, all there and all of these types."""
     values = [row.get(key) for row in rows]
     if not set(map(type, values)) <= set(kinds):
         at, row = next((i, row) for i, row in enumerate(rows, 1) if type(row.get(key)) not in kinds)
@@ -101,7 +104,7 @@ def _column(rows: list[dict[str, Any]], key: str, path: Path, kinds: tuple[type,
 
 
 def find_log(run: Path) -> Path:
-    """The episode log of a run folder; a path to a file is taken as the log itself."""
+    """Return the episode log of a run folder; a path to a file is taken as the log itself."""
     if run.is_file():
         return run
     for name in FILE_NAMES:

@@ -1,4 +1,4 @@
-"""The world's measure and the return of a run in progress, kept up to date episode by episode."""
+"""Score (or success rate) and return of a run in progress, updated episode by episode."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ _PAIR = items(number(), 2)
 
 
 class RunningScore:
-    """Counts successes over all episodes up to a summed length of ``budget``, and the last returns.
+    """Success counts over all episodes up to a summed length of ``budget``, and the last returns.
 
     Agrees with :func:`achieve.scoring.score.score_run`, which reads the log, but never reads it. In a world with a
     goal, the measure is that achievement's success rate in the last hundred episodes.
@@ -50,7 +50,7 @@ class RunningScore:
 
     @property
     def score(self) -> float:
-        """The score so far or the goal's recent success rate, nan before the first episode."""
+        """The score so far, or the goal's recent success rate; nan before the first episode."""
         if self.goal is not None:
             return 100 * float(np.mean(self.reached)) if self.reached else float("nan")
         if not self.counted:

@@ -1,12 +1,12 @@
-"""A world's figures, from the episodes of training: success rates, score, reward, learning curves.
+"""Success rates, score, reward and learning curves, from the episodes of training.
 
 Pure functions on arrays. `k` is the number of finished episodes in order of completion, `A` the
-number of achievements (22 in Crafter). The protocol reads every figure at 1,000,000 environment
-steps; a run that is shorter is read at its end, and says so. Worlds with a goal (Heist's gem) are
-measured by that achievement's success rate in the last episodes, in place of the score.
+number of achievements (22 in Crafter). The protocol evaluates every figure at 1,000,000 environment
+steps; a shorter run is evaluated at its end, and says so. Worlds with a goal (Heist's gem) are
+measured by that achievement's success rate in the last episodes instead of the score.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,12 +22,12 @@ Floats = NDArray[np.float64]
 
 
 def episodes_within(lengths: ArrayLike, budget: int = BUDGET) -> int:
-    """Number of leading episodes whose summed length does not exceed `budget`. `lengths`: [k]."""
+    """Return the number of leading episodes whose summed length does not exceed `budget`. `lengths`: [k]."""
     return int(np.searchsorted(np.cumsum(np.asarray(lengths, np.int64)), budget, side="right"))
 
 
 def success_rates(achievements: ArrayLike) -> Floats:
-    """`s_i`: the percentage of episodes that unlocked achievement i at least once.
+    """Return `s_i`, the percentage of episodes that unlocked achievement i at least once.
 
     achievements: [k, A] counts or flags. Returns [A] in 0..100, nan when there is no episode.
     """
@@ -38,7 +38,7 @@ def success_rates(achievements: ArrayLike) -> Floats:
 
 
 def crafter_score(rates: ArrayLike) -> Any:
-    """`exp(mean_i(ln(1 + s_i))) - 1` over the last axis: the geometric mean of success rates.
+    """Return `exp(mean_i(ln(1 + s_i))) - 1` over the last axis: the geometric mean of success rates.
 
     rates: [..., A] percentages. Returns [...] percentages, nan where there are no rates.
     """
@@ -49,7 +49,7 @@ def crafter_score(rates: ArrayLike) -> Any:
 
 
 def final_reward(steps: ArrayLike, returns: ArrayLike, end: int, window: int) -> float:
-    """Mean return of the episodes that ended at a step in `(end - window, end]`.
+    """Return the mean return of the episodes that ended at a step in `(end - window, end]`.
 
     steps, returns: [k]. nan when no episode ended there.
     """
@@ -59,20 +59,40 @@ def final_reward(steps: ArrayLike, returns: ArrayLike, end: int, window: int) ->
 
 
 def measure(rates: ArrayLike, names: Sequence[str], goal: str | None) -> float:
-    """The score of success rates [A], or with a goal that achievement's own rate; nan where there is none."""
+    """Return the score of success rates [A], or with a goal that achievement's rate; nan where there is none."""
     if goal is None:
         return float(crafter_score(rates))
     return float(np.asarray(rates)[names.index(goal)]) if goal in names else float("nan")
 
 
 def mean_std(values: ArrayLike) -> tuple[Any, Any]:
-    """Mean and population standard deviation (ddof 0) over the first axis, as the paper prints."""
+    """Return mean and population standard deviation (ddof 0) over the first axis, as the paper does."""
     values = np.asarray(values, np.float64)
     return values.mean(axis=0), values.std(axis=0)
 
 
+class MeanStd(NamedTuple):
+    """A mean and, over several seeds, its population standard deviation."""
+
+    mean: float
+    std: float | None = None
+    digits: int = 2
+
+    @classmethod
+    def of(cls, values: Iterable[float], digits: int = 2) -> "MeanStd | None":
+        """Summarise the finite values; None without one, and no deviation of a single one."""
+        finite = [value for value in values if np.isfinite(value)]
+        if not finite:
+            return None
+        mean, std = mean_std(finite)
+        return cls(float(mean), float(std) if len(finite) > 1 else None, digits)
+
+    def __str__(self) -> str:
+        return f"{self.mean:.{self.digits}f}" + ("" if self.std is None else f" ± {self.std:.{self.digits}f}")
+
+
 class RunScore(NamedTuple):
-    """What one run reached, read at `read_at` environment steps.
+    """What one run reached, evaluated at `read_at` environment steps.
 
     `score` is the world's measure: the score, or in a world with a goal that achievement's success
     rate over the same episodes as the reward.
@@ -89,13 +109,13 @@ class RunScore(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """For `summary.json`; a figure that no episode supports is null."""
-        rates = {n: _or_none(r) for n, r in zip(self.names, self.success_rates, strict=True)}
-        measured = {"score": _or_none(self.score)}
+        rates = {n: or_none(r) for n, r in zip(self.names, self.success_rates, strict=True)}
+        measured = {"score": or_none(self.score)}
         if self.world.goal is not None:
-            measured = {f"{self.world.goal}_success_rate": _or_none(self.score)}
+            measured = {f"{self.world.goal}_success_rate": or_none(self.score)}
         return {
             **measured,
-            "reward": _or_none(self.reward),
+            "reward": or_none(self.reward),
             "success_rates": rates,
             "episodes": self.episodes,
             "read_at": self.read_at,
@@ -103,15 +123,13 @@ class RunScore(NamedTuple):
         }
 
 
-def score_run(
-    episodes: Episodes, steps: int | None = None, budget: int = BUDGET, world: World = CRAFTER
-) -> RunScore:
-    """The world's measure and the reward of one run by the training protocol.
+def score_run(episodes: Episodes, steps: int | None = None, budget: int = BUDGET, world: World = CRAFTER) -> RunScore:
+    """Return score (or success rate) and reward of one run by the training protocol.
 
     `steps` is how many environment steps the run took (by default the last episode's end). The
     score counts the episodes within a summed length of `budget`; the reward, and the success rate
     of a world's goal, those that ended in the world's window before it (100,000 steps in Crafter).
-    A run of fewer steps than published ones is read at its end, over its last tenth.
+    A run shorter than published ones is evaluated at its end, over its last tenth.
     """
     last = int(episodes.step[-1]) if len(episodes.step) else 0
     read_at = min(budget, max(last, steps or 0))
@@ -136,19 +154,17 @@ def score_run(
 
 
 class LearningCurve(NamedTuple):
-    """A run's course at `steps` [p]: the world's measure and the mean return of recent episodes."""
+    """A run's learning curve at `steps` [p]: the world's measure and the mean return of recent episodes."""
 
     steps: NDArray[np.int64]
     score: Floats
     mean_return: Floats
 
 
-def learning_curve(
-    episodes: Episodes, steps: ArrayLike, window: int, goal: str | None = None
-) -> LearningCurve:
-    """Score over all episodes that ended up to each step, and mean return over the last `window`.
+def learning_curve(episodes: Episodes, steps: ArrayLike, window: int, goal: str | None = None) -> LearningCurve:
+    """Return the score over all episodes that ended up to each step, and the mean return over the last `window`.
 
-    With a goal, its success rate over the last `window` is in the score's place. steps: [p], in
+    With a goal, its success rate over the last `window` replaces the score. steps: [p], in
     environment steps. Where no episode has ended yet the curve is nan.
     """
     grid = np.asarray(steps, np.int64)
@@ -167,15 +183,13 @@ def learning_curve(
     return LearningCurve(grid, score, mean_return)
 
 
-def curve_grid(
-    runs: Sequence[Episodes], points: int = 200, *, recent: bool = False
-) -> tuple[NDArray[np.int64], int]:
-    """Steps at which to draw several runs together, and a window for the mean return.
+def curve_grid(runs: Sequence[Episodes], points: int = 200, *, recent: bool = False) -> tuple[NDArray[np.int64], int]:
+    """Return steps at which to draw several runs together, and a window for the mean return.
 
     The grid begins where episodes of usual length have ended in all runs, and ends where the shortest run ends. The
     window is 3 % of that, or more where usual episodes take longer. With ``recent``, for success rates over the window,
-    it is about the tenth that figures are read over, in whole rounds of usual episodes, and the grid begins with the
-    first: environments that began together fail together, at the time limit, and half a round may miss that.
+    it is about the tenth that figures are evaluated over, in whole rounds of usual episodes, and the grid begins with
+    the first: environments that began together fail together, at the time limit, and half a round may miss that.
     """
     end = min(int(run.step[-1]) if len(run.step) else 0 for run in runs)
     settled = min(max(settling_steps(run) for run in runs), end // 5)
@@ -187,7 +201,7 @@ def curve_grid(
 
 
 def settling_steps(episodes: Episodes) -> int:
-    """Steps after which episodes of usual length have ended in every environment.
+    """Return the steps after which episodes of usual length have ended in every environment.
 
     Before that the log holds short episodes alone. Where success ends an episode and failure is a time limit, as in
     Heist, those are the successes. All environments begin together, so the first episode's end tells their number.
@@ -199,11 +213,10 @@ def settling_steps(episodes: Episodes) -> int:
 
 
 def _running_sum(values: Floats) -> Floats:
-    """[k, ...] -> [k + 1, ...] sums of the first 0, 1, ..., k entries."""
-    return np.concatenate([np.zeros_like(values[:1], shape=(1, *values.shape[1:])), values]).cumsum(
-        axis=0
-    )
+    """Return [k, ...] -> [k + 1, ...] sums of the first 0, 1, ..., k entries."""
+    return np.concatenate([np.zeros((1, *values.shape[1:])), values]).cumsum(axis=0)
 
 
-def _or_none(value: float) -> float | None:
+def or_none(value: float) -> float | None:
+    """Return the value for JSON, which has no nan."""
     return float(value) if np.isfinite(value) else None

@@ -6,14 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
 from numpy.typing import ArrayLike
 
 from achieve.analysis.published import Claim
-from achieve.analysis.report import title_case
-from achieve.viz.curves import COLOURS, INK, legend_columns
+from achieve.scoring.episodes import title_case
+from achieve.viz.style import INK, colour, dress, legend_columns, new_figure
 
 FLOOR = 0.001
 """The lowest rate on the axis, percent. An agent that never succeeds has no bar, and a cross on the floor instead."""
@@ -24,18 +22,16 @@ def draw_success_rates(
     names: Sequence[str],
     published: Mapping[str, Mapping[str, float]] | None = None,
     claims: Sequence[Claim] = (),
-    title: str = "",
 ) -> Figure:
-    """One bar per achievement and group.
+    """Draw one bar per achievement and group.
 
     groups: by label, success rates in percent [A] of each run; the bar is their mean, a dot each run where there are
-    several. published: rates by achievement of agents known from elsewhere, as grey bars. claims: figures that are
-    published in words, as lines across the bars of their achievement.
+    several. published: rates by achievement of other agents, as grey bars. claims: rates that the paper's text gives,
+    as lines across the bars of their achievement.
     """
     published = published or {}
     series = len(groups) + len(published)
-    figure = Figure(figsize=(max(9.6, 0.42 * len(names) + 1), 4.2), dpi=150, layout="constrained", facecolor="white")
-    FigureCanvasAgg(figure)
+    figure = new_figure(max(9.6, 0.42 * len(names) + 1), 4.2)
     axes = figure.subplots()
     width = 0.8 / max(series, 1)
     at = np.arange(len(names), dtype=np.float64)
@@ -43,10 +39,10 @@ def draw_success_rates(
         rates = np.array([np.asarray(run, np.float64) for run in runs]).reshape(len(runs), len(names))
         where = at - 0.4 + (number + 0.5) * width
         mean = rates.mean(0)
-        colour = COLOURS[number % len(COLOURS)]
         name = f"{label} ({len(runs)} runs)" if len(runs) > 1 else label
-        axes.bar(where, np.where(mean > 0, mean, np.nan), width * 0.92, bottom=0, color=colour, label=name)
-        axes.plot(where[mean == 0], np.full(int((mean == 0).sum()), FLOOR * 1.25), "x", color=colour, markersize=4)
+        axes.bar(where, np.where(mean > 0, mean, np.nan), width * 0.92, bottom=0, color=colour(number), label=name)
+        never = where[mean == 0]
+        axes.plot(never, np.full(len(never), FLOOR * 1.25), "x", color=colour(number), markersize=4)
         if len(runs) > 1:
             for run in rates:
                 axes.plot(where[run > 0], run[run > 0], "o", color=INK, markersize=1.8, alpha=0.55, markeredgewidth=0)
@@ -59,35 +55,23 @@ def draw_success_rates(
     axes.set_yscale("log")
     axes.set_ylim(FLOOR, 130)
     axes.set_xlim(-0.7, len(names) - 0.3)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.set_ylabel("success rate (%)", fontsize=9, color=INK)
+    dress(axes, y="success rate (%)", grid="y")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.set_xticks(at, [title_case(name) for name in names], rotation=40, ha="right", fontsize=8)
-    axes.tick_params(labelsize=8, colors=INK, length=0, which="both")
-    axes.grid(color="#d0d7de", linewidth=0.6, alpha=0.7, axis="y")
-    axes.set_axisbelow(True)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
     columns = legend_columns(axes.get_legend_handles_labels()[1], 5)
     figure.legend(loc="outside upper center", ncols=columns, frameon=False, fontsize=8.5, labelcolor=INK)
-    if title:
-        figure.suptitle(title, fontsize=12, color=INK, fontweight="bold")
     return figure
 
 
 def _mark(axes: Axes, claims: Sequence[Claim], names: list[str]) -> None:
-    label = "full method, published in words"
+    label = "full method, from the paper's text"
     for claim in claims:
         if claim.achievement in names:
             at = names.index(claim.achievement)
             axes.hlines(claim.percent, at - 0.45, at + 0.45, colors=INK, linewidth=1.3, label=label)
             axes.annotate(
-                f"{claim.relation} {claim.percent:g}",
-                (at, claim.percent),
-                xytext=(0, 3.5),
-                textcoords="offset points",
-                ha="center",
-                fontsize=6.5,
-                color=INK,
+                f"{claim.relation} {claim.percent:g}", (at, claim.percent), xytext=(0, 3.5),
+                textcoords="offset points", ha="center", fontsize=6.5, color=INK,
                 bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.6},
-            )
+            )  # fmt: skip
             label = "_"  # one entry in the legend stands for all

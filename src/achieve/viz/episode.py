@@ -1,9 +1,10 @@
-"""An agent's episode as moments of a video."""
+"""An agent's episode, as the moments of a video."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import NamedTuple
 
 from achieve.agent import Agent
@@ -11,23 +12,24 @@ from achieve.analysis.evaluate import unseen_seeds
 from achieve.errors import ConfigError
 from achieve.run.env_errors import using_env
 from achieve.viz.players import make_player
-from achieve.viz.video import GAME, Moment
+from achieve.viz.video import GAME, Moment, check_video, write_video
 
 
 class Played(NamedTuple):
-    """How an episode went: its world's seed, its return, its achievements, its length."""
+    """How an episode went."""
 
     seed: int
     episode_return: float
     unlocked: int
     steps: int
+    frames: int = 0
 
 
 def episode_moments(
     agent: Agent, seed: int, *, greedy: bool = False, max_steps: int | None = None, draw: bool = True
 ) -> Iterator[Moment]:
-    """Play the first world of an environment seed, frame by frame. Without ``draw`` the frames are observations."""
-    with using_env(), closing(make_player(agent.config.env, seed)) as player:
+    """Yield the first world of an environment seed, frame by frame. Without ``draw`` the frames are observations."""
+    with using_env(), closing(make_player(agent.config.env, seed, GAME)) as player:
         agent.reset(seed)
         observation = player.reset()
         agent.check_world(observation.shape, len(player.actions))
@@ -36,7 +38,7 @@ def episode_moments(
         step, total, action = 0, 0.0, "start"
         unlocked: list[tuple[str, int]] = []
         while True:
-            frame = player.frame(GAME) if draw else observation
+            frame = player.frame() if draw else observation
             yield Moment(frame, step, action, tuple(unlocked), total)
             if done or step == max_steps:
                 return
@@ -46,43 +48,41 @@ def episode_moments(
             step += 1
             total += reward
             known = {name for name, _ in unlocked}
-            unlocked += [(n, step) for n, count in player.counts().items() if count and n not in known]
+            unlocked += [(n, step) for n, count in player.counts.items() if count and n not in known]
 
 
-def best_world(
+def film(
     agent: Agent,
-    tries: int,
+    path: Path,
     *,
+    best_of: int,
     max_steps: int,
     seed: int = 0,
     greedy: bool = False,
-    progress: Callable[[float], None] = lambda share: None,
+    tell: Callable[[str, float], None] = lambda what, share: None,
+    fps: int = 10,
+    every: int = 1,
+    half: bool = False,
 ) -> Played:
-    """Of so many unseen worlds, the one where the agent gets the highest return in ``max_steps`` steps.
+    """Play ``best_of`` unseen worlds for up to ``max_steps`` steps; film the one with the highest return.
 
-    ``progress`` is told which share has been played.
+    ``tell`` is told what is being done and which share of it is done; the rest is for :func:`write_video`.
     """
-    if tries < 1:
-        raise ConfigError(f"best-of is {tries}; it must be 1 or more")
-    best: Played | None = None
-    for number, candidate in enumerate(unseen_seeds(agent.config, seed, tries, 1)):
+    if best_of < 1:
+        raise ConfigError(f"best-of is {best_of}; it must be 1 or more")
+    check_video(path, fps, every)
+    played = []
+    for number, candidate in enumerate(unseen_seeds(agent.config, seed, best_of, 1)):
         for moment in episode_moments(agent, candidate, greedy=greedy, max_steps=max_steps, draw=False):
-            progress((number + moment.step / max_steps) / tries)
-        played = Played(candidate, moment.episode_return, len(moment.unlocked), moment.step)
-        if best is None or played.episode_return > best.episode_return:
-            best = played
-    assert best is not None
-    return best
+            tell("playing", (number + moment.step / max_steps) / best_of)
+        played.append(Played(candidate, moment.episode_return, len(moment.unlocked), moment.step))
+    best = max(played, key=lambda one: one.episode_return)
 
+    def drawn() -> Iterator[Moment]:
+        for moment in episode_moments(agent, best.seed, greedy=greedy, max_steps=max_steps):
+            tell("drawing the video", min(1.0, moment.step / max(1, best.steps)))
+            yield moment
 
-def counted(moments: Iterable[Moment], steps: int, progress: Callable[[float], None]) -> Iterator[Moment]:
-    """The same moments of an episode of so many steps; ``progress`` is told which share has been asked for."""
-    for moment in moments:
-        progress(min(1.0, moment.step / max(1, steps)))
-        yield moment
-
-
-def achievement_names(agent: Agent) -> Sequence[str]:
-    """The achievements of the agent's world."""
     with closing(make_player(agent.config.env, 0)) as player:
-        return player.achievements
+        names = player.achievements
+    return best._replace(frames=write_video(path, drawn(), fps, names, every=every, half=half))

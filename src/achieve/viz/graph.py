@@ -1,4 +1,4 @@
-"""Achievement graphs in layers, the found one beside the true one."""
+"""Achievement graphs in layers, the recovered one below the true one."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch
 from matplotlib.path import Path
 
-from achieve.analysis.graphs import Edge, Edges, closure, depths, reduction
+from achieve.analysis.graphs import Edge, Edges, closure, layers, reduction
 from achieve.analysis.hierarchy import Hierarchy
-from achieve.analysis.report import title_case
-from achieve.viz.curves import COLOURS, FAINT, INK
+from achieve.scoring.episodes import title_case
+from achieve.viz.style import COLOURS, FAINT, INK, new_figure
 
 RIGHT, IMPLIED, WRONG, MISSED = COLOURS[2], COLOURS[0], COLOURS[1], "#b8bfc7"
 SWEEPS = 12
@@ -31,8 +30,8 @@ class Node(NamedTuple):
 
 
 def draw_hierarchy(hierarchy: Hierarchy, true: Edges | None, names: Sequence[str], title: str = "") -> Figure:
-    """The found graph, and above it the true one with what was found and missed, where it is known."""
-    found = {
+    """Draw the recovered graph, and above it the true one, where it is known, with what was found and missed."""
+    clusters = {
         cluster.name: Node((title_case(cluster.name), f"{cluster.size}, {cluster.share:.0f} % pure"))
         for cluster in hierarchy.clusters
     }
@@ -43,14 +42,11 @@ def draw_hierarchy(hierarchy: Hierarchy, true: Edges | None, names: Sequence[str
         nodes = {name: Node((title_case(name),), faint=name not in labels) for name in names}
         panels.append(("The true graph", nodes, {e: _true_style(e, hierarchy) for e in reduction(true)}))
     styles = {edge: _found_style((label[edge[0]], label[edge[1]]), true) for edge in hierarchy.edges}
-    panels.append(("The graph found without labels", found, styles))
-    layers = [_layers(nodes, edges) for _, nodes, edges in panels]
-    widest = max(len(columns) for columns in layers)
-    heights = [max(map(len, columns)) + 0.5 for columns in layers]
-    figure = Figure(
-        figsize=(max(7.0, 1.45 * widest), 0.8 + 0.55 * sum(heights)), dpi=110, layout="constrained", facecolor="white"
-    )
-    FigureCanvasAgg(figure)
+    panels.append(("The graph recovered without labels", clusters, styles))
+    columns = [layers(nodes, edges) for _, nodes, edges in panels]
+    widest = max(map(len, columns))
+    heights = [max(map(len, each)) + 0.5 for each in columns]
+    figure = new_figure(max(7.0, 1.45 * widest), 0.8 + 0.55 * sum(heights), dpi=110)
     grid = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights, sharex=True)[:, 0]
     for axes, (heading, nodes, edges) in zip(grid, panels, strict=True):
         _graph(axes, nodes, edges)
@@ -64,57 +60,41 @@ def draw_hierarchy(hierarchy: Hierarchy, true: Edges | None, names: Sequence[str
 
 
 def layout(nodes: Iterable[str], edges: Iterable[Edge]) -> dict[str, tuple[float, float]]:
-    """A place for each node: its depth from the left, and a height close to its neighbours'."""
-    places = {}
-    for depth, layer in enumerate(_layers(nodes, edges)):
-        for row, name in enumerate(layer):
-            places[name] = (float(depth), (len(layer) - 1) / 2 - row)
-    return places
-
-
-def _layers(nodes: Iterable[str], edges: Iterable[Edge]) -> list[list[str]]:
-    """Nodes by depth, ordered within each layer by the mean row of their neighbours, swept to and fro."""
+    """Place each node: its depth from the left, and close to the mean row of its neighbours, swept to and fro."""
     nodes, edges = list(nodes), list(edges)
-    depth = depths(nodes, edges)
-    layers: list[list[str]] = [[] for _ in range(max(depth.values(), default=0) + 1)]
-    for name in nodes:
-        layers[depth[name]].append(name)
+    columns = layers(nodes, edges)
     neighbours: dict[str, list[str]] = {name: [] for name in nodes}
     for one, other in edges:
         neighbours[one].append(other)
         neighbours[other].append(one)
+    rows: dict[str, float] = {}
+
+    def number(column: list[str]) -> None:
+        rows.update({name: row - (len(column) - 1) / 2 for row, name in enumerate(column)})
+
+    def mean_row(name: str) -> float:
+        # A node without edges goes below the others, out of their way.
+        return sum(rows[n] for n in neighbours[name]) / len(neighbours[name]) if neighbours[name] else 99.0
+
+    for column in columns:
+        number(column)
     for sweep in range(SWEEPS):
-        rows = {name: row - (len(layer) - 1) / 2 for layer in layers for row, name in enumerate(layer)}
-        for layer in layers if sweep % 2 == 0 else reversed(layers):
-            # A node without edges goes below the others, out of their way.
-            layer.sort(
-                key=lambda name: (
-                    sum(rows[n] for n in neighbours[name]) / len(neighbours[name]) if neighbours[name] else 99.0
-                )
-            )
-            rows |= {name: row - (len(layer) - 1) / 2 for row, name in enumerate(layer)}
-    return layers
+        for column in columns if sweep % 2 == 0 else reversed(columns):
+            column.sort(key=mean_row)
+            number(column)
+    return {name: (float(depth), -rows[name]) for depth, column in enumerate(columns) for name in column}
 
 
 def _graph(axes: Axes, nodes: Mapping[str, Node], edges: Mapping[Edge, tuple[str, Any]]) -> None:
     places = layout(nodes, edges)
     for name, node in nodes.items():
         x, y = places[name]
+        face, edge = ("white", MISSED) if node.faint else ("#eef4fb", "#9db7d5")
         axes.annotate(
-            "\n".join(node.lines),
-            (x, y),
-            ha="center",
-            va="center",
-            fontsize=7,
+            "\n".join(node.lines), (x, y), ha="center", va="center", fontsize=7, linespacing=1.25, zorder=3,
             color=FAINT if node.faint else INK,
-            linespacing=1.25,
-            bbox={
-                "boxstyle": "round,pad=0.35",
-                "facecolor": "white" if node.faint else "#eef4fb",
-                "edgecolor": MISSED if node.faint else "#9db7d5",
-            },
-            zorder=3,
-        )
+            bbox={"boxstyle": "round,pad=0.35", "facecolor": face, "edgecolor": edge},
+        )  # fmt: skip
     for (one, other), (colour, style) in edges.items():
         (x1, y1), (x2, y2) = places[one], places[other]
         start, end = x1 + HALF, x2 - HALF
@@ -147,9 +127,9 @@ def _found_style(edge: Edge, true: Edges | None) -> tuple[str, Any]:
 
 def _legend() -> list[Line2D]:
     rows: tuple[tuple[str, Any, str], ...] = (
-        (RIGHT, "solid", "a true edge, found"),
-        (IMPLIED, "solid", "a true order, by another edge"),
-        (WRONG, "solid", "not required: the agent's habit, or a mistake"),
-        (MISSED, (0, (3, 2)), "a true edge, missed"),
+        (RIGHT, "solid", "true edge, found"),
+        (IMPLIED, "solid", "true order, implied by other edges"),
+        (WRONG, "solid", "false: a habit of the agent, or an error"),
+        (MISSED, (0, (3, 2)), "true edge, missed"),
     )
     return [Line2D([], [], color=colour, linestyle=style, linewidth=1.6, label=text) for colour, style, text in rows]

@@ -7,13 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import ArrayLike
 
-from achieve.analysis.report import title_case
-from achieve.viz.curves import COLOURS, INK, short_number
+from achieve.scoring.episodes import title_case
+from achieve.viz.style import COLOURS, INK, LINE, colour, dress, new_figure, short_number
 
 RIGHT, WRONG = COLOURS[2], COLOURS[1]
 
@@ -31,7 +30,7 @@ class Panel(NamedTuple):
 def draw_matrices(
     rows: Mapping[str, Sequence[Panel]], first: Sequence[str], second: Sequence[str], same: ArrayLike
 ) -> Figure:
-    """One row of panels per agent, over the same two episodes.
+    """Draw one row of panels per agent, over the same two episodes.
 
     first, second: names of the achievements along the two sides; same: mask [m, n] of the true matches, whose cells are
     framed. A dot is a match: green where it is right, red where it is wrong.
@@ -40,13 +39,7 @@ def draw_matrices(
     columns = max(len(panels) for panels in rows.values())
     cell = 0.17
     width, height = 1.4 + cell * len(second), 1.5 + cell * len(first)
-    figure = Figure(
-        figsize=(columns * max(width, 2.6), len(rows) * max(height, 2.4)),
-        dpi=110,
-        layout="constrained",
-        facecolor="white",
-    )
-    FigureCanvasAgg(figure)
+    figure = new_figure(columns * max(width, 2.6), len(rows) * max(height, 2.4), dpi=110)
     grid = figure.subplots(len(rows), columns, squeeze=False)
     for line, (agent, panels) in zip(grid, rows.items(), strict=True):
         for column, axes in enumerate(line):
@@ -61,23 +54,18 @@ def draw_matrices(
 def draw_stages(
     steps: Sequence[float], lines: Mapping[str, Sequence[float]], label: str = "environment steps"
 ) -> Figure:
-    """Figures in percent through training, one line each; "Hungarian" lines are dashed."""
-    figure = Figure(figsize=(6.2, 3.6), dpi=150, layout="constrained", facecolor="white")
-    FigureCanvasAgg(figure)
+    """Draw percentages through training, one line each; "Hungarian" lines are dashed."""
+    figure = new_figure(6.2, 3.6)
     axes = figure.subplots()
     for number, (name, values) in enumerate(lines.items()):
         style: Any = (0, (4, 3)) if "ungarian" in name else "solid"
-        colour = COLOURS[number % 2]
-        axes.plot(steps, values, color=colour, linestyle=style, linewidth=1.7, marker="o", markersize=3.5, label=name)
+        axes.plot(
+            steps, values, "o", color=colour(number % 2), linestyle=style, linewidth=1.7, markersize=3.5, label=name
+        )
+    dress(axes, x=label, y="%")
     axes.set_ylim(0, 102)
-    axes.set_ylabel("%", fontsize=9, color=INK)
-    axes.set_xlabel(label, fontsize=9, color=INK)
     axes.xaxis.set_major_formatter(lambda value, _: short_number(value))
-    axes.grid(color="#d0d7de", linewidth=0.6, alpha=0.7)
-    axes.tick_params(labelsize=8.5, colors=INK, length=0)
     axes.legend(fontsize=8.5, frameon=False, labelcolor=INK, loc="lower right")
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
     return figure
 
 
@@ -94,4 +82,4 @@ def _matrix(axes: Axes, panel: Panel, first: Sequence[str] | None, second: Seque
     axes.set_yticks(range(len(values)), [title_case(n) for n in first] if first else [""] * len(values), fontsize=6.5)
     axes.tick_params(length=0, colors=INK)
     for spine in axes.spines.values():
-        spine.set_color("#d0d7de")
+        spine.set_color(LINE)

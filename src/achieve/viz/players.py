@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,92 +26,61 @@ class Player(Protocol):
 
     actions: Sequence[str]
     achievements: Sequence[str]
+    counts: Mapping[str, int]
+    """How often each achievement was done in this episode."""
 
     def reset(self) -> Picture:
-        """The first observation."""
+        """Return the first observation."""
 
     def step(self, action: int) -> tuple[Picture, float, bool]:
-        """Observation, reward, and whether the episode has ended."""
+        """Return observation, reward, and whether the episode has ended."""
 
-    def counts(self) -> Mapping[str, int]:
-        """How often each achievement was done in this episode."""
-
-    def frame(self, size: int) -> Picture:
-        """The game for a viewer: [H, W, 3] of the size asked for where the world can be drawn so, else of any."""
+    def frame(self) -> Picture:
+        """Return the game for a viewer, [H, W, 3]."""
 
     def close(self) -> None:
-        """Lets go of the environment."""
+        """Close the environment."""
 
 
-def make_player(env: EnvConfig, seed: int) -> Player:
-    """A player of the first world of that environment seed."""
+def make_player(env: EnvConfig, seed: int, size: int = 576) -> Player:
+    """Return a player of the first world of that environment seed; Crafter's frames have this size."""
     with making_env(env.name):
         if env.name == "crafter":
-            return CrafterPlayer(seed, **env.arguments)
+            from achieve.envs.crafter import CrafterEnv
+
+            crafter = CrafterEnv(seed=seed, **env.arguments)
+            # Its seed was given above: another would begin another stream of worlds.
+            return SinglePlayer(crafter, None, crafter.action_names, lambda: crafter.render((size, size)))
         if env.name == "minigrid":
-            return MiniGridPlayer(seed, **env.arguments)
+            from achieve.envs.minigrid import pixel_env
+
+            # The whole level, with what the agent sees lit up.
+            minigrid: Any = pixel_env(render_mode="rgb_array", **env.arguments)
+            names = [action.name for action in minigrid.unwrapped.actions]
+            return SinglePlayer(minigrid, seed, names, minigrid.render)
         return VectorPlayer(env, seed)
 
 
-class CrafterPlayer:
-    """Crafter, drawn at any size."""
+class SinglePlayer:
+    """A Gymnasium environment that draws itself."""
 
-    def __init__(self, seed: int, **settings: Any) -> None:
-        from achieve.envs.crafter import CrafterEnv
-
-        self._env = CrafterEnv(seed=seed, **settings)
-        self._counts: Mapping[str, int] = {}
-        self.actions: Sequence[str] = self._env.action_names
-        self.achievements: Sequence[str] = self._env.achievement_names
+    def __init__(self, env: Any, seed: int | None, actions: Sequence[str], render: Callable[[], Any]) -> None:
+        self._env, self._seed, self._render = env, seed, render
+        self.actions = actions
+        self.achievements: Sequence[str] = env.unwrapped.achievement_names
+        self.counts: Mapping[str, int] = {}
 
     def reset(self) -> Picture:
-        observation, _ = self._env.reset()
+        observation: Picture = self._env.reset(seed=self._seed)[0]
         return observation
 
     def step(self, action: int) -> tuple[Picture, float, bool]:
         observation, reward, terminated, truncated, info = self._env.step(action)
-        self._counts = info["achievements"]
+        self.counts = info["achievements"]
         return observation, float(reward), terminated or truncated
 
-    def counts(self) -> Mapping[str, int]:
-        return self._counts
-
-    def frame(self, size: int) -> Picture:
-        frame = self._env.render((size, size))
-        assert frame is not None
-        return frame
-
-    def close(self) -> None:
-        self._env.close()
-
-
-class MiniGridPlayer:
-    """The door-key tree as MiniGrid draws it: the whole level, with what the agent sees lit up."""
-
-    def __init__(self, seed: int, **settings: Any) -> None:
-        from achieve.envs.minigrid import pixel_env
-
-        self._env = pixel_env(render_mode="rgb_array", **settings)
-        self._seed = seed
-        self._counts: Mapping[str, int] = {}
-        base: Any = self._env.unwrapped
-        self.actions: Sequence[str] = [action.name for action in base.actions]
-        self.achievements: Sequence[str] = base.achievement_names
-
-    def reset(self) -> Picture:
-        observation, _ = self._env.reset(seed=self._seed)
-        return observation
-
-    def step(self, action: int) -> tuple[Picture, float, bool]:
-        observation, reward, terminated, truncated, info = self._env.step(action)
-        self._counts = info["achievements"]
-        return observation, float(reward), terminated or truncated
-
-    def counts(self) -> Mapping[str, int]:
-        return self._counts
-
-    def frame(self, size: int) -> Picture:
-        return np.asarray(self._env.render(), np.uint8)
+    def frame(self) -> Picture:
+        return np.asarray(self._render(), np.uint8)
 
     def close(self) -> None:
         self._env.close()
@@ -127,7 +96,7 @@ class VectorPlayer:
     def __init__(self, env: EnvConfig, seed: int) -> None:
         own = {"render_mode": "rgb_array"} if env.name == "heist" else {}
         self._envs = make_vec(env.name, num_envs=1, seed=[seed], threads=1, infos="all", **env.arguments, **own)
-        self._counts: dict[str, int] = {}
+        self.counts: Mapping[str, int] = {}
         self._frame = np.zeros((1, 1, 3), np.uint8)
         count = int(getattr(self._envs.single_action_space, "n", 0))
         numbered = [f"action {i}" for i in range(count)]
@@ -137,43 +106,33 @@ class VectorPlayer:
 
     def reset(self) -> Picture:
         observations, infos = self._envs.reset()
-        self._look(observations[0], infos)
+        self._look(observations[0], infos, render=True)
         return np.array(observations[0])
 
     def step(self, action: int) -> tuple[Picture, float, bool]:
         observations, rewards, terminated, truncated, infos = self._envs.step(np.array([action]))
-        over = bool(terminated[0] or truncated[0])
-        if over:
-            observation, infos = infos["final_obs"][0], infos["final_info"]
-            if self._envs.render_mode is None:
-                self._frame = coloured(observation[..., -self._newest :])
-            self._count(infos)
-        else:
-            observation = observations[0]
-            self._look(observation, infos)
-        return np.array(observation), float(rewards[0]), over
+        done = bool(terminated[0] or truncated[0])
+        observation = infos["final_obs"][0] if done else observations[0]
+        self._look(observation, infos["final_info"] if done else infos, render=not done)
+        return np.array(observation), float(rewards[0]), done
 
-    def counts(self) -> Mapping[str, int]:
-        return self._counts
-
-    def frame(self, size: int) -> Picture:
+    def frame(self) -> Picture:
         return self._frame
 
     def close(self) -> None:
         self._envs.close()
 
-    def _look(self, observation: Picture, infos: Mapping[str, Any]) -> None:
-        pictures: Any = self._envs.render() if self._envs.render_mode is not None else None
-        self._frame = coloured(observation[..., -self._newest :] if pictures is None else pictures[0])
-        self._count(infos)
-
-    def _count(self, infos: Mapping[str, Any]) -> None:
-        table = infos["achievements"]
-        self._counts = {name: int(table[name][0]) for name in self.achievements}
+    def _look(self, observation: Picture, infos: Mapping[str, Any], render: bool) -> None:
+        if self._envs.render_mode is None:
+            self._frame = coloured(observation[..., -self._newest :])
+        elif render:
+            pictures: Any = self._envs.render()
+            self._frame = coloured(observation[..., -self._newest :] if pictures is None else pictures[0])
+        self.counts = {name: int(infos["achievements"][name][0]) for name in self.achievements}
 
 
 def coloured(image: Picture) -> Picture:
-    """An image [H, W, C] of any channels as RGB: of stacked frames the last, grey where that has one channel."""
+    """Return an image [H, W, C] of any channels as RGB: of stacked frames the last, grey where it has one channel."""
     channels = image.shape[2]
     if channels % 3 == 0:
         return np.array(image[..., -3:])

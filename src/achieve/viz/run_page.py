@@ -1,10 +1,10 @@
-"""What a finished run shows: score table, learning curve, a video, and one page that holds them."""
+"""A finished run's page: figures, learning curve, a video, and how to reproduce them, in one HTML file."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +14,22 @@ from achieve.config import EnvConfig, from_dict
 from achieve.envs import find_world
 from achieve.errors import ConfigError
 from achieve.presets import variant
+from achieve.run.files import write_file
 from achieve.run.folder import read_config, read_summary
 from achieve.run.hardware import one_line
 from achieve.run.progress import duration
 from achieve.scoring.episodes import load_episodes
-from achieve.scoring.score import measure, score_run, success_rates
+from achieve.scoring.score import RunScore, measure, score_run, success_rates
 from achieve.trust import trusted
-from achieve.viz.curves import Baseline, draw_curves, png
-from achieve.viz.episode import best_world, counted, episode_moments
-from achieve.viz.page import Page, write_page
-from achieve.viz.video import write_video
+from achieve.viz.curves import Baseline, draw_curves
+from achieve.viz.episode import film
+from achieve.viz.html import render
+from achieve.viz.style import png
 
 RANDOM_EPISODES = 200
 RANDOM_STEPS = 50_000
-"""About as many steps are spent on the random agent, and at most a quarter of the run's own: fewer episodes where they
-are long, lest a world that steps slowly keeps one waiting for longer than the training took."""
+"""Steps to spend on the random agent, and at most a quarter of the run's own: fewer episodes where they are long, so
+that in a slow world it does not take longer than training did."""
 FEWEST_EPISODES = 16
 EARLY = 100
 """Episodes at the beginning of a run, when an agent acts almost at random: as long as the random agent's."""
@@ -37,15 +38,15 @@ PATIENCE = 1_000
 VIDEO_STEPS = 500
 
 Tell = Callable[[str, float | None], None]
-"""Takes what is being done, and the share of it that is done where that is known."""
+"""Is told what is being done, and the share of it that is done where that is known."""
 
 
 def random_baseline(
     run: Path, tell: Tell = lambda what, share: None, *, env: EnvConfig | None = None, trust: bool = False
 ) -> Baseline:
-    """The world's measure and the mean return of an agent that acts at random in the same world.
+    """Return the score (or success rate) and the mean return of a random agent in the same world.
 
-    Not known (nan) where episodes do not end. ``env`` and ``trust`` are those of
+    Unknown (nan) where episodes do not end. ``env`` and ``trust`` are those of
     :func:`achieve.trust.trusted`.
     """
     config = trusted(from_dict(read_config(run)["config"]), run, env=env, trust=trust)
@@ -59,7 +60,7 @@ def random_baseline(
         episodes = evaluate_random(
             config,
             count,
-            progress=lambda done: tell("a random agent playing, to compare with", done / count),
+            progress=lambda done: tell("evaluating a random agent", done / count),
             patience=max(PATIENCE, 2 * int(lengths.max())),
         )
     except ConfigError:  # at random, episodes need not end
@@ -78,7 +79,7 @@ def write_run_page(
     trust: bool = False,
     tell: Tell = lambda what, share: None,
 ) -> Path:
-    """Write `curve.png`, `video.mp4` and `index.html` into a finished run's folder; returns the page's path.
+    """Write `curve.png`, `video.mp4` and `index.html` into a finished run's folder; return the page's path.
 
     ``env`` and ``trust`` are those of :func:`achieve.agent.load_agent`.
     """
@@ -91,13 +92,10 @@ def write_run_page(
     title = f"{variant(config)}, seed {config.seed}"
     curve = png(draw_curves({title: [episodes]}, baseline, goal=world.goal))
     (run / "curve.png").write_bytes(curve)
-    agent = load_agent(run, env=env, trust=trust)
-    played = best_world(agent, best_of, max_steps=VIDEO_STEPS, progress=partial(tell, "playing for the video"))
     video = run / "video.mp4"
-    moments = episode_moments(agent, played.seed, max_steps=VIDEO_STEPS)
-    moments = counted(moments, played.steps, partial(tell, "drawing the video"))
-    write_video(video, moments, achievements=episodes.names)
-    page = Page(
+    film(load_agent(run, env=env, trust=trust), video, best_of=best_of, max_steps=VIDEO_STEPS, tell=tell)
+    notes = [f"The run {config.origin}, not from scratch."] if config.origin else []
+    page = render_page(
         title=f"{world.title}: {title}",
         command=saved["starts"][0]["command"],
         run=score_run(episodes, summary.get("steps"), config.score_steps, world),
@@ -106,28 +104,55 @@ def write_run_page(
         baseline=baseline,
         facts=_facts(summary),
         config=saved["config"],
-        notes=[
-            *([] if config.origin is None else [f"The run {config.origin}, not from scratch."]),
-            f"The video shows the best of {best_of} episodes on worlds the agent was not trained in "
-            f"(at most {VIDEO_STEPS} steps each)."
-        ],
+        notes=[*notes, f"Video: the best of {best_of} episodes of up to {VIDEO_STEPS} steps in unseen worlds."],
     )
     path = run / "index.html"
-    write_page(path, page)
+    write_file(path, page.encode())
     return path
 
 
+def render_page(
+    *,
+    title: str,
+    command: str,
+    run: RunScore,
+    curve: bytes,
+    video: bytes | None = None,
+    baseline: Baseline | None = None,
+    facts: Mapping[str, str] | None = None,
+    config: Mapping[str, Any] | None = None,
+    notes: Sequence[str] = (),
+) -> str:
+    """Return the page as HTML, with the PNG ``curve`` and the MP4 ``video`` inside, so that it is one file to send.
+
+    facts: lines of the small table, such as the time taken and the machine; notes: sentences under the title.
+    """
+    published = run.world.published_steps
+    comparable = "" if published is None else f"published results are evaluated at {published:,}"
+    return render(
+        "run.html",
+        title=title,
+        command=command,
+        run=run,
+        window=f"{run.reward_window:,}",
+        comparable="as in published results" if published and run.read_at >= published else comparable,
+        rates=list(zip(run.names, run.success_rates.tolist(), strict=True)),
+        curve=curve,
+        video=video,
+        baseline=baseline,
+        facts=facts or {},
+        config=json.dumps(config, indent=2) if config else "",
+        notes=notes,
+    )
+
+
 def _facts(summary: dict[str, Any]) -> dict[str, str]:
-    facts = {}
-    if "seconds" in summary:
-        facts["Time"] = duration(summary["seconds"]["total"])
-        facts["Rate"] = f"{summary['steps_per_second']:,.0f} steps per second"
-    if "parameters" in summary:
-        facts["Parameters"] = f"{summary['parameters']:,}"
-    if "arithmetic" in summary:
-        facts["Convolutions"] = summary["arithmetic"]
-    if "machine" in summary:
-        facts["Machine"] = one_line(summary["machine"])
-    if summary.get("commit"):
-        facts["Commit"] = summary["commit"]
-    return facts
+    facts = {
+        "Time": duration(summary["seconds"]["total"]) if "seconds" in summary else None,
+        "Rate": f"{summary['steps_per_second']:,.0f} steps per second" if "seconds" in summary else None,
+        "Parameters": f"{summary['parameters']:,}" if "parameters" in summary else None,
+        "Convolutions": summary.get("arithmetic"),
+        "Machine": one_line(summary["machine"]) if "machine" in summary else None,
+        "Commit": summary.get("commit"),
+    }
+    return {name: value for name, value in facts.items() if value}

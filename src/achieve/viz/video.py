@@ -1,4 +1,4 @@
-"""Videos of an agent: the game at a readable size, and beside it what the agent has done."""
+"""Videos of an agent: the game at a readable size, and beside it what the agent has unlocked."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -42,7 +42,7 @@ class Moment(NamedTuple):
 
 
 def compose(moment: Moment, achievements: Sequence[str] = ()) -> Picture:
-    """The game and the panel side by side: uint8 [576, 880, 3].
+    """Return the game and the panel side by side: uint8 [576, 880, 3].
 
     With `achievements`, the panel lists them all and lights up those unlocked; without, it lists
     those unlocked, in order.
@@ -72,7 +72,7 @@ def compose(moment: Moment, achievements: Sequence[str] = ()) -> Picture:
 
 
 def check_video(path: Path, fps: int = 10, every: int = 1) -> None:
-    """Refuses a video that could not be written, before anything is played for it."""
+    """Refuse a video that could not be written, before anything is played for it."""
     if path.suffix not in (".mp4", ".gif"):
         raise VideoError(f"the video's name is {path.name!r}; it must end in .mp4 or .gif")
     if fps < 1:
@@ -91,10 +91,10 @@ def write_video(
     every: int = 1,
     half: bool = False,
 ) -> int:
-    """Writes an `.mp4` (H.264, plays in every browser) or a `.gif`; returns the number of frames.
+    """Write an `.mp4` (H.264, plays in every browser) or a `.gif`; return the number of frames.
 
-    `every` keeps one moment in so many and `half` draws at half the size: for small files. A file that was there
-    before is replaced when the new one is complete.
+    `every` keeps each n-th moment and `half` halves the size: for small files. An existing file is replaced when the
+    new one is complete.
     """
     check_video(path, fps, every)
     pictures = (compose(moment, achievements) for moment in islice(moments, 0, None, every))
@@ -163,7 +163,7 @@ def _write_gif(path: Path, pictures: Iterator[Picture], fps: int) -> int:
 
 @lru_cache(maxsize=8)
 def _list_image(unlocked: tuple[tuple[str, int], ...], achievements: tuple[str, ...]) -> Image.Image:
-    """The list changes only when something is unlocked, so it is drawn once for many frames."""
+    """Draw the list, which changes only when something is unlocked, once for many frames."""
     steps = dict(reversed(unlocked))
     names = achievements or tuple(dict.fromkeys(name for name, _ in unlocked))
     image = Image.new("RGB", (PANEL, GAME - _LIST_TOP), BACK)
@@ -187,7 +187,7 @@ def _list_image(unlocked: tuple[tuple[str, int], ...], achievements: tuple[str, 
 
 
 def words(name: str) -> str:
-    """`collect_coal` -> `collect coal`."""
+    """Return `collect coal` for `collect_coal`."""
     return name.replace("_", " ")
 
 

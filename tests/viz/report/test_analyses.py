@@ -12,14 +12,15 @@ import pytest
 from PIL import Image
 
 from achieve.analysis.hierarchy import Cluster, EdgeScore, Hierarchy
-from achieve.analysis.matching import Quality, Report
+from achieve.analysis.matching import MatchingReport, Quality
 from achieve.analysis.probe import ProbeResult
 from achieve.analysis.runs import gather
 from achieve.reproduce.experiments import EXPERIMENTS
+from achieve.scoring.score import MeanStd
 from achieve.viz.report import build
 from achieve.viz.report.analyses import analyses_sections
 from achieve.viz.report.section import Section
-from achieve.viz.report.table import MeanStd, plain
+from achieve.viz.table import plain
 
 SETTINGS = {"states": 50_000, "test_states": 10_000, "epochs": 500}
 
@@ -79,11 +80,15 @@ def test_one_seed_under_two_names_is_one(tmp_path: Path) -> None:
 
 def test_a_smaller_probe_says_so(tmp_path: Path) -> None:
     save(tmp_path / "probe", "probe", [probed("ad", 0, 70.0)], settings=SETTINGS | {"states": 500})
-    assert "not the published 50,000 + 10,000 and 500" in sections(tmp_path)["probe"].notes[0]
+    section = sections(tmp_path)["probe"]
+    assert "not the published 50,000 + 10,000 and 500" in section.notes[0]
+    for table, row in ((0, ["ppo", "state"]), (0, ["ad", "state"]), (1, ["ad-s0", "ad"])):
+        shown = next(cells for cells in cells(section, table) if cells[:2] == row)
+        assert "other sizes" in shown and "73.6" not in shown, "not side by side with what it cannot be compared with"
 
 
 def test_matching(tmp_path: Path) -> None:
-    report = Report(Quality(30, 40, 30, 50), Quality(30, 0, 0, 50), 0.25, float("nan"))
+    report = MatchingReport(Quality(30, 40, 30, 50), Quality(30, 0, 0, 50), 0.25, float("nan"))
     save(tmp_path / "matching", "matching", [agent("ad", 3, **report.as_dict())])
     assert cells(sections(tmp_path)["matching"]) == [
         ["ad-s3", "ad", "3", "transport", "75.0", "60.0", "40", "30", "0.250", "none"],
@@ -115,7 +120,7 @@ def test_hierarchy(tmp_path: Path) -> None:
     section = sections(tmp_path)["hierarchy"]
     expected = ["ad-s0", "ad", "0", "2", "2 of 3", "95.0", "93.0", "1", "2", "0", "100.0", "33.3", "40"]
     assert cells(section) == [expected]
-    assert section.folded == [("Edges of ad-s0", "found: A > b\nmissed: B > c; C > d\nextra: none")]
+    assert section.folded == [("Edges of ad-s0", "found: A > b\nmissed: B > c; C > d\nfalse: none")]
 
 
 def test_hierarchy_of_a_world_whose_graph_is_not_known(tmp_path: Path) -> None:

@@ -14,9 +14,12 @@ from PIL import Image
 from achieve.analysis.runs import Gathered, gather
 from achieve.cli import main
 from achieve.errors import ConfigError
+from achieve.scoring.score import MeanStd
+from achieve.viz.html import to_html
 from achieve.viz.report import build
-from achieve.viz.report.readme import PICTURE, draw, renewed, results_table, stamp_of, update
-from achieve.viz.report.table import MeanStd, to_csv, to_html
+from achieve.viz.report.experiments import OTHER_LAYOUT
+from achieve.viz.report.readme import PICTURE, draw, renewed, results_tables, stamp_of, update
+from achieve.viz.table import to_csv
 from tests.viz.report.runs import make_run, score
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -97,6 +100,15 @@ def test_only_what_stands_between_the_markers_is_renewed(tmp_path: Path) -> None
     assert not update(readme, gathered), "nothing changed, so nothing is written"
 
 
+def test_worlds_and_layouts_are_not_put_side_by_side(tmp_path: Path) -> None:
+    make_run(tmp_path / "ad-s0")
+    make_run(tmp_path / "minigrid-ad-s0", "minigrid-ad")
+    crafter, minigrid = results_tables(gather([tmp_path]))
+    assert [row[0] for row in crafter.rows] == ["`ad`: Achievement distillation", "`ppo`: PPO"]
+    ((name, _, published, *_),) = minigrid.rows
+    assert str(name).startswith("`minigrid-ad`") and published == OTHER_LAYOUT
+
+
 def test_picture_is_renewed_with_the_runs(tmp_path: Path) -> None:
     make_run(tmp_path / "runs" / "ad-s0", wood=0.2)
     readme = tmp_path / "README.md"
@@ -118,7 +130,7 @@ def test_without_runs_there_is_no_picture(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [("nothing", "has no markers"), ("<!-- colour:begin -->\n<!-- colour:end -->\n", "markers 'colour'")],
+    [("nothing", "has no markers"), ("<!-- colour:begin -->\n<!-- colour:end -->\n", "unknown markers 'colour'")],
 )
 def test_a_file_without_markers_is_refused(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
@@ -132,9 +144,9 @@ def test_command_renews_readmes(
     (tmp_path / "README.md").write_text(TEXT)
     make_run(tmp_path / "runs" / "ad-s0")
     assert main(["report", "--readme", "README.md"]) == 0
-    assert "README.md: renewed" in capsys.readouterr().out
+    assert "README.md: updated" in capsys.readouterr().out
     assert main(["report", "--readme", "missing.md"]) == 2
-    assert "missing.md cannot be renewed: No such file" in capsys.readouterr().err
+    assert "missing.md cannot be read: No such file" in capsys.readouterr().err
 
 
 def test_times_are_those_of_the_least_crowded_runs(tmp_path: Path) -> None:
@@ -145,13 +157,13 @@ def test_times_are_those_of_the_least_crowded_runs(tmp_path: Path) -> None:
         make_run(tmp_path / f"ad-s{seed}", "ad", seed, summary={"seconds": {"total": seconds}, **beside})
     make_run(tmp_path / "ppo-s0", "ppo", summary={"seconds": {"total": 240.0}, "runs_at_once": 3})
     gathered = gather([tmp_path])
-    rows = {row[0].split(":")[0]: row for row in csv.reader(to_csv(results_table(gathered)).splitlines())}
+    rows = {row[0].split(":")[0]: row for row in csv.reader(to_csv(results_tables(gathered)[0]).splitlines())}
     names = dict(zip(rows.pop("agent"), range(100), strict=False))
     shown = {name: [float(row[names[key]]) for key in ("minutes", "at_once")] for name, row in rows.items()}
     assert shown == {"`ad`": [1.5, 1.1], "`ppo`": [4.0, 3.0]}
     sections, _ = build(gathered)
     hardware = next(table for section in sections for table in section.tables if table.name == "hardware")
-    told = [(row[0], row[3], row[4]) for row in hardware.rows]
-    assert told == [
+    shown_by = [(row[0], row[3], row[4]) for row in hardware.rows]
+    assert shown_by == [
         ("ad", 2, MeanStd(1.1, digits=1)), ("ad", 1, MeanStd(7, digits=0)), ("ppo", 1, MeanStd(3, digits=0)),
     ]  # fmt: skip

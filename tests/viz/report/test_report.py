@@ -19,9 +19,9 @@ from achieve.cli import main
 from achieve.config import with_world
 from achieve.errors import RunFolderError
 from achieve.presets import PRESETS
+from achieve.scoring.score import MeanStd
 from achieve.viz.report import build, write_report
 from achieve.viz.report.section import Section
-from achieve.viz.report.table import MeanStd
 from tests.viz.report.runs import make_run, score
 
 PNG = b"\x89PNG\r\n"
@@ -106,7 +106,7 @@ def test_what_was_not_run_has_no_number(written: Path) -> None:
             run = entry.preset in ("ad", "ppo", "ad-i", "minigrid-ad")
             assert bool(row["score"]) == run and bool(row["reward"]) == run, (name, row)
             assert (int(row["seeds"]) > 0) == run
-            assert bool(row["published_score"]) == (entry.score is not None)
+            assert bool(row["published_score"]) == (entry.comparable_score is not None)
 
 
 def test_one_seed_has_neither_deviation_nor_interval(written: Path) -> None:
@@ -133,10 +133,10 @@ def test_page_tells_seeds_commands_time_and_why_a_run_does_not_count(written: Pa
         "Seeds counted: ad: 0, 1, 2; ppo: 0, 1.",
         "achieve reproduce table1 --seeds 0-9",
         "achieve train --preset ad --seed 2",
-        "read at 245,760 steps, published figures at 1,000,000",
+        "evaluated at 245,760 steps, published results at 1,000,000",
         "Some GPU (80 GiB)",
-        "9 runs found, of which 7 are comparable",
-        "a world without published figures",
+        "9 runs, of which 7 are comparable",
+        "a world without published results",
         "not run",
     ):
         assert told in text, told

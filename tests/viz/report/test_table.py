@@ -4,21 +4,22 @@ import csv
 import io
 
 import pytest
+from rich.console import Console
 
-from achieve.viz.report.table import (
+from achieve.analysis.statistics import Interval
+from achieve.scoring.score import MeanStd
+from achieve.viz.html import to_html
+from achieve.viz.table import (
     NOT_RUN,
     Column,
-    Interval,
-    MeanStd,
     Missing,
     Table,
     estimate,
     plain,
-    tex_text,
     to_csv,
-    to_html,
     to_latex,
     to_markdown,
+    to_rich,
 )
 
 TABLE = Table(
@@ -74,7 +75,17 @@ def test_latex_escapes_what_it_gives_a_meaning_to() -> None:
     assert "\\caption{100 \\% of it}" in tex and "{lrrr}" in tex
     assert "c\\_d & 0.50 & 0.50 & 1 \\\\" in tex
     assert "21.79 $\\pm$ 1.37" in tex and "\\emph{not run}" in tex
-    assert tex_text("a\\b{c}~^") == "a\\textbackslash{}b\\{c\\}\\textasciitilde{}\\textasciicircum{}"
+    odd = to_latex(Table("x", "a\\b{c}~^", [], []))
+    assert "{a\\textbackslash{}b\\{c\\}\\textasciitilde{}\\textasciicircum{}}" in odd
+
+
+def test_a_terminal_shows_the_columns_asked_for() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    console.print(to_rich(TABLE), to_rich(TABLE, ["who", "n"]))
+    assert isinstance(console.file, io.StringIO)
+    whole, part = console.file.getvalue().split("100 % of it")[1:]
+    assert "21.79 ± 1.37" in whole and "not run" in whole and "1,234" in whole
+    assert "a|b <i>" in part and "1,234" in part and "21.79" not in part
 
 
 def test_a_row_of_another_length_is_refused() -> None:

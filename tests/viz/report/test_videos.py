@@ -27,7 +27,7 @@ def test_the_packages_own_agent_is_its_runs(tmp_path: Path) -> None:
     page, _ = write_report([tmp_path / "runs"], tmp_path / "out", videos=True)
     data = (tmp_path / "out" / "videos" / "ad-crafter.mp4").read_bytes()
     assert data[4:8] == b"ftyp"
-    assert "src='data:video/mp4;base64," in page.read_text()
+    assert 'src="data:video/mp4;base64,' in page.read_text()
     assert "ad in Crafter, seed 0" in page.read_text()
 
 
@@ -35,7 +35,7 @@ def test_without_weights_there_is_nothing_to_show(tmp_path: Path) -> None:
     make_run(tmp_path / "ad-s0", summary={"pretrained_sha256": "another file's"})
     section, remarks = videos.videos_section(gather([tmp_path]))
     assert section.videos == [] and remarks == []
-    assert section.missing == "No run here has its weights, so there is no agent to show."
+    assert section.missing == "No run here has its weights."
 
 
 def test_weights_that_cannot_be_read_are_said(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Every run there is, what it was computed on and how long it took, and the runs of no experiment."""
+"""Every run, what it was computed on and how long it took, and the runs of no experiment."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from achieve.analysis.runs import Gathered, Group, Run, group_runs
-from achieve.analysis.statistics import PERCENT, caution, mean_with_interval
+from achieve.analysis.statistics import PERCENT, Interval, caution, mean_with_interval
 from achieve.run.hardware import one_line
-from achieve.viz.report.experiments import drawn_as_shorter, interval
-from achieve.viz.report.figures import compact, curves
-from achieve.viz.report.section import Picture, Section
-from achieve.viz.report.table import Cell, Column, Interval, MeanStd, Missing, Table, estimate
+from achieve.scoring.score import MeanStd
+from achieve.viz.report.experiments import NO_EPISODE, drawn_as_shorter, interval
+from achieve.viz.report.section import Media, Section, compact, draw_runs
+from achieve.viz.table import Cell, Missing, Table, estimate, tabulate
 
 UNKNOWN = Missing("not recorded")
 LINES = 6
@@ -21,53 +21,36 @@ LINES = 6
 
 
 def runs_section(gathered: Gathered) -> Section:
-    """All runs with all their seeds, whether they count or not, and the command of each."""
-    columns = [
-        Column("run", "run"),
-        Column("group", "group"),
-        Column("world", "world"),
-        Column("seed", "seed", int),
-        Column("steps", "read at step", int),
-        Column("episodes", "episodes", int),
-        Column("score", "score or success %", MeanStd),
-        Column("reward", "reward", MeanStd),
-        Column("minutes", "minutes", MeanStd),
-        Column("at_once", "at once", MeanStd),
-        Column("counted", "counted"),
-    ]
+    """List all runs, whether they count or not, and the command of each."""
     labels = _labels(gathered.runs)
     runs = sorted(gathered.runs, key=lambda run: (run.world.name, run.preset, labels[run.path], run.seed))
-    none = Missing("no episode")
-    rows: list[list[Cell]] = [
-        [
-            str(run.path),
-            labels[run.path],
-            run.world.title,
-            run.seed,
-            run.score.read_at,
-            run.score.episodes,
-            estimate([run.score.score], missing=none),
-            estimate([run.score.reward], missing=none),
-            estimate(minutes([run]), digits=1, missing=UNKNOWN),
-            company([run]),
-            f"no: {run.uncounted}" if run.uncounted else "yes",
-        ]
-        for run in runs
+    columns = [
+        ("run", "run", str, lambda run: str(run.path)),
+        ("group", "group", str, lambda run: labels[run.path]),
+        ("world", "world", str, lambda run: run.world.title),
+        ("seed", "seed", int, lambda run: run.seed),
+        ("steps", "evaluated at step", int, lambda run: run.score.read_at),
+        ("episodes", "episodes", int, lambda run: run.score.episodes),
+        ("score", "score or success rate %", MeanStd, lambda run: estimate([run.score.score], missing=NO_EPISODE)),
+        ("reward", "reward", MeanStd, lambda run: estimate([run.score.reward], missing=NO_EPISODE)),
+        ("minutes", "minutes", MeanStd, lambda run: estimate(minutes([run]), 1, UNKNOWN)),
+        ("at_once", "runs per device", MeanStd, lambda run: shared_by([run])),
+        ("counted", "counted", str, lambda run: f"no: {run.uncounted}" if run.uncounted else "yes"),
     ]
     commands = "\n".join(f"{run.command or 'not recorded'}    # {run.path}" for run in runs)
     return Section(
         key="runs",
         title="All runs",
-        about="A run counts if it goes as far as the published ones, with its preset's settings; a seed counts once. "
-        "At once: the runs that shared its device, itself included, on average.",
-        tables=[Table("runs", "All runs", columns, rows)] if rows else [],
-        folded=[("The command of each run", commands)] if rows else [],
-        missing=None if rows else "No run was found.",
+        about="A run counts if it is as long as the published ones and has its preset's settings; a seed counts once. "
+        "Runs per device: how many shared its device, itself included, on average.",
+        tables=[tabulate("runs", "All runs", runs, columns)] if runs else [],
+        folded=[("The command of each run", commands)] if runs else [],
+        missing=None if runs else "No run was found.",
     )
 
 
 def hardware_section(gathered: Gathered) -> Section:
-    """Time and memory by group, length and machine, from what complete runs recorded."""
+    """List time and memory by group, length and machine, as complete runs recorded them."""
     labels = _labels(gathered.runs)
     groups: dict[tuple[str, str, str, int, Any], list[Run]] = {}
     for run in sorted(gathered.runs, key=lambda run: (run.world.name, run.preset, labels[run.path], at_once(run))):
@@ -76,50 +59,45 @@ def hardware_section(gathered: Gathered) -> Section:
             where = one_line(machine) if machine else ""
             key = (labels[run.path], run.world.title, where, round(at_once(run)), run.summary.get("steps"))
             groups.setdefault(key, []).append(run)
+
+    def recorded(runs: Sequence[Run], key: str, digits: int) -> Cell:
+        values = [run.summary.get(key) for run in runs]
+        return estimate([float(value) for value in values if isinstance(value, int | float)], digits, UNKNOWN)
+
+    def words(values: Iterator[Any]) -> Cell:
+        return ", ".join(sorted({str(value) for value in values if value})) or UNKNOWN
+
+    def torch(run: Run) -> Any:
+        return _table(run.summary.get("versions")).get("torch")
+
     columns = [
-        Column("group", "group"),
-        Column("world", "world"),
-        Column("machine", "machine"),
-        Column("runs", "runs", int),
-        Column("at_once", "at once", MeanStd),
-        Column("minutes", "minutes a run", MeanStd),
-        Column("rate", "steps per second", MeanStd),
-        Column("gpu_gib", "GPU GiB", MeanStd),
-        Column("host_gib", "host GiB", MeanStd),
-        Column("arithmetic", "convolutions"),
-        Column("torch", "PyTorch"),
-    ]
-    rows: list[list[Cell]] = [
-        [
-            label,
-            world,
-            machine or UNKNOWN,
-            len(runs),
-            company(runs),
-            estimate(minutes(runs), digits=1, missing=UNKNOWN),
-            estimate(_recorded(runs, "steps_per_second"), digits=0, missing=UNKNOWN),
-            estimate(_recorded(runs, "gpu_gib"), digits=1, missing=UNKNOWN),
-            estimate(_recorded(runs, "host_gib"), digits=1, missing=UNKNOWN),
-            _words(run.summary.get("arithmetic") for run in runs),
-            _words(run.summary.get("versions", {}).get("torch") for run in runs),
-        ]
-        for (label, world, machine, _, _), runs in groups.items()
+        ("group", "group", str, lambda group: group[0][0]),
+        ("world", "world", str, lambda group: group[0][1]),
+        ("machine", "machine", str, lambda group: group[0][2] or UNKNOWN),
+        ("runs", "runs", int, lambda group: len(group[1])),
+        ("at_once", "runs per device", MeanStd, lambda group: shared_by(group[1])),
+        ("minutes", "minutes per run", MeanStd, lambda group: estimate(minutes(group[1]), 1, UNKNOWN)),
+        ("rate", "steps per second", MeanStd, lambda group: recorded(group[1], "steps_per_second", 0)),
+        ("gpu_gib", "GPU GiB", MeanStd, lambda group: recorded(group[1], "gpu_gib", 1)),
+        ("host_gib", "host GiB", MeanStd, lambda group: recorded(group[1], "host_gib", 1)),
+        ("arithmetic", "convolutions", str, lambda group: words(run.summary.get("arithmetic") for run in group[1])),
+        ("torch", "PyTorch", str, lambda group: words(map(torch, group[1]))),
     ]
     hours = sum(minutes(gathered.runs)) / 60
-    phases = _phases(gathered.runs)
+    tables = [tabulate("hardware", "Hardware and time", groups.items(), columns), *_phases(gathered.runs, labels)]
     return Section(
         key="hardware",
         title="Hardware and time",
-        about="Wall time of whole runs with start-up, as each recorded it, and how many runs shared the device.",
-        tables=[Table("hardware", "Hardware and time", columns, rows), *([phases] if phases else [])] if rows else [],
-        notes=[f"{hours:.1f} hours of training stand behind the complete runs."] if rows else [],
-        missing=None if rows else "No complete run recorded its time.",
-        collapsed=not rows,
+        about="Wall-clock time of whole runs, start-up included, and how many runs shared the device.",
+        tables=tables if groups else [],
+        notes=[f"The complete runs took {hours:.1f} hours of training."] if groups else [],
+        missing=None if groups else "No complete run recorded its time.",
+        collapsed=not groups,
     )
 
 
 def others_section(gathered: Gathered) -> Section | None:
-    """The runs that are not beside published figures, by world and group: their figures and learning curves."""
+    """Show the runs that are not beside published figures, by world and group, with their learning curves."""
     shown = drawn_as_shorter(gathered)
     worlds: dict[str, list[Run]] = {}
     for run in gathered.runs:
@@ -128,124 +106,109 @@ def others_section(gathered: Gathered) -> Section | None:
     if not worlds:
         return None
     tables: list[Table] = []
-    pictures: list[Picture] = []
+    pictures: list[Media] = []
     counts: list[tuple[str, int]] = []
     for title, runs in worlds.items():
         name = "other-" + "".join(c if c.isalnum() else "-" for c in title.lower())
-        groups = sorted(_told_apart(group_runs(runs)), key=lambda group: group.label)
+        groups = sorted(_with_repeats(group_runs(runs)), key=lambda group: group.label)
         counts += [(group.label, len(group.runs)) for group in groups]
         tables.append(_groups_table(name, title, groups))
         for first in range(0, len(groups), LINES):
             some = {group.label: group.runs for group in groups[first : first + LINES]}
             number = f"-{first // LINES + 1}" if len(groups) > LINES else ""
-            pictures.append(Picture(f"{name}{number}", f"{title}: {'; '.join(some)}.", compact(curves(some))))
-    told = caution(counts)
+            pictures.append(Media(f"{name}{number}", f"{title}: {'; '.join(some)}.", compact(draw_runs(some))))
     return Section(
         key="others",
         title="Other runs" if any(run.uncounted is None for run in gathered.runs) else "Runs",
         about="Runs that are not comparable with published figures: shorter, unfinished, in another world, or with "
-        "settings of their own. Runs that differ in nothing but their seeds are a group, read where its shortest run "
-        "ends. The table of all runs says of each why it is here.",
+        "other settings. Runs that differ only in their seeds form a group, evaluated where its shortest run ends. The "
+        "table of all runs gives the reason for each.",
         tables=tables,
         pictures=pictures,
-        notes=[told] if told else [],
+        notes=caution(counts),
     )
 
 
-def _told_apart(groups: Sequence[Group]) -> Iterator[Group]:
-    """The groups, and each further run of a seed by itself."""
+def _with_repeats(groups: Sequence[Group]) -> Iterator[Group]:
+    """Yield the groups, and each further run of a seed by itself."""
     for group in groups:
         yield group.read_at(group.end)
         yield from (Group(f"{group.label}, seed {run.seed} again ({run.path})", (run,)) for run in group.repeats)
 
 
 def _groups_table(name: str, title: str, groups: Sequence[Group]) -> Table:
-    none = Missing("no episode")
-    rows: list[list[Cell]] = []
-    for group in groups:
+    def mean(group: Group) -> Cell:
         scores = [run.score.score for run in group.runs if math.isfinite(run.score.score)]
-        rows.append(
-            [
-                group.label,
-                ", ".join(str(run.seed) for run in group.runs),
-                group.runs[0].score.read_at,
-                estimate(scores, missing=none),
-                interval(mean_with_interval(scores, PERCENT)) if scores else none,
-                estimate([run.score.reward for run in group.runs], missing=none),
-            ]
-        )
+        return interval(mean_with_interval(scores, PERCENT)) if scores else NO_EPISODE
+
+    def of(group: Group, name: str) -> Cell:
+        return estimate([getattr(run.score, name) for run in group.runs], missing=NO_EPISODE)
+
     columns = [
-        Column("group", "group"),
-        Column("seeds", "seeds"),
-        Column("steps", "read at step", int),
-        Column("score", f"{groups[0].runs[0].world.measure} %", MeanStd),
-        Column("mean", "mean [95 %]", Interval),
-        Column("reward", "reward", MeanStd),
+        ("group", "group", str, lambda group: group.label),
+        ("seeds", "seeds", str, lambda group: ", ".join(str(run.seed) for run in group.runs)),
+        ("steps", "evaluated at step", int, lambda group: group.runs[0].score.read_at),
+        ("score", f"{groups[0].runs[0].world.measure} %", MeanStd, lambda group: of(group, "score")),
+        ("mean", "mean [95 %]", Interval, mean),
+        ("reward", "reward", MeanStd, lambda group: of(group, "reward")),
     ]
-    return Table(name, title, columns, rows)
+    return tabulate(name, title, groups, columns)
 
 
 def _labels(runs: Sequence[Run]) -> dict[Path, str]:
-    """The group of each run."""
+    """Return the group of each run."""
     return {run.path: group.label for group in group_runs(runs) for run in (*group.runs, *group.repeats)}
 
 
 def minutes(runs: Sequence[Run]) -> list[float]:
+    """Return the wall-clock time of the runs that recorded it."""
     totals = [_table(run.summary.get("seconds")).get("total") for run in runs]
     return [total / 60 for total in totals if isinstance(total, int | float)]
 
 
 def at_once(run: Run) -> float:
-    """The runs that shared its device on average, itself included; a run that does not say so was alone."""
+    """Return how many runs shared its device on average, itself included; a run that does not say so was alone."""
     value = run.summary.get("runs_at_once", 1.0)
     return float(value) if isinstance(value, int | float) else 1.0
 
 
 def least_shared(runs: Sequence[Run]) -> list[Run]:
-    """Those with the fewest others beside them: their times say most about the method."""
+    """Return the runs that shared their device with the fewest others: their times say most about the method."""
     timed = [run for run in runs if minutes([run])]
     fewest = min((round(at_once(run)) for run in timed), default=1)
     return [run for run in timed if round(at_once(run)) == fewest]
 
 
-def company(runs: Sequence[Run]) -> Cell:
-    """How many runs shared the device at once, on average."""
+def shared_by(runs: Sequence[Run]) -> Cell:
+    """Return how many runs shared the device, on average."""
     values = [at_once(run) for run in runs if minutes([run])]
     if not values:
         return UNKNOWN
     return MeanStd(sum(values) / len(values), digits=0 if all(value.is_integer() for value in values) else 1)
 
 
-def _recorded(runs: Sequence[Run], key: str) -> list[float]:
-    values = [run.summary.get(key) for run in runs]
-    return [float(value) for value in values if isinstance(value, int | float)]
-
-
 def _table(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _words(values: Any) -> Cell:
-    found = sorted({str(value) for value in values if value})
-    return ", ".join(found) or UNKNOWN
-
-
-def _phases(runs: Sequence[Run]) -> Table | None:
-    """Where the time went, in seconds a run, in the runs with the fewest others beside them."""
-    labels = _labels(runs)
+def _phases(runs: Sequence[Run], labels: Mapping[Path, str]) -> list[Table]:
+    """Show where the time goes, in seconds per run, in the least-shared runs."""
     timed: dict[tuple[str, str, Any], list[Run]] = {}
     for run in sorted(runs, key=lambda run: (run.world.name, run.preset)):
         timed.setdefault((labels[run.path], run.world.title, run.summary.get("steps")), []).append(run)
-    groups = {key: [_table(run.summary["seconds"]) for run in least_shared(some)] for key, some in timed.items()}
-    groups = {key: some for key, some in groups.items() if some}
-    names = list(dict.fromkeys(name for some in groups.values() for seconds in some for name in seconds))
-    names = [name for name in names if name != "total"]
-    if not names:
-        return None
-    rows: list[list[Cell]] = [
-        [*group[:2], *(estimate([s[name] for s in some if name in s], 1, Missing("-")) for name in names)]
-        for group, some in groups.items()
-    ]
-    parts = [Column(name, f"{name}, s", MeanStd) for name in names]
-    columns = [Column("group", "group"), Column("world", "world"), *parts]
-    return Table("phases", "Where the time goes, in seconds a run", columns, rows)
+    seconds = {key: [_table(run.summary["seconds"]) for run in least_shared(some)] for key, some in timed.items()}
+    groups = [(key, some) for key, some in seconds.items() if some]
+    phases = dict.fromkeys(phase for _, some in groups for each in some for phase in each if phase != "total")
+    if not phases:
+        return []
+    columns = [
+        ("group", "group", str, lambda group: group[0][0]),
+        ("world", "world", str, lambda group: group[0][1]),
+        *(
+            (phase, f"{phase}, s", MeanStd, lambda group, phase=phase: estimate(
+                [each[phase] for each in group[1] if phase in each], 1, Missing("-")
+            ))
+            for phase in phases
+        ),
+    ]  # fmt: skip
+    return [tabulate("phases", "Where the time goes, in seconds per run", groups, columns)]

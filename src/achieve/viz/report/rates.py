@@ -1,19 +1,20 @@
-"""Success rates of every achievement, ours beside what is published of them."""
+"""Success rates of every achievement, ours beside those that are published."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from achieve.analysis.published import HUMAN_SOURCE, HUMAN_SUCCESS_RATES, SUCCESS_CLAIMS
-from achieve.analysis.report import title_case
 from achieve.analysis.runs import Gathered, Run
 from achieve.envs.worlds import WORLDS
+from achieve.scoring.episodes import title_case
+from achieve.scoring.score import MeanStd
 from achieve.viz.bars import draw_success_rates
-from achieve.viz.report.experiments import SEEDS
-from achieve.viz.report.figures import compact
-from achieve.viz.report.section import Picture, Section
-from achieve.viz.report.table import Cell, Column, MeanStd, Missing, Table, estimate
+from achieve.viz.report.experiments import SEEDS, Runs
+from achieve.viz.report.section import Media, Section, compact
+from achieve.viz.style import count
+from achieve.viz.table import Cell, Missing, Table, estimate, tabulate
 
 AGENTS: Mapping[str, Sequence[str]] = {
     "crafter": ("ad", "ppo"),
@@ -23,19 +24,19 @@ AGENTS: Mapping[str, Sequence[str]] = {
 
 
 def rates_section(gathered: Gathered) -> Section:
-    """By world: a table of all achievements, and Crafter's as bars on a logarithmic axis."""
+    """Make a table of all achievements of each world, and bars on a logarithmic axis."""
     tables: list[Table] = []
-    pictures: list[Picture] = []
+    pictures: list[Media] = []
     for world, presets in AGENTS.items():
         runs = {preset: gathered.seeds(preset, world) for preset in presets}
         if any(runs.values()):
             tables.append(_table(world, runs))
-            pictures.append(_picture(world, {preset: found for preset, found in runs.items() if found}))
+            pictures.append(_picture(world, {preset: some for preset, some in runs.items() if some}))
     return Section(
         key="success-rates",
         title="Success rates",
         about="Share of all training episodes in which an achievement was unlocked at least once. The paper shows its "
-        "agents' rates as a picture without numbers; those it tells in words are in the table.",
+        "agents' rates in a figure without numbers; those that its text gives are in the table.",
         tables=tables,
         pictures=pictures,
         commands=[f"achieve reproduce success-rates --seeds 0-{SEEDS - 1}"],
@@ -45,31 +46,30 @@ def rates_section(gathered: Gathered) -> Section:
     )
 
 
-def _table(world: str, runs: Mapping[str, Sequence[Run]]) -> Table:
-    crafter = world == "crafter"
+def _table(world: str, runs: Runs) -> Table:
     claims = {claim.achievement: f"{claim.relation} {claim.percent:g}" for claim in SUCCESS_CLAIMS}
-    rows: list[list[Cell]] = []
-    for name in _names(runs):
-        row: list[Cell] = [title_case(name)]
-        row += [estimate(rates_of(some, name)) for some in runs.values()]
-        if crafter:
-            human = HUMAN_SUCCESS_RATES.get(name)
-            row += [claims.get(name, Missing("picture only"))]
-            row += [Missing("not published") if human is None else MeanStd(human, digits=1)]
-        rows.append(row)
+
+    def column(preset: str) -> tuple[str, str, type, Callable[[str], Cell]]:
+        title = f"our {preset}, % ({count(len(runs[preset]), 'seed')})"
+        return preset, title, MeanStd, lambda name: estimate(_rates(runs[preset], name))
+
     columns = [
-        Column("achievement", "achievement"),
-        *(Column(preset, f"our {preset}, % ({_count(some)})", MeanStd) for preset, some in runs.items()),
-        *([Column("published_ad", "published ad, %", int), Column("human", "human, %", MeanStd)] if crafter else []),
+        ("achievement", "achievement", str, title_case),
+        *map(column, runs),
     ]
-    return Table(f"success-rates-{world}", f"Success rates in {WORLDS[world].title}", columns, rows)
+    if world == "crafter":
+        columns += [
+            ("published_ad", "published ad, %", int, lambda name: claims.get(name, Missing("figure only"))),
+            ("human", "human, %", MeanStd, lambda name: MeanStd(HUMAN_SUCCESS_RATES[name], digits=1)),
+        ]
+    return tabulate(f"success-rates-{world}", f"Success rates in {WORLDS[world].title}", _names(runs), columns)
 
 
-def _picture(world: str, runs: Mapping[str, Sequence[Run]]) -> Picture:
+def _picture(world: str, runs: Runs) -> Media:
     names = _names(runs)
     # A run that does not know an achievement has no rate for it, which is drawn as none.
     rates = {
-        preset: [[(rates_of([run], name) or [math.nan])[0] for name in names] for run in some]
+        preset: [[(_rates([run], name) or [math.nan])[0] for name in names] for run in some]
         for preset, some in runs.items()
     }
     crafter = world == "crafter"
@@ -80,18 +80,14 @@ def _picture(world: str, runs: Mapping[str, Sequence[Run]]) -> Picture:
         SUCCESS_CLAIMS if crafter and "ad" in runs else (),
     )
     title = WORLDS[world].title
-    caption = f"{title}, on a logarithmic axis: means over seeds, a dot for each seed, a cross where there was none."
-    return Picture(f"success-rates-{world}", caption, compact(figure))
+    caption = f"{title}, on a logarithmic axis: means over seeds, a dot for each seed, a cross where the rate is zero."
+    return Media(f"success-rates-{world}", caption, compact(figure))
 
 
-def _names(runs: Mapping[str, Sequence[Run]]) -> list[str]:
+def _names(runs: Runs) -> list[str]:
     return list(dict.fromkeys(name for some in runs.values() for run in some for name in run.score.names))
 
 
-def rates_of(runs: Sequence[Run], name: str) -> list[float]:
-    """An achievement's success rate in each run that knows it."""
+def _rates(runs: Sequence[Run], name: str) -> list[float]:
+    """Return an achievement's success rate in each run that knows it."""
     return [float(run.score.success_rates[run.score.names.index(name)]) for run in runs if name in run.score.names]
-
-
-def _count(runs: Sequence[Run]) -> str:
-    return f"{len(runs)} seed" + ("" if len(runs) == 1 else "s")

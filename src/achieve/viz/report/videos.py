@@ -1,4 +1,4 @@
-"""Videos of the agents whose weights are there."""
+"""Videos of the agents whose weights are available."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from achieve.analysis.runs import Gathered, Remark, Run
 from achieve.errors import AchieveError, UntrustedError
 from achieve.presets import variant
 from achieve.run.weights import file_sha256
-from achieve.viz.report.section import Section, Video
+from achieve.viz.report.section import Media, Section
 
 STEPS = 400
 TRIES = 8
 
 
 def videos_section(gathered: Gathered, *, trust: bool = False) -> tuple[Section, list[Remark]]:
-    """The best seed of every group and world that has weights, playing; and what could not be shown.
+    """Film the best seed of every group and world that has weights; also return what could not be shown.
 
-    A run whose world is code that its files name is shown only with ``trust``.
+    A run whose files name code as its world is shown only with ``trust``.
     """
     best: dict[tuple[str, str], Run] = {}
     for run in gathered.runs:
@@ -38,15 +38,15 @@ def videos_section(gathered: Gathered, *, trust: bool = False) -> tuple[Section,
     section = Section(
         key="videos",
         title="Agents playing",
-        about=f"Worlds the agents were not trained in: the best of {TRIES} episodes, at most {STEPS} steps of it.",
+        about=f"The best of {TRIES} episodes of up to {STEPS} steps in unseen worlds.",
         videos=videos,
-        missing=None if videos else "No run here has its weights, so there is no agent to show.",
+        missing=None if videos else "No run here has its weights.",
     )
     return section, remarks
 
 
 def agent_of(run: Run) -> str | None:
-    """What `load_agent` takes for this run's agent: its folder, or `pretrained` if that is its agent; None without."""
+    """Return what `load_agent` takes for this run's agent: its folder, `pretrained` if it is that one, or None."""
     if (run.path / "weights.safetensors").is_file():
         return str(run.path)
     digest = run.summary.get("pretrained_sha256")
@@ -54,22 +54,18 @@ def agent_of(run: Run) -> str | None:
     return "pretrained" if digest and asset.is_file() and file_sha256(asset) == digest else None
 
 
-def _video(run: Run, *, trust: bool) -> Video:
+def _video(run: Run, *, trust: bool) -> Media:
     from achieve.agent import load_agent
-    from achieve.viz.episode import best_world, episode_moments
-    from achieve.viz.video import write_video
+    from achieve.viz.episode import film
 
     name = agent_of(run)
     assert name is not None
-    agent = load_agent(name, trust=trust)
-    played = best_world(agent, TRIES, max_steps=STEPS)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "agent.mp4"
-        moments = episode_moments(agent, played.seed, max_steps=STEPS)
-        write_video(path, moments, achievements=run.episodes.names, every=2, half=True)
+        played = film(load_agent(name, trust=trust), path, best_of=TRIES, max_steps=STEPS, every=2, half=True)
         data = path.read_bytes()
     caption = (
         f"{variant(run.config)} in {run.world.title}, seed {run.seed}: {played.unlocked} achievements, "
         f"return {played.episode_return:.1f}."
     )
-    return Video(re.sub(r"[^\w.]+", "-", f"{variant(run.config)}-{run.world.name}"), caption, data)
+    return Media(re.sub(r"[^\w.]+", "-", f"{variant(run.config)}-{run.world.name}"), caption, data)

@@ -5,9 +5,9 @@ import io
 import numpy as np
 from rich.console import Console
 
-from achieve.analysis.report import figure, score_tables
+from achieve.commands.score import score_tables
 from achieve.envs import WORLDS, find_world
-from achieve.scoring.score import RunScore
+from achieve.scoring.score import MeanStd, RunScore
 
 
 def run(score: float, reward: float, rates: list[float], read_at: int = 1_000_000) -> RunScore:
@@ -24,10 +24,10 @@ def text(*runs: RunScore, width: int = 80, **others: list[RunScore]) -> str:
     return console.file.getvalue()
 
 
-def test_figure() -> None:
-    assert figure([21.786]) == "21.79"
-    assert figure([20.0, 22.0]) == "21.00 ± 1.00"
-    assert figure([float("nan")]) == "-"
+def test_mean_and_deviation() -> None:
+    assert str(MeanStd.of([21.786])) == "21.79"
+    assert str(MeanStd.of([20.0, 22.0, float("nan")])) == "21.00 ± 1.00"
+    assert MeanStd.of([float("nan")]) is None
 
 
 def test_one_run_has_no_mean_row() -> None:
@@ -57,7 +57,7 @@ def test_world_with_a_goal_has_its_column_and_notes() -> None:
     assert "gem %" in out and "score %" not in out and "71.00" in out
     assert "Gem and reward: success rate and mean return" in out and "1,000,000 steps" in out
     assert "comparable" not in out
-    assert "Read before 25,000,000 steps" in text(heist._replace(read_at=1_000_000))
+    assert "Evaluated before 25,000,000 steps" in text(heist._replace(read_at=1_000_000))
 
 
 def test_own_world_is_compared_with_nothing() -> None:
@@ -76,7 +76,7 @@ def test_each_group_has_its_mean_and_unlike_runs_have_none() -> None:
 def test_runs_read_at_different_steps_are_not_averaged() -> None:
     out = text(run(20.0, 12.0, [5.0, 90.0]), run(10.0, 9.0, [15.0, 70.0], read_at=400_000))
     assert "mean ± std" not in out and "15.00" not in out and "10.0 ± 5.0" not in out
-    told = "ad: read at different steps (400,000, 1,000,000), so without a mean; --steps 400000 reads all"
+    told = "ad: no mean, as runs are evaluated at different steps (400,000, 1,000,000); --steps 400000 evaluates"
     assert told in " ".join(out.split())
 
 

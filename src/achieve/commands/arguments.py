@@ -1,0 +1,64 @@
+"""Flags that several commands share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorldArguments:
+    """Where agents play."""
+
+    env: str | None = None
+    """World to play in, if not the one the agent was trained in, or if it is code that you allow to run."""
+    trust: bool = False
+    """Import the code that somebody else's file names: a world `module:function`, or an option of one."""
+    seed: int = 0
+    """Another seed plays other worlds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlayArguments(WorldArguments):
+    """One agent that plays."""
+
+    agent: tyro.conf.Positional[str] = "pretrained"
+    """A run folder, a weight file, or `pretrained`."""
+    greedy: bool = False
+    """Take the most probable action instead of sampling."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnalysisArguments(WorldArguments):
+    """Agents to analyse on an expert's episodes."""
+
+    agents: tyro.conf.Positional[tuple[str, ...]] = ("pretrained",)
+    """Run folders, weight files, or `pretrained`."""
+    expert: str = "pretrained"
+    """The agent that plays the episodes."""
+    device: str = "auto"
+    """`auto`, `cpu` or `cuda`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupArguments:
+    """Runs to group: those that differ only in their seeds are a group."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Run folders (or folders of `results/`), all of one world."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManyRunsArguments:
+    """Where and how many runs are made."""
+
+    folder: Path = Path("runs")
+    """Where the runs are and go."""
+    jobs: int = 1
+    """Runs at a time on each GPU (without a GPU: on each machine). More than one needs Ray (extra `ray`)."""
+    ray: str | None = None
+    """Send the runs to the Ray cluster at this host:port; `auto` takes RAY_ADDRESS, or the cluster on this machine."""
+    dry_run: bool = False
+    """Print what would be done and how long it would take, and do nothing."""
