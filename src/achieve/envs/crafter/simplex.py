@@ -23,11 +23,7 @@ MAX_CORNERS = 8
 
 _SIGNS = [(x, y, z) for z in (1, -1) for y in (1, -1) for x in (-1, 1)]
 GRADIENTS = np.array(
-    [
-        (x * long[0], y * long[1], z * long[2])
-        for x, y, z in _SIGNS
-        for long in ((11, 4, 4), (4, 11, 4), (4, 4, 11))
-    ],
+    [(x * long[0], y * long[1], z * long[2]) for x, y, z in _SIGNS for long in ((11, 4, 4), (4, 11, 4), (4, 4, 11))],
     np.float64,
 )
 
@@ -105,9 +101,7 @@ def near_extras(a: int, a_score: float, b: int, b_score: float, rest: float) -> 
     return bits(a | b, 1, 0), bits(a | b, 1, -1)
 
 
-def far_extras(
-    a: int, a_score: float, b: int, b_score: float, rest: float
-) -> tuple[Steps, Steps, Steps, Steps]:
+def far_extras(a: int, a_score: float, b: int, b_score: float, rest: float) -> tuple[Steps, Steps, Steps, Steps]:
     """Return the same for the tetrahedron at the opposite corner; each is followed by its late steps."""
     if rest < a_score or rest < b_score:
         c = b if b_score < a_score else a
@@ -187,8 +181,6 @@ def noise3(perm: np.ndarray, x: float, y: float, z: float, vertices: np.ndarray,
     for i in range(corners(x, y, z, vertices, weights)):
         g = gradient(perm, vertices[i, 0], vertices[i, 1], vertices[i, 2])
         value += weights[i, 0] * (
-            GRADIENTS[g, 0] * weights[i, 1]
-            + GRADIENTS[g, 1] * weights[i, 2]
-            + GRADIENTS[g, 2] * weights[i, 3]
+            GRADIENTS[g, 0] * weights[i, 1] + GRADIENTS[g, 1] * weights[i, 2] + GRADIENTS[g, 2] * weights[i, 3]
         )
     return value / NORM

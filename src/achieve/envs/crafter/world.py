@@ -125,11 +125,7 @@ def clear_removed(world: World) -> None:
         if kept != index:
             me = entity(world, index)
             set_occupant(world, me.x, me.y, kept)
-            copy_bytes(
-                world.objects + kept * OBJECT_BYTES,
-                world.objects + index * OBJECT_BYTES,
-                OBJECT_BYTES,
-            )
+            copy_bytes(world.objects + kept * OBJECT_BYTES, world.objects + index * OBJECT_BYTES, OBJECT_BYTES)
         kept += 1
     world.num_objects = kept
     world.num_removed = 0

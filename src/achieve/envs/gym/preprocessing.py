@@ -9,12 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box
-from gymnasium.wrappers import (
-    AddRenderObservation,
-    FrameStackObservation,
-    GrayscaleObservation,
-    TransformObservation,
-)
+from gymnasium.wrappers import AddRenderObservation, FrameStackObservation, GrayscaleObservation, TransformObservation
 from PIL import Image
 
 from ..arrays import check_flag, check_whole
