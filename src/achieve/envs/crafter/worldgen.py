@@ -171,7 +171,7 @@ def start_area(terrain: Terrain, survey: Survey, x: int, y: int) -> float:
 def start_matters(water: float, mountain: float, most: float) -> bool:
     """Return whether a meadow share between 0 and ``most`` could move a cell across any threshold.
 
-    Far from the start the share is tiny, and its noise and exponential need not be evaluated unless a cell is close to a
+    Far from the start the share is tiny, and its noise and exponential are only needed where a cell is close to a
     threshold. The share lowers the water by 2 and the mountain by 3.4 times itself; a margin covers rounding.
     """
     return (

@@ -96,14 +96,10 @@ def prepare(layout: Layout, worlds: Worlds, results: Results) -> None:
     The arguments are used only for their types; nothing is played.
     """
     nobody, no_images = Worlds(*(array[:0] for array in worlds)), np.zeros((0, 64, 192), np.uint8)
-    announcer = Announcer()
-    event.register("numba:compile", announcer)
-    try:
+    with event.install_listener("numba:compile", Announcer()):
         reset_all(layout, nobody, no_images)
         draw_all(layout, nobody, no_images)
         step_all(layout, nobody, results, np.zeros(0, np.int64), no_images, no_images)
-    finally:
-        event.unregister("numba:compile", announcer)
 
 
 @compiled
