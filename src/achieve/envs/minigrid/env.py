@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from ..arrays import check_flag, check_whole
+from ..arrays import check_flag, check_whole, short
 from .tree import Tree
 
 try:
