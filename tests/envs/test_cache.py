@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 import achieve
-from achieve.envs.crafter import cache, mod, program
+from achieve.envs.crafter import cache, compiler, mod
 
 PACKAGE = Path(achieve.__file__).parent
 
 # Compiles the smaller of the two entry points: a few seconds, and the same store behind it.
 TERRAIN = """
 from achieve.envs.crafter.batch import make_terrain
-from achieve.envs.crafter.program import original
+from achieve.envs.crafter.compiler import original
 blocks = make_terrain(original(), (9, 9)).parts[0]
 print(float(blocks["weights"].sum()))
 """
@@ -146,8 +146,8 @@ def test_folders_that_others_can_write_to_are_not_trusted(monkeypatch, tmp_path)
 
 
 def test_every_source_of_compiled_code_is_part_of_the_key():
-    known = {*program.MODULES, *program.SUPPORT, "typing"}
-    for name in program.MODULES:
+    known = {*compiler.MODULES, *compiler.SUPPORT, "typing"}
+    for name in compiler.MODULES:
         tree = ast.parse((PACKAGE / "envs/crafter" / f"{name}.py").read_text())
         used = {
             node.module
@@ -165,7 +165,7 @@ def test_changed_rules_have_keys_of_their_own():
         return 2
 
     names = [
-        program.original(),
+        compiler.original(),
         mod("one", zombie_damage=one),
         mod("two", zombie_damage=two),
         mod("three", RIPE_AFTER=30),

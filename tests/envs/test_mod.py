@@ -80,9 +80,9 @@ def test_a_state_is_refused_under_other_rules(rules):
     [
         ("no_such_module:RULES", "rules=no_such_module:RULES cannot be used: Python does not find its module"),
         (f"{NAMED}:MISSING", f"the module {NAMED} has no 'MISSING'"),
-        (f"{NAMED}:NUMBER", "is a int; achieve.envs.crafter.mod makes what is needed"),
+        (f"{NAMED}:NUMBER", "is of type int; make rules with achieve.envs.crafter.mod"),
         ("RULES", "give module:NAME"),
-        (7, "rules=7 is a int"),
+        (7, "rules=7 is of type int"),
     ],
 )
 def test_rules_that_are_none_are_refused(rules, said):

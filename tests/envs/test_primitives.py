@@ -10,8 +10,8 @@ from PIL import Image, ImageEnhance
 
 from achieve.envs.crafter import data, random, render, simplex, textures
 from achieve.envs.crafter.batch import Batch, Config
+from achieve.envs.crafter.compiler import Program
 from achieve.envs.crafter.daylight import daylight_table
-from achieve.envs.crafter.program import Program
 from achieve.envs.crafter.state import WORLD
 from achieve.envs.crafter.terrain import NOISE_DEPTH, NUM_NOISES, noise_point
 
@@ -81,9 +81,9 @@ def test_noise_is_that_of_opensimplex(compiled, seed):
 def test_noise_tables_hold_what_direct_evaluation_gives(compiled):
     """Every kind of noise the terrain reads, for every cell, from tables and without."""
     batch = Batch(Config.make((24, 17), (9, 9), (64, 64), True, 0), 1, rules=None, autoreset=True)
-    shop, terrain = batch.workspace.shop, batch.terrain.record
-    compiled["permutation"](99, shop[0]["perm"], shop[0]["source"])
-    compiled["look_up_gradients"](terrain[0], shop[0])
+    survey, terrain = batch.workspace.survey, batch.terrain.record
+    compiled["permutation"](99, survey[0]["perm"], survey[0]["source"])
+    compiled["look_up_gradients"](terrain[0], survey[0])
     direct = terrain.copy()
     direct["blocks"] = 0
     reference = opensimplex.OpenSimplex(99)
@@ -91,8 +91,8 @@ def test_noise_tables_hold_what_direct_evaluation_gives(compiled):
         depth = int(NOISE_DEPTH[kind])
         for x in range(24):
             for y in range(17):
-                value = compiled["noise"](terrain[0], shop[0], kind, x, y)
-                assert value == compiled["noise"](direct[0], shop[0], kind, x, y)
+                value = compiled["noise"](terrain[0], survey[0], kind, x, y)
+                assert value == compiled["noise"](direct[0], survey[0], kind, x, y)
                 px, py = noise_point(kind, x, y)
                 assert value == reference.noise3(px, py, depth)
 
@@ -113,13 +113,13 @@ def test_worlds_do_not_depend_on_the_short_cut(compiled):
     """Leaving out the start area's noise where it cannot matter changes no cell."""
     plain = Program("plain", {"start_matters": always}, callable=True).functions
     batch = Batch(Config.make(64, 9, 64, True, 0), 2, rules=None, autoreset=True)
-    shop, terrain = batch.workspace.shop[0], batch.terrain.record[0]
+    survey, terrain = batch.workspace.survey[0], batch.terrain.record[0]
     for seed in range(400):
         for i, functions in enumerate((compiled, plain)):
             world = batch.worlds.var[i]
             functions["seed_generator"](world, seed)
             functions["clear_world"](world)
-            functions["worldgen"](world, terrain, shop)
+            functions["worldgen"](world, terrain, survey)
         material, var = batch.worlds.material, batch.worlds.var
         assert (material[0] == material[1]).all()
         assert (var["key"][0] == var["key"][1]).all() and var["pos"][0] == var["pos"][1]

@@ -76,7 +76,8 @@ def test_images_by_option_are_trained_on_continued_evaluated_and_shown(
     from achieve.envs.gym.vec import GymVecEnv
 
     options = ["image_key=image", "grayscale=true", "resize=16", "frame_stack=3", "max_achievements=1"]
-    config = tiny_config(env={"name": "tests.envs.gym.test_look:Bundle", "options": options, "unlock_threshold": 0.5})
+    name = "tests.envs.gym.test_preprocessing:Bundle"
+    config = tiny_config(env={"name": name, "options": options, "unlock_threshold": 0.5})
     train_and_stop(config, tmp_path / "run", monkeypatch, GymVecEnv)
     train(config, tmp_path / "run", quiet=True)
     assert read(tmp_path / "run" / "config.json")["config"]["env"]["options"] == options

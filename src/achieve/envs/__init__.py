@@ -1,9 +1,9 @@
-"""Environments: `make_vec` by name, and what worlds share.
+"""Environments: `make_vec` makes them by name, `base` is what they share.
 
 - ``crafter``: `achieve.envs.crafter`, the game of the ``crafter`` package, compiled.
 - ``minigrid``: `achieve.envs.minigrid`, a tree of locked doors and keys on MiniGrid.
 - ``heist``: `achieve.envs.heist`, Procgen Heist in hard mode.
-- ``module:function`` or a registered id: `achieve.envs.gym`, any Gymnasium environment of images and discrete actions.
+- ``module:function`` or a registered id: `achieve.envs.gym`, Gymnasium environments with images and discrete actions.
 """
 
 from __future__ import annotations
@@ -26,9 +26,17 @@ def make_vec(
     infos: str = "final",
     **kwargs: Any,
 ) -> WorldVecEnv:
-    """A vector environment of the named world; further arguments are the world's own.
+    """Make a vector environment by name.
 
-    ``infos`` says what `step` reports besides: "none", "final" when an episode ended, or "all" at every step.
+    Args:
+        name: one of `WORLDS`, ``module:function``, or an id registered with Gymnasium.
+        seed: a number, from which each environment's seed is derived; a sequence with a seed for each; or None for
+            fresh ones.
+        threads: how many threads (or, for Gymnasium's environments, processes) share the work; None chooses by the
+            number of environments.
+        infos: "final" reports ``final_obs`` and ``final_info`` when an episode ends, "all" also every environment's
+            info at every step, "none" nothing.
+        kwargs: the environment's own arguments.
     """
     if not is_known(name):
         raise ValueError(unknown(name))
@@ -45,7 +53,7 @@ def make_vec(
 
 
 def register() -> None:
-    """Makes the worlds known to Gymnasium; safe to call again."""
+    """Register the environments with Gymnasium; safe to call again."""
     import gymnasium
 
     crafter = ("achieve.envs.crafter.env:CrafterEnv", "achieve.envs.crafter.vec:CrafterVecEnv")

@@ -1,4 +1,4 @@
-"""What vector environments are made of: checked arguments, counted episodes, sealed states."""
+"""Building blocks of vector environments: argument checks, episode counts, infos and saved states."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import os
 import reprlib
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 INFOS = ("none", "final", "all")
 MAX_COUNT = 2**62
-"""No saved counter is larger, so that counting on never overflows."""
+"""No saved counter is larger, so that it cannot overflow later."""
 
 
 class StateError(ValueError):
-    """A saved state that cannot be used here; the message says why."""
+    """A saved state that cannot be loaded here; the message says why."""
 
 
 class FinishedEpisodes(NamedTuple):
@@ -38,12 +38,12 @@ class FinishedEpisodes(NamedTuple):
 
 
 def short(value: Any) -> str:
-    """A value as an error names it: on one line, and not longer than a sentence bears."""
+    """Return a value as errors show it: on one line, abbreviated."""
     return " ".join(reprlib.repr(value).split())
 
 
 def sub_seeds(seed: Any, num_envs: int, *, negative: bool = False) -> list[int]:
-    """A seed for each environment: given (also below zero if ``negative``), or spread from one number."""
+    """Return a seed for each environment: as given (negative ones only if ``negative``), or spread from one number."""
     several = (isinstance(seed, np.ndarray) and seed.ndim > 0) or isinstance(seed, Sequence)
     if not several or isinstance(seed, str | bytes):
         entropy = None if seed is None else check_seed(seed)
@@ -66,10 +66,22 @@ def check_seed(seed: Any, *, negative: bool = False) -> int:
     return number
 
 
-def check_num_envs(num_envs: Any) -> int:
-    if isinstance(num_envs, bool) or not isinstance(num_envs, int | np.integer) or num_envs < 1:
-        raise ValueError(f"num_envs must be a whole number from 1, got {num_envs!r}")
-    return int(num_envs)
+def check_whole(name: str, value: Any, least: int, most: int | None = None, but: str = "") -> int:
+    """Return an integer argument; a ValueError, which mentions the alternative ``but``, if it is out of bounds."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = least - 1
+    if isinstance(value, bool) or number < least or (most is not None and number > most):
+        bounds = f"from {least}" if most is None else f"from {least} to {most}"
+        raise ValueError(f"{name} must be a whole number {bounds}{but}, got {short(value)}")
+    return number
+
+
+def check_flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name} must be true or false, got {short(value)}")
+    return bool(value)
 
 
 def check_infos(infos: Any) -> str:
@@ -79,18 +91,16 @@ def check_infos(infos: Any) -> str:
 
 
 def choose_threads(threads: int | None, num_envs: int, envs_each: int = 1, most: int | None = None) -> int:
-    """Threads or workers to use; left to choose, one for every ``envs_each`` environments while there are cores."""
+    """Return how many threads or workers to use; by default one per ``envs_each`` environments, up to the cores."""
     most = num_envs if most is None else min(num_envs, most)
     if threads is None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return max(1, min(cores, num_envs // envs_each, most))
-    if isinstance(threads, bool) or not isinstance(threads, int | np.integer) or threads < 1:
-        raise ValueError(f"threads must be a whole number from 1 or None, got {threads!r}")
-    return min(int(threads), most)
+    return min(check_whole("threads", threads, 1, but=" or None"), most)
 
 
 def check_actions(actions: Any, num_envs: int, num_actions: int) -> np.ndarray:
-    """The actions as int64[num_envs], each from 0 to ``num_actions`` - 1."""
+    """Return the actions as int64[num_envs], each from 0 to ``num_actions`` - 1."""
     array = np.asarray(actions)
     if array.shape != (num_envs,) or array.dtype.kind not in "iu":
         raise ValueError(
@@ -104,8 +114,8 @@ def check_actions(actions: Any, num_envs: int, num_actions: int) -> np.ndarray:
     return array.astype(np.int64)
 
 
-def check_out(out: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """``out`` if observations of that shape can be written into it."""
+def check_out(out: Any, shape: tuple[int, ...]) -> None:
+    """Refuse an ``out`` into which observations of that shape cannot be written."""
     if (
         type(out) not in (np.ndarray, np.memmap)  # what is written past a masked array's mask would not be seen
         or out.dtype != np.uint8
@@ -115,11 +125,10 @@ def check_out(out: Any, shape: tuple[int, ...]) -> np.ndarray:
     ):
         given = f"{out.dtype} {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
         raise ValueError(f"out must be a writeable C-contiguous uint8 array of shape {shape}, got {given}")
-    return out
 
 
 class EpisodeCounter:
-    """Lengths, returns and achievements of the episodes under way, and those that ended and were not collected."""
+    """Lengths, returns and achievements of the episodes in progress, and of those that ended since the last `pop`."""
 
     def __init__(self, num_envs: int, num_achievements: int) -> None:
         self.length = np.zeros(num_envs, np.int64)
@@ -129,23 +138,23 @@ class EpisodeCounter:
         self._ended: list[FinishedEpisodes] = []
 
     def abandon(self) -> None:
-        """Forgets the episodes under way."""
+        """Forget the episodes in progress."""
         self._clear(np.arange(len(self.length)))
 
     def restart(self) -> None:
-        """Everything from the beginning, as after a reset."""
+        """Forget everything, as after a reset."""
         self.abandon()
         self.tick = 0
         self._ended.clear()
 
     def add(self, rewards: np.ndarray) -> None:
-        """Counts one step everywhere; what was achieved in it is written into ``achievements``."""
+        """Count one step of every environment; its achievements are written into ``achievements`` directly."""
         self.tick += 1
         self.length += 1
         self.episode_return += rewards
 
     def finish(self, which: np.ndarray) -> None:
-        """Moves the episodes of these environments to the ended ones."""
+        """Move the episodes of these environments to the finished ones."""
         if len(which):
             self.add_finished(which, self.length[which], self.episode_return[which], self.achievements[which])
             self._clear(which)
@@ -153,7 +162,7 @@ class EpisodeCounter:
     def add_finished(
         self, which: np.ndarray, length: np.ndarray, episode_return: np.ndarray, achievements: np.ndarray
     ) -> None:
-        """Adds episodes that the games have counted themselves; the arrays are kept."""
+        """Add episodes that the games have counted themselves; the arrays are kept."""
         tick = np.full(len(which), self.tick, np.int64)
         self._ended.append(FinishedEpisodes(which.astype(np.int64), tick, length, episode_return, achievements))
 
@@ -162,7 +171,7 @@ class EpisodeCounter:
         return ended
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything as JSON can hold it."""
+        """Return everything as JSON values."""
         return {
             "tick": self.tick,
             "length": self.length.tolist(),
@@ -172,7 +181,7 @@ class EpisodeCounter:
         }
 
     def from_dict(self, saved: dict[str, Any]) -> EpisodeCounter:
-        """A counter of this one's shape with what `as_dict` gave; a ValueError if it does not fit."""
+        """Return a counter of this one's shape with what `as_dict` gave; a ValueError if it does not fit."""
         num_envs, num_achievements = self.achievements.shape
         new = EpisodeCounter(num_envs, num_achievements)
         new.tick = operator.index(saved["tick"])
@@ -181,15 +190,11 @@ class EpisodeCounter:
         new.length[:] = _column(saved["length"], np.int64, (num_envs,))
         new.episode_return[:] = _column(saved["return"], np.float64, (num_envs,))
         new.achievements[:] = _column(saved["achievements"], np.int64, (num_envs, num_achievements))
-        env, tick, length, episode_return, achievements = saved["ended"]
-        k = len(env)
-        ended = FinishedEpisodes(
-            _column(env, np.int64, (k,)),
-            _column(tick, np.int64, (k,)),
-            _column(length, np.int64, (k,)),
-            _column(episode_return, np.float64, (k,)),
-            _column(achievements, np.int64, (k, num_achievements)),
-        )
+        *columns, achievements = saved["ended"]
+        k = len(columns[0])
+        dtypes = (np.int64, np.int64, np.int64, np.float64)
+        arrays = [_column(values, dtype, (k,)) for values, dtype in zip(columns, dtypes, strict=True)]
+        ended = FinishedEpisodes._make([*arrays, _column(achievements, np.int64, (k, num_achievements))])
         if not np.all((ended.env >= 0) & (ended.env < num_envs)):
             raise ValueError("its finished episodes do not fit")
         new._ended = [ended] if k else []
@@ -216,11 +221,19 @@ def _column(values: Any, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
     return array
 
 
-def achievement_info(names: Sequence[str], counts: np.ndarray, rows: np.ndarray) -> dict[str, np.ndarray]:
-    """Achievements as Gymnasium's vector infos hold a dictionary: an array and a mask for each name."""
-    info: dict[str, np.ndarray] = {}
-    for k, name in enumerate(names):
-        info[name] = np.where(rows, counts[:, k], 0)
+def vector_info(rows: np.ndarray, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return infos as Gymnasium's vector environments do: for each name an array and a mask of who has a value.
+
+    Args:
+        rows: bool[n], the environments that report; elsewhere the arrays are zero.
+        values: arrays [n, ...] by name, or dictionaries of them.
+    """
+    info: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            info[name] = vector_info(rows, value)
+        else:
+            info[name] = np.where(rows.reshape(-1, *[1] * (value.ndim - 1)), value, 0)
         info[f"_{name}"] = rows.copy()
     return info
 
@@ -230,7 +243,7 @@ _DIGEST = 32
 
 
 def seal(kind: str, version: int, header: dict[str, Any], body: bytes = b"") -> bytes:
-    """A saved state: its kind and version, a JSON header, a body, and a digest of all that."""
+    """Return a saved state: its kind and version, a JSON header, a body, and a digest of all that."""
     text = json.dumps(header).encode()
     data = _PREFIX.pack(f"achieve-{kind}".encode(), version, len(text)) + text + body
     return data + hashlib.blake2b(data, digest_size=_DIGEST).digest()
@@ -238,7 +251,7 @@ def seal(kind: str, version: int, header: dict[str, Any], body: bytes = b"") -> 
 
 @contextlib.contextmanager
 def reading() -> Iterator[None]:
-    """Around the reading of what a state holds: whatever is wrong with it becomes a `StateError`."""
+    """Turn whatever is wrong with the contents of a state into a `StateError`."""
     try:
         yield
     except StateError:
@@ -247,10 +260,16 @@ def reading() -> Iterator[None]:
         raise StateError(f"the saved state cannot be read: {error}") from None
 
 
-def unseal(kind: str, version: int, made_for: dict[str, Any], data: Any) -> tuple[dict[str, Any], bytes]:
-    """Header and body of a saved state; a `StateError` if it is damaged, foreign or of another environment.
+def require(condition: Any, what: str) -> None:
+    """Refuse a state that no game can reach."""
+    if not np.all(condition):
+        raise StateError(f"the saved state is not of a possible game: {what}")
 
-    ``made_for`` is what the header's entry of that name must be.
+
+def unseal(kind: str, version: int, made_for: dict[str, Any], data: Any) -> tuple[dict[str, Any], bytes]:
+    """Return header and body of a saved state; a `StateError` if it is damaged, foreign or of another environment.
+
+    The header's entry of that name must equal ``made_for``.
     """
     if not isinstance(data, bytes | bytearray | memoryview):
         raise TypeError(f"a saved state is bytes, got {type(data).__name__}")

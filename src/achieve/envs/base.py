@@ -1,7 +1,7 @@
-"""The vector environment that all worlds share: checks, locking, counted episodes and saved states.
+"""The vector environment that all environments share: checks, locking, episode counts and saved states.
 
-A world says what it is in `__init__`, through `_prepare` and `_offer`, and fills in the methods that begin with one
-underscore at the end of `WorldVecEnv`. They are called with checked arguments, one at a time.
+A subclass describes itself in `__init__`, through `_check_arguments` and `_set_spaces`, and fills in the methods at the
+end of `WorldVecEnv`. They are called with checked arguments, one at a time.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from gymnasium.vector.utils import batch_space
 from . import arrays
 from .arrays import FinishedEpisodes, StateError
 
-__all__ = ["FinishedEpisodes", "StateError", "Step", "WorldVecEnv"]
+__all__ = ["FinishedEpisodes", "Outcome", "StateError", "WorldVecEnv"]
 
-Step = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
-"""Observations, rewards, terminations, truncations, infos."""
+Outcome = tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
+"""Rewards, terminations, truncations, infos."""
 
 
 class WorldVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     """A vector environment as `achieve.envs.make_vec` returns it.
 
-    It resets an environment in the same step in which its episode ends, and adds to Gymnasium's
-    interface what a learner wants: observations written in place, finished episodes as arrays,
-    and states that can be saved. Several threads may use it: each call waits for the one under way, so that a saved
-    state is always one between two steps.
+    It resets an environment in the step in which its episode ends: the observation returned is the next episode's
+    first. To Gymnasium's interface it adds what a learner needs: observations written in place, finished episodes as
+    arrays, and states that can be saved. Threads may share it: each call waits for the one in progress, so a state is
+    never saved in the middle of a step.
     """
 
-    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
+    metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
     exact_resume: bool = True
-    """Whether a loaded state continues bit for bit; where not, it continues with new episodes, on new worlds."""
+    """Whether a loaded state continues bit for bit; otherwise it continues with new episodes."""
     kind: ClassVar[str]
-    """What saved states call the world."""
+    """What saved states call the environment."""
     version: ClassVar[int] = 2
     """The format of saved states."""
     negative_seeds: ClassVar[bool] = False
@@ -46,9 +46,11 @@ class WorldVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     achievement_names: tuple[str, ...]
     """Names of the columns of `FinishedEpisodes.achievements`."""
 
-    def _prepare(self, num_envs: int, seed: int | Sequence[int] | None, infos: str, render_mode: str | None) -> None:
-        """Checks and keeps the arguments that all worlds have; the first thing a world's ``__init__`` does."""
-        self.num_envs = arrays.check_num_envs(num_envs)
+    def _check_arguments(
+        self, num_envs: int, seed: int | Sequence[int] | None, infos: str, render_mode: str | None = None
+    ) -> None:
+        """Check and keep the arguments that all environments have; the first thing a subclass's ``__init__`` does."""
+        self.num_envs = arrays.check_whole("num_envs", num_envs, 1)
         self._infos = arrays.check_infos(infos)
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise ValueError(f"render_mode must be None or 'rgb_array', got {render_mode!r}")
@@ -56,9 +58,10 @@ class WorldVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self._seeds = self._sub_seeds(seed)
         self._lock = threading.RLock()
         self._begun = False
+        self._keep_counts = False  # at the next reset
 
-    def _offer(self, image_shape: tuple[int, ...], num_actions: int, achievement_names: tuple[str, ...]) -> None:
-        """Sets the spaces, byte images of that shape and so many actions, and what is counted."""
+    def _set_spaces(self, image_shape: tuple[int, ...], num_actions: int, achievement_names: tuple[str, ...]) -> None:
+        """Set the spaces, uint8 images and discrete actions, and what is counted."""
         self.single_observation_space = gymnasium.spaces.Box(0, 255, image_shape, np.uint8)
         self.single_action_space = gymnasium.spaces.Discrete(num_actions)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
@@ -80,40 +83,55 @@ class WorldVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         options: dict[str, Any] | None = None,
         out: np.ndarray | None = None,
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Starts every environment's next episode, with ``seed`` their first; ``out`` receives the observations.
+        """Start every environment's next episode, or with ``seed`` its first; ``out`` receives the observations.
 
-        Ticks start at zero, except in the reset that follows the `load_state` of a world without `exact_resume`.
+        Ticks start at zero, except in the reset after `load_state` where there is no `exact_resume`.
         """
         seeds = None if seed is None else self._sub_seeds(seed)
         self._check_out(out)
         with self._lock:
             self._require_open()
-            return self._reset(seeds, out)
+            obs = self._new_obs() if out is None else out
+            if seeds is not None:
+                self._seeds = seeds
+                self._seed()
+            if seeds is not None or not self._keep_counts:
+                self._counter.restart()
+            self._keep_counts = False
+            infos = self._reset(obs)
+            self._begun = True
+            return obs, infos
 
-    def step(self, actions: Any, *, out: np.ndarray | None = None) -> Step:
-        """One step everywhere. ``out`` receives the observations, which are otherwise a copy."""
+    def step(
+        self, actions: Any, *, out: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Step every environment. ``out`` receives the observations, which are otherwise a new array."""
         chosen = arrays.check_actions(actions, self.num_envs, self._num_actions)
         self._check_out(out)
         with self._lock:
             self._require_open()
             self._require_begun("step")
-            return self._step(chosen, out)
+            obs = self._new_obs() if out is None else out
+            rewards, terminated, truncated, infos = self._step(chosen, obs)
+            return obs, rewards, terminated, truncated, infos
 
     def pop_episodes(self) -> FinishedEpisodes:
-        """The episodes that ended since the last call (or reset), in order of completion."""
+        """Return the episodes that ended since the last call (or reset), in order of completion."""
         with self._lock:
             return self._counter.pop()
 
     def observe(self, out: np.ndarray | None = None) -> np.ndarray:
-        """The current observations once more, for instance after `load_state`."""
+        """Return the current observations again, for instance after `load_state`."""
         self._check_out(out)
         with self._lock:
             self._require_open()
             self._require_begun("observe")
-            return self._observe(out)
+            obs = self._new_obs() if out is None else out
+            self._observe(obs)
+            return obs
 
     def render(self, size: Any = None) -> tuple[np.ndarray, ...] | None:
-        """Pictures of all environments, at any ``size`` where the world can be drawn so; never changes the games."""
+        """Return an image of each environment, of any ``size`` where supported; never changes the games."""
         if size is None and self.render_mode is None:
             gymnasium.logger.warn("render() returns nothing without render_mode='rgb_array'")
             return None
@@ -123,17 +141,17 @@ class WorldVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
             return self._render(size)
 
     def save_state(self) -> bytes:
-        """Everything needed to continue exactly here; without `exact_resume`, to continue on unseen worlds."""
+        """Return what is needed to continue exactly here or, without `exact_resume`, with unseen episodes."""
         with self._lock:
-            self._require_open()
+            self._require_open(saving=True)
             own, body = self._save()
             shared = {"seeds": self._seeds, "begun": self._begun, "episodes": self._counter.as_dict()}
             return arrays.seal(self.kind, self.version, {"made_for": self._made_for(), **shared, **own}, body)
 
     def load_state(self, data: bytes) -> None:
-        """Continues where `save_state` was called; without `exact_resume`, `reset` must be called next.
+        """Continue where `save_state` was called; without `exact_resume`, `reset` must be called next.
 
-        A state that is damaged or of another configuration is refused with a `StateError`, and nothing has changed.
+        A state that is damaged or from another configuration is refused with a `StateError`, and nothing changes.
         """
         header, body = arrays.unseal(self.kind, self.version, self._made_for(), data)
         with arrays.reading():
@@ -141,9 +159,9 @@ class WorldVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
             begun, counter = bool(header["begun"]), self._counter.from_dict(header["episodes"])
             games = self._read(header, body)
         with self._lock:
-            self._require_open()
+            self._require_open(saving=True)
             self._seeds, self._begun, self._counter = seeds, begun, counter
-            self._put(games)
+            self._restore(games)
 
     def _sub_seeds(self, seed: Any) -> list[int]:
         return arrays.sub_seeds(seed, self.num_envs, negative=self.negative_seeds)
@@ -152,7 +170,11 @@ class WorldVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         if out is not None:
             arrays.check_out(out, self._obs_shape)
 
-    def _require_open(self) -> None:
+    def _new_obs(self) -> np.ndarray:
+        """Return an array for observations."""
+        return np.empty(self._obs_shape, np.uint8)
+
+    def _require_open(self, *, saving: bool = False) -> None:
         if self.closed:
             raise RuntimeError("the environments are closed")
 
@@ -161,41 +183,44 @@ class WorldVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
             raise RuntimeError(f"the episodes have not begun: call reset() before {what}()")
 
     def _final_infos(self, done: np.ndarray, shown: Any, info: dict[str, Any]) -> dict[str, Any]:
-        """What Gymnasium reports of the episodes in the mask ``done``; ``shown[i]`` is the last observation of i."""
+        """Return what Gymnasium reports for the episodes in ``done``; ``shown[i]`` is the last observation of i."""
         final_obs = np.full(self.num_envs, None, dtype=object)
         for i in np.flatnonzero(done):
             final_obs[i] = shown[i].copy()
-        final = {"final_obs": final_obs, "final_info": info}
-        return final | {f"_{name}": done.copy() for name in final}
+        return {"final_obs": final_obs, "_final_obs": done.copy(), "final_info": info, "_final_info": done.copy()}
 
     @abstractmethod
-    def _reset(self, seeds: list[int] | None, out: np.ndarray | None) -> tuple[np.ndarray, dict[str, Any]]:
-        """As `reset`; begins with the worlds of ``seeds`` if there are any, or else goes on to the next."""
+    def _seed(self) -> None:
+        """Start each environment's sequence of episodes again, from `_seeds`."""
 
     @abstractmethod
-    def _step(self, actions: np.ndarray, out: np.ndarray | None) -> Step:
-        """As `step`; ``actions`` is int64[num_envs]."""
+    def _reset(self, obs: np.ndarray) -> dict[str, Any]:
+        """Start every environment's next episode; write the observations and return the infos."""
 
     @abstractmethod
-    def _observe(self, out: np.ndarray | None) -> np.ndarray:
-        """As `observe`."""
+    def _step(self, actions: np.ndarray, obs: np.ndarray) -> Outcome:
+        """Take ``actions``, int64[num_envs], and write the observations."""
+
+    @abstractmethod
+    def _observe(self, obs: np.ndarray) -> None:
+        """Write the current observations."""
 
     def _render(self, size: Any) -> tuple[np.ndarray, ...]:
-        """As `render`, for worlds whose metadata name a render mode."""
+        """As `render`, for environments whose metadata name a render mode."""
         raise NotImplementedError
 
     @abstractmethod
     def _made_for(self) -> dict[str, Any]:
-        """What must be equal where a state is loaded."""
+        """Return what must be equal where a state is loaded."""
 
     @abstractmethod
     def _save(self) -> tuple[dict[str, Any], bytes]:
-        """Header entries and body of a saved state, besides what is saved of every world."""
+        """Return header entries and body of a saved state, besides what is saved of every environment."""
 
     @abstractmethod
     def _read(self, header: dict[str, Any], body: bytes) -> Any:
-        """What `_save` gave, checked completely; changes nothing, and raises for what is not of a possible game."""
+        """Return what `_save` gave, fully checked; changes nothing, and raises for a state no game can reach."""
 
     @abstractmethod
-    def _put(self, games: Any) -> None:
-        """Continues with what `_read` returned."""
+    def _restore(self, games: Any) -> None:
+        """Continue with what `_read` returned."""

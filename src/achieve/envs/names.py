@@ -1,4 +1,4 @@
-"""What ``module:NAME`` names: environments and rules of the user's own, found and imported when they are needed."""
+"""Import what ``module:NAME`` names: the user's own environments and rules."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 
 
 class UnfitError(ValueError):
-    """Something of the user's that cannot be used here; the message says why."""
+    """Code of the user's that does not fit; the message says why."""
 
 
 class WorkerError(RuntimeError):
-    """Code of the user's that failed while it ran, or its process; the message ends with its traceback."""
+    """Code of the user's that failed, or its process; the message ends with its traceback."""
 
 
 def import_named(name: str) -> Any:
-    """What ``module:NAME`` names, or None where the module has nothing of that name.
+    """Return what ``module:NAME`` names, or None where the module has nothing of that name.
 
-    The current folder is searched for modules too, as with ``python -m``.
+    Modules are also looked for in the current folder, as with ``python -m``.
     """
     module_name, _, rest = name.partition(":")
     if not all(part.isidentifier() for part in module_name.split(".")):
@@ -42,5 +42,5 @@ def import_named(name: str) -> Any:
 
 
 def failed(what: str, error: BaseException) -> WorkerError:
-    """An error of the user's code as one that says where it happened; for use while it is being handled."""
+    """Return an error in the user's code as one that says where it happened; call it while handling that error."""
     return WorkerError(f"{what}: {error!r}\n\n{traceback.format_exc()}")

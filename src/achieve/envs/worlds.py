@@ -1,4 +1,4 @@
-"""The worlds known by name, and what is true of each without opening it."""
+"""The environments known by name, and what can be said about each without making it."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from typing import Any
 
 @dataclass(frozen=True)
 class World:
-    """A world: where its vector environment is, what counts as an achievement, and how its agents are measured."""
+    """An environment: where its vector environment is, what counts as an achievement, and how agents are measured."""
 
     name: str
     about: str
-    """One line for people."""
+    """A one-line description."""
     module: str
     cls: str
     unlock_threshold: float
     """A reward above this means that an achievement was unlocked."""
     goal: str | None = None
-    """The achievement whose success rate is the world's measure; without one it is the score over all of them."""
+    """The achievement whose success rate is the measure; without one, it is the score over all achievements."""
     title: str = ""
-    """The world's name as it is written in headings."""
+    """The name in headings."""
     published_steps: int | None = 1_000_000
-    """Environment steps at which published figures are read; None where there are none."""
+    """Environment steps after which published results are reported; None where there are none."""
     window: int = 100_000
-    """Reward, and the goal's success rate, are those of the episodes that ended in so many last steps."""
+    """Reward and the goal's success rate are averaged over the episodes that ended in this many last steps."""
     decimals: int = 6
-    """Decimals of the returns in the episode log."""
+    """Decimals of returns in the episode log."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """What its vector environment is always made with."""
+    """Arguments that the vector environment is always made with."""
     by_reward: bool = False
-    """Whether the vector environment itself counts achievements by the threshold, so that it must be told."""
+    """Whether the vector environment counts achievements by the threshold, and so takes it as an argument."""
 
     @property
     def measure(self) -> str:
-        """What a success rate in percent is called in tables: the goal's name, or the score."""
+        """What tables call the measure in percent: the goal's name, or the score."""
         return self.goal or "score"
 
 
@@ -69,7 +69,7 @@ WORLDS: dict[str, World] = {
             goal="gem",
             title="Heist",
             published_steps=25_000_000,
-            # A hundred thousand steps hold some two hundred episodes, too few for a success rate.
+            # A hundred thousand steps have only some two hundred episodes, too few for a success rate.
             window=1_000_000,
         ),
     )
@@ -77,11 +77,11 @@ WORLDS: dict[str, World] = {
 
 KNOWN = f"{', '.join(WORLDS)}, a Gymnasium id such as pkg/Name-v0, or module:function"
 _REGISTERED_BY = {"MiniGrid-": "minigrid", "BabyAI-": "minigrid", "ALE/": "ale_py"}
-"""Modules that register well-known ids, by how these begin."""
+"""Modules that register well-known ids, by prefix."""
 
 
 def find_world(name: str) -> World:
-    """The world of that name. Any other name is taken for a Gymnasium environment's; `make_vec` will tell."""
+    """Return the entry of that name. Any other name is taken for a Gymnasium environment's, which `make_vec` checks."""
     if name in WORLDS:
         return WORLDS[name]
     return World(
@@ -89,7 +89,7 @@ def find_world(name: str) -> World:
         "a Gymnasium environment",
         "achieve.envs.gym.vec",
         "GymVecEnv",
-        0.0,  # without a threshold of the user's, any reward
+        0.0,  # any reward, unless the user sets a threshold
         title=name,
         published_steps=None,
         arguments={"id": name},
@@ -98,19 +98,19 @@ def find_world(name: str) -> World:
 
 
 def is_known(name: str) -> bool:
-    """Whether there is such a world, or a Gymnasium environment could be meant."""
+    """Return whether the name is known here, or could be a Gymnasium environment's."""
     import gymnasium
 
     return name in WORLDS or ":" in name or "/" in name or name in gymnasium.registry
 
 
 def unknown(name: str) -> str:
-    """What to tell people about a name that `is_known` does not know."""
+    """Return an error message for a name that is not known."""
     told = f"there is no world named {name!r}; known are: {KNOWN}"
     return f"{told}; {registering(name)}" if re.search(r"-v\d+$", name) else told
 
 
 def registering(name: str) -> str:
-    """How to name the module that registers a Gymnasium id."""
+    """Return how to name the module that registers a Gymnasium id."""
     module = next((module for start, module in _REGISTERED_BY.items() if name.startswith(start)), "package")
-    return f"an id is known once its package is imported, so name that in front: {module}:{name}"
+    return f"an id is only known once its package is imported, so put that in front: {module}:{name}"

@@ -98,7 +98,7 @@ def test_an_error_while_it_is_made_keeps_its_traceback(tmp_path, monkeypatch):
 )
 def test_what_fails_under_way_is_reported(world, said, threads):
     vec = make(world, num_envs=2, threads=threads, unlock_threshold=0.5)
-    processes = [w.process for w in vec._crew._workers] if threads == 2 else []
+    processes = [w.process for w in vec._group._workers] if threads == 2 else []
     vec.reset()
     with pytest.raises(WorkerError, match=said):
         for _ in range(30):
@@ -121,7 +121,7 @@ def test_what_fails_under_way_is_reported(world, said, threads):
 )
 def test_a_dead_worker_is_noticed_and_the_others_are_ended(world, said):
     vec = make(world, num_envs=4, threads=2, infos="all" if world == "NoPickle" else "none")
-    processes = [w.process for w in vec._crew._workers]
+    processes = [w.process for w in vec._group._workers]
     with pytest.raises(WorkerError, match=said):
         vec.reset()
         for _ in range(30):
@@ -133,7 +133,7 @@ def test_a_dead_worker_is_noticed_and_the_others_are_ended(world, said):
 def test_a_worker_killed_between_steps():
     vec = make("Count", num_envs=2, threads=2)
     vec.reset()
-    process = vec._crew._workers[1].process
+    process = vec._group._workers[1].process
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     with pytest.raises(WorkerError, match=r"worker process of environment 1 .* was killed by SIGKILL"):
@@ -143,7 +143,7 @@ def test_a_worker_killed_between_steps():
 def test_workers_leave_stopping_to_the_caller_and_end_with_it():
     vec = make("Count", num_envs=2, threads=2)
     vec.reset()
-    processes = [w.process for w in vec._crew._workers]
+    processes = [w.process for w in vec._group._workers]
     for process in processes:
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGTERM)
@@ -154,7 +154,7 @@ def test_workers_leave_stopping_to_the_caller_and_end_with_it():
         "import os, signal\n"
         "from achieve.envs.gym.vec import GymVecEnv\n"
         f"vec = GymVecEnv(2, 0, 2, id='{HERE}:Count'); vec.reset()\n"
-        "print(*[w.process.pid for w in vec._crew._workers], flush=True)\n"
+        "print(*[w.process.pid for w in vec._group._workers], flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     done = run_and_outlive(script)
@@ -196,7 +196,7 @@ def test_achievements_left_out_of_an_info_are_zero():
 
 def test_a_forgotten_environment_ends_its_workers():
     vec = make("Count", num_envs=2, threads=2)
-    processes = [w.process for w in vec._crew._workers]
+    processes = [w.process for w in vec._group._workers]
     del vec
     assert [process.poll() for process in processes] == [0, 0]
 

@@ -9,8 +9,8 @@ import sys
 import numpy as np
 import pytest
 
-from achieve.envs.gym.group import episode_seed
 from achieve.envs.gym.vec import GymVecEnv
+from achieve.envs.gym.workers import episode_seed
 
 from . import worlds
 from .worlds import HERE

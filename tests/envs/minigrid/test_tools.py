@@ -14,7 +14,7 @@ from PIL import Image
 
 from achieve.envs.minigrid import DoorKeyTreeEnv, Tree, pixel_env
 from achieve.envs.minigrid.engine import compiled
-from achieve.envs.minigrid.picture import graph_positions, level_picture, main
+from examples.minigrid_pictures import graph_positions, level_picture, main
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 

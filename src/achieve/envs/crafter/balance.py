@@ -19,13 +19,9 @@ def balance_chunk(world: World, chunk: int) -> None:
     grass = chunk_at(world, chunk).materials[GRASS]
     path = chunk_at(world, chunk).materials[PATH]
     zombies = 3.5 - 3 * light
-    balance_object(
-        world, chunk, ZOMBIE, GRASS, 6, 0, 0.3, 0.4, 0.0 if grass < 50 else zombies, zombies
-    )
+    balance_object(world, chunk, ZOMBIE, GRASS, 6, 0, 0.3, 0.4, 0.0 if grass < 50 else zombies, zombies)
     balance_object(world, chunk, SKELETON, PATH, 7, 7, 0.1, 0.1, 0.0 if path < 6 else 1.0, 2.0)
-    balance_object(
-        world, chunk, COW, GRASS, 5, 5, 0.01, 0.1, 0.0 if grass < 30 else 1.0, 1.5 + light
-    )
+    balance_object(world, chunk, COW, GRASS, 5, 5, 0.01, 0.1, 0.0 if grass < 30 else 1.0, 1.5 + light)
 
 
 def balance_object(
@@ -62,7 +58,7 @@ def spawn(world: World, kind: int, x: int, y: int) -> None:
 
 
 def random_cell(world: World, chunk: int, material: int) -> tuple[int, int]:
-    """A random cell of the chunk with the material; there is at least one."""
+    """Return a random cell of the chunk with the material; there is at least one."""
     width, height = world.width, world.height
     rows = world.chunk_rows
     x0, y0 = (chunk // rows) * CHUNK, (chunk % rows) * CHUNK
@@ -77,7 +73,7 @@ def random_cell(world: World, chunk: int, material: int) -> tuple[int, int]:
 
 
 def creature(world: World, chunk: int, kind: int, rank: int) -> int:
-    """The chunk's creature of a kind that entered it ``rank``-th among those still there."""
+    """Return the creature of a kind that entered the chunk ``rank``-th among those still there."""
     last = -1
     chosen = 0
     for _ in range(rank + 1):

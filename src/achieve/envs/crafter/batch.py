@@ -1,4 +1,4 @@
-"""A batch of worlds with all it takes to run them: the common ground of the environments."""
+"""A batch of worlds and the memory it takes to run them: what all environments have in common."""
 
 from __future__ import annotations
 
@@ -13,25 +13,27 @@ from typing import Any
 import numpy as np
 
 from ..arrays import short
+from .advance import RENDER
+from .compiler import Program, find_rules
 from .data import ITEMS
 from .daylight import daylight_table
-from .program import Program, find_rules
-from .render import EASEL
-from .runner import RENDER, RESET, STEP
+from .render import CANVAS
 from .simplex import MAX_CORNERS
 from .state import CONTEXT, RESULT, SETTINGS, Worlds, allocate
-from .terrain import BLOCK, NUM_NOISES, TERRAIN, WORKSHOP
+from .terrain import BLOCK, NUM_NOISES, SURVEY, TERRAIN
 from .textures import View, make_view
 from .worldgen import CLOSED
 
 TABLE_CELLS = 128 * 128
-"""Largest world for which noise tables are kept (they take about 3.6 KB a cell)."""
+"""Largest world for which noise tables are kept, at about 3.6 KB per cell."""
+MAX_CELLS = 2**24
+MAX_PIXELS = 2**26
 
-_NO_ACTIONS = np.zeros(0, np.int64)
+NO_ACTIONS = np.zeros(0, np.int64)
 
 
 def pair(name: str, value: Any) -> tuple[int, int]:
-    """A (width, height) setting; a single number stands for both, as in Crafter."""
+    """Return a (width, height) setting; a single number stands for both, as in Crafter."""
     try:
         values = tuple(value) if hasattr(value, "__len__") else (value, value)
         first, second = (operator.index(v) for v in values)
@@ -56,8 +58,8 @@ class Config:
         rows = -(-len(ITEMS) // view[0]) if view[0] > 0 else 0
         if view[0] < 1 or view[1] <= rows:
             raise ValueError(
-                f"view={view} has no room for the map: of its height, "
-                f"{rows} rows go to the inventory; Crafter's default is (9, 9)"
+                f"view={view} leaves no room for the map: the inventory takes {rows} of its rows; "
+                "Crafter's default is (9, 9)"
             )
         if area[0] < view[0] or area[1] < view[1]:
             raise ValueError(f"area={area} must be at least as large as view={view}")
@@ -69,9 +71,7 @@ class Config:
         try:
             limit = math.ceil(length)
         except (TypeError, ValueError, OverflowError):
-            raise ValueError(
-                f"length must be a number of steps or None for no limit, got {length!r}"
-            ) from None
+            raise ValueError(f"length must be a number of steps or None for no limit, got {length!r}") from None
         if isinstance(reward, str):
             raise ValueError(f"reward must be true or false, got {reward!r}")
         return cls(area, view, size, bool(reward), max(-1, min(limit, 2**62)))
@@ -79,10 +79,6 @@ class Config:
     @property
     def image_shape(self) -> tuple[int, int, int]:
         return (self.size[1], self.size[0], 3)
-
-
-MAX_CELLS = 2**24
-MAX_PIXELS = 2**26
 
 
 def check_size(size: tuple[int, int], view: tuple[int, int]) -> None:
@@ -102,12 +98,12 @@ class Terrain:
 
 @lru_cache(maxsize=4)
 def make_terrain(program: Program, area: tuple[int, int]) -> Terrain:
-    """Noise tables for a world size, shared by all environments of that size."""
+    """Return the noise tables for a world size, shared by all environments of that size."""
     width, height = area
     xs, ys = np.meshgrid(np.arange(width), np.arange(height), indexing="ij")
     distance = np.sqrt((xs - width // 2) ** 2 + (ys - height // 2) ** 2)
-    # The noise never leaves [-1.5, 1.5] (a test holds it to that), so 4 - distance + 2 * noise is
-    # at most this before its logistic function.
+    # The noise stays within [-1.5, 1.5] (a test checks that), which bounds 4 - distance + 2 * noise and so its
+    # logistic function.
     share = np.exp(4 + 2 * 1.5 - distance)
     bound = share / (1 + share)
     blocks, vertices = np.zeros(0, BLOCK), np.zeros((0, 3), np.uint8)
@@ -120,8 +116,7 @@ def make_terrain(program: Program, area: tuple[int, int]) -> Terrain:
         if len(distinct) > np.iinfo(np.uint16).max:
             raise ValueError(f"area={area} needs more noise vertices than a table can number")
         blocks["vertices"] = inverse.reshape(len(blocks), MAX_CORNERS)
-        vertices = np.stack([distinct >> 16, (distinct >> 8) & 255, distinct & 255], 1)
-        vertices = vertices.astype(np.uint8)
+        vertices = np.stack([distinct >> 16, (distinct >> 8) & 255, distinct & 255], 1).astype(np.uint8)
     record = np.zeros(1, TERRAIN)
     record["blocks"] = blocks.ctypes.data if len(blocks) else 0
     record["vertices"] = vertices.ctypes.data
@@ -133,27 +128,27 @@ def make_terrain(program: Program, area: tuple[int, int]) -> Terrain:
 
 
 class Workspace:
-    """Memory for one thread: a workshop for making worlds, an easel for drawing them."""
+    """Memory for one thread: a survey for generating worlds, a canvas for drawing them, and a job if it shares one."""
 
     def __init__(self, batch: Batch, view: View, job: np.ndarray | None = None) -> None:
         shape = view.record[0]
         pixels = int(shape["map_width"] * shape["map_height"])
         tiles = int(shape["num_tiles"])
-        self.shop = shop = np.zeros(1, WORKSHOP)
-        self.easel = easel = np.zeros(1, EASEL)
+        self.survey = survey = np.zeros(1, SURVEY)
+        self.canvas = canvas = np.zeros(1, CANVAS)
         self._parts: list[Any] = [view, job]
-        self._give(shop, "gradients", 3 * int(batch.terrain.record["num_vertices"][0]), np.float64)
-        self._give(shop, "land", batch.config.area[0] * batch.config.area[1], np.uint16)
-        self._give(shop, "surveyed", batch.config.area[0], np.int64)
-        shop["ticket"] = CLOSED
-        self._give(easel, "lit", tiles * int(shape["tile_bytes"]), np.uint8)
-        self._give(easel, "is_lit", tiles, np.uint8)
-        self._give(easel, "words", 2 * pixels, np.uint32)
+        self._give(survey, "gradients", 3 * int(batch.terrain.record["num_vertices"][0]), np.float64)
+        self._give(survey, "land", batch.config.area[0] * batch.config.area[1], np.uint16)
+        self._give(survey, "surveyed", batch.config.area[0], np.int64)
+        survey["ticket"] = CLOSED
+        self._give(canvas, "lit", tiles * int(shape["tile_bytes"]), np.uint8)
+        self._give(canvas, "is_lit", tiles, np.uint8)
+        self._give(canvas, "words", 2 * pixels, np.uint32)
         for name in ("drawn", "keep", "added"):
-            self._give(easel, name, pixels, np.float64)
+            self._give(canvas, name, pixels, np.float64)
         for name in ("planes", "noisy"):
-            self._give(easel, name, 3 * pixels, np.uint8)
-        self._give(easel, "grey", pixels, np.uint8)
+            self._give(canvas, name, 3 * pixels, np.uint8)
+        self._give(canvas, "grey", pixels, np.uint8)
         self.context = np.zeros(1, CONTEXT)
         for name, part in {
             "worlds": batch.worlds.var,
@@ -161,8 +156,8 @@ class Workspace:
             "settings": batch.settings,
             "terrain": batch.terrain.record,
             "layout": view.record,
-            "shop": shop,
-            "easel": easel,
+            "survey": survey,
+            "canvas": canvas,
         }.items():
             self.context[name] = part.ctypes.data
         self.context["job"] = 0 if job is None else job.ctypes.data
@@ -191,7 +186,7 @@ class Batch:
         # Two threads in one world could leave it in a state that compiled code cannot survive.
         self.lock = threading.RLock()
         self.program = find_rules(rules)
-        self._advance = self.program.advance
+        self.advance: Any = self.program.advance
         self.worlds: Worlds = allocate(num_envs, config.area)
         self.terrain = make_terrain(self.program, config.area)
         self.view = make_view(config.view, config.size)
@@ -207,48 +202,31 @@ class Batch:
         for name in ("semantic", "first_semantic", "final_obs"):
             part = getattr(self, name)
             self.settings[name] = part.ctypes.data if part.size else 0
-        self._know_daylight(config.length if 0 < config.length <= 20_000 else 0)
+        self._known_steps = 0
         self.longest = 0
-        self.workspace = self.make_workspace()
+        """The largest step number of any environment."""
+        self.extend_daylight(config.length if 0 < config.length <= 20_000 else 0)
+        self.workspace = Workspace(self, self.view)
 
     def __reduce__(self) -> Any:
         # Records hold addresses: a byte-for-byte copy would share memory with the original.
         raise TypeError("environments are copied through save_state() and load_state()")
 
-    def make_workspace(self, job: np.ndarray | None = None) -> Workspace:
-        """A thread's own; with a shared job if it runs together with others."""
-        return Workspace(self, self.view, job)
-
     def seed(self, seeds: Sequence[int]) -> None:
-        """Starts each environment's sequence of worlds again."""
+        """Start each environment's sequence of worlds again."""
         self.worlds.var["seed_hash"] = [hash(seed) for seed in seeds]
         self.worlds.var["episode"] = 0
 
-    def prepare_step(self) -> None:
-        """Makes sure the next step's time of day is known."""
-        if self.longest + 1 >= self._known_steps:
-            self._know_daylight(self.longest + 1)
-
-    def _know_daylight(self, steps: int) -> None:
-        self._daylight = daylight_table(steps)
-        self._known_steps = len(self._daylight)
-        self.settings["daylight"] = self._daylight.ctypes.data
-
-    def reset(self, obs: np.ndarray, first: int, last: int, workspace: Workspace) -> None:
-        self._advance(RESET, workspace.context, _NO_ACTIONS, obs, first, last)
-
-    def step(
-        self, actions: np.ndarray, obs: np.ndarray, first: int, last: int, workspace: Workspace
-    ) -> tuple[int, int]:
-        """Steps some of the environments; how many ended, and their largest step number.
-
-        ``actions`` must be checked, ``obs`` be a C-contiguous uint8 array for all environments.
-        """
-        ended, longest = self._advance(STEP, workspace.context, actions, obs, first, last)
-        return ended, longest
+    def extend_daylight(self, steps: int = 0) -> None:
+        """Tabulate the time of day up to a step, and at least up to the next."""
+        steps = max(steps, self.longest + 1)
+        if steps >= self._known_steps:
+            self._daylight = daylight_table(steps)
+            self._known_steps = len(self._daylight)
+            self.settings["daylight"] = self._daylight.ctypes.data
 
     def draw(self, index: int, size: Any = None) -> np.ndarray:
-        """An image of one environment that leaves it as it was."""
+        """Draw an image of one environment, and leave the game as it was."""
         view, shape = self.view, self.config.image_shape
         if size is not None:
             size = self.check_image_size(size)
@@ -257,7 +235,7 @@ class Batch:
         workspace.context["worlds"] += index * self.worlds.var.itemsize
         images = np.zeros((1, *shape), np.uint8)
         with self.lock:
-            self._advance(RENDER, workspace.context, _NO_ACTIONS, images, 0, 1)
+            self.advance(RENDER, workspace.context, NO_ACTIONS, images, 0, 1)
         return images[0]
 
     def check_image_size(self, size: Any) -> tuple[int, int]:

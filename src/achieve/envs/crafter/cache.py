@@ -1,7 +1,7 @@
-"""A store for compiled code that notices every edit.
+"""A cache for compiled code that notices every edit.
 
-Numba's own cache checks only the file of the outermost function, so a changed rule in another file
-would go unseen. Here the key is a digest of all sources of the game (and of replaced rules).
+Numba's own checks only the file of the outermost function, so a changed rule in another file would go unnoticed. Here
+the key is a digest of all sources of the game (and of replaced rules).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numba
-from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, _CacheLocator
 
 log = logging.getLogger("achieve")
 _announced = False
@@ -28,7 +28,7 @@ KEEP_DAYS = 180
 
 
 def cache_folder() -> Path | None:
-    """The first writable of: ACHIEVE_CACHE_DIR, the user's cache folder, a temporary folder."""
+    """Return the first writable of: ACHIEVE_CACHE_DIR or else the user's cache folder, a temporary folder."""
     candidates = []
     if os.environ.get("ACHIEVE_CACHE_DIR"):
         candidates.append(Path(os.environ["ACHIEVE_CACHE_DIR"]))
@@ -58,7 +58,7 @@ def cache_folder() -> Path | None:
 
 
 def _ours(folder: Path) -> bool:
-    """Whether nobody else can put files there: what lies there would be run as our code."""
+    """Return whether only this user can put files there: what lies there would be run as our code."""
     if not hasattr(os, "getuid"):
         return True
     status = folder.stat()
@@ -85,26 +85,18 @@ class _Impl(CompileResultCacheImpl):
     def __init__(self, function: Any, locator: _Locator) -> None:
         self._lineno = function.__code__.co_firstlineno
         self._locator = locator
-        self._filename_base = self.get_filename_base(
-            function.__name__, getattr(sys, "abiflags", "")
-        )
+        self._filename_base = self.get_filename_base(function.__name__, getattr(sys, "abiflags", ""))
 
 
 class _Store(FunctionCache):
-    """Loads and saves one function's machine code; trouble with files never reaches the game."""
+    """One function's machine code on disk; trouble with files never reaches the game."""
 
     def __init__(self, function: Any, folder: Path, stamp: str) -> None:
-        from numba.core.caching import IndexDataCacheFile
-
         self._name = repr(function)
         self._py_func = function
         self._impl = _Impl(function, _Locator(folder, stamp))
         self._cache_path = str(folder)
-        self._cache_file = IndexDataCacheFile(
-            cache_path=self._cache_path,
-            filename_base=self._impl.filename_base,
-            source_stamp=stamp,
-        )
+        self._cache_file = IndexDataCacheFile(self._cache_path, self._impl.filename_base, stamp)
         self.enable()
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
@@ -122,16 +114,14 @@ class _Store(FunctionCache):
             try:
                 super().save_overload(sig, data)
             except (pickle.UnpicklingError, EOFError, ValueError, TypeError):
-                self.flush()  # a damaged index: start it anew
+                self.flush()  # a damaged index: start a new one
                 super().save_overload(sig, data)
         except OSError as error:
-            log.warning(
-                "achieve: compiled code could not be kept in %s: %s", self._cache_path, error
-            )
+            log.warning("achieve: compiled code could not be cached in %s: %s", self._cache_path, error)
 
 
 def _forget_old(folder: Path) -> None:
-    """Removes what no longer belongs to any recent version of the game."""
+    """Remove what belongs to no recent version of the game."""
     for path in folder.glob("*.nb[ic]"):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > KEEP_DAYS * 24 * 3600:
@@ -139,7 +129,7 @@ def _forget_old(folder: Path) -> None:
 
 
 def announce() -> None:
-    """Says, once per process, why the first call takes long."""
+    """Say, once per process, why the first call takes so long."""
     global _announced
     if not _announced:
         _announced = True
@@ -147,7 +137,7 @@ def announce() -> None:
 
 
 def attach(dispatcher: Any, function: Any, fingerprint: str) -> None:
-    """Gives a dispatcher a store keyed on ``fingerprint``."""
+    """Give a dispatcher a cache keyed on ``fingerprint``."""
     folder = cache_folder()
     if folder is None:
         announce()

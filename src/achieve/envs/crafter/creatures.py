@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-from .data import (
-    ARROW,
-    COW,
-    FURNACE,
-    PATH,
-    PLANT,
-    SKELETON,
-    TABLE,
-    WALKABLE_BY,
-    ZOMBIE,
-)
+from .data import ARROW, COW, FURNACE, PATH, PLANT, SKELETON, TABLE, WALKABLE_BY, ZOMBIE
 from .random import uniform
 from .typing import World
 from .world import (

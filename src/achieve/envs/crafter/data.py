@@ -1,8 +1,7 @@
 """The game's vocabulary: actions, materials, items, recipes and achievements.
 
-The tables say the same as Crafter's ``data.yaml`` (a test holds them equal). They are written out
-here so that a rule can be read, and changed, in one place. Compiled rules use the small arrays
-derived from them at the end of the file.
+The tables are those of Crafter's ``data.yaml`` (a test compares them), written out so that a rule can be read, and
+changed, in one place. Compiled rules use the small arrays derived from them at the end of the file.
 """
 
 from __future__ import annotations
@@ -12,79 +11,24 @@ from typing import Any
 import numpy as np
 
 ACTIONS = (
-    "noop",
-    "move_left",
-    "move_right",
-    "move_up",
-    "move_down",
-    "do",
-    "sleep",
-    "place_stone",
-    "place_table",
-    "place_furnace",
-    "place_plant",
-    "make_wood_pickaxe",
-    "make_stone_pickaxe",
-    "make_iron_pickaxe",
-    "make_wood_sword",
-    "make_stone_sword",
-    "make_iron_sword",
+    "noop", "move_left", "move_right", "move_up", "move_down", "do", "sleep",
+    "place_stone", "place_table", "place_furnace", "place_plant",
+    "make_wood_pickaxe", "make_stone_pickaxe", "make_iron_pickaxe",
+    "make_wood_sword", "make_stone_sword", "make_iron_sword",
 )
 MATERIALS = (
-    "water",
-    "grass",
-    "stone",
-    "path",
-    "sand",
-    "tree",
-    "lava",
-    "coal",
-    "iron",
-    "diamond",
-    "table",
-    "furnace",
+    "water", "grass", "stone", "path", "sand", "tree", "lava", "coal", "iron", "diamond", "table", "furnace",
 )
 ITEMS = (
-    "health",
-    "food",
-    "drink",
-    "energy",
-    "sapling",
-    "wood",
-    "stone",
-    "coal",
-    "iron",
-    "diamond",
-    "wood_pickaxe",
-    "stone_pickaxe",
-    "iron_pickaxe",
-    "wood_sword",
-    "stone_sword",
-    "iron_sword",
+    "health", "food", "drink", "energy",
+    "sapling", "wood", "stone", "coal", "iron", "diamond",
+    "wood_pickaxe", "stone_pickaxe", "iron_pickaxe", "wood_sword", "stone_sword", "iron_sword",
 )
 ACHIEVEMENTS = (
-    "collect_coal",
-    "collect_diamond",
-    "collect_drink",
-    "collect_iron",
-    "collect_sapling",
-    "collect_stone",
-    "collect_wood",
-    "defeat_skeleton",
-    "defeat_zombie",
-    "eat_cow",
-    "eat_plant",
-    "make_iron_pickaxe",
-    "make_iron_sword",
-    "make_stone_pickaxe",
-    "make_stone_sword",
-    "make_wood_pickaxe",
-    "make_wood_sword",
-    "place_furnace",
-    "place_plant",
-    "place_stone",
-    "place_table",
-    "wake_up",
+    "collect_coal", "collect_diamond", "collect_drink", "collect_iron", "collect_sapling", "collect_stone",
+    "collect_wood", "defeat_skeleton", "defeat_zombie", "eat_cow", "eat_plant",
+    "make_iron_pickaxe", "make_iron_sword", "make_stone_pickaxe", "make_stone_sword", "make_wood_pickaxe",
+    "make_wood_sword", "place_furnace", "place_plant", "place_stone", "place_table", "wake_up",
 )
 WALKABLE = ("grass", "path", "sand")
 
@@ -98,11 +42,7 @@ COLLECT: dict[str, dict[str, Any]] = {
     "grass": {"require": {}, "receive": {"sapling": 1}, "probability": 0.1, "leaves": "grass"},
 }
 PLACE: dict[str, dict[str, Any]] = {
-    "stone": {
-        "uses": {"stone": 1},
-        "where": ["grass", "sand", "path", "water", "lava"],
-        "type": "material",
-    },
+    "stone": {"uses": {"stone": 1}, "where": ["grass", "sand", "path", "water", "lava"], "type": "material"},
     "table": {"uses": {"wood": 2}, "where": ["grass", "sand", "path"], "type": "material"},
     "furnace": {"uses": {"stone": 4}, "where": ["grass", "sand", "path"], "type": "material"},
     "plant": {"uses": {"sapling": 1}, "where": ["grass"], "type": "object"},
@@ -110,18 +50,10 @@ PLACE: dict[str, dict[str, Any]] = {
 MAKE: dict[str, dict[str, Any]] = {
     "wood_pickaxe": {"uses": {"wood": 1}, "nearby": ["table"], "gives": 1},
     "stone_pickaxe": {"uses": {"wood": 1, "stone": 1}, "nearby": ["table"], "gives": 1},
-    "iron_pickaxe": {
-        "uses": {"wood": 1, "coal": 1, "iron": 1},
-        "nearby": ["table", "furnace"],
-        "gives": 1,
-    },
+    "iron_pickaxe": {"uses": {"wood": 1, "coal": 1, "iron": 1}, "nearby": ["table", "furnace"], "gives": 1},
     "wood_sword": {"uses": {"wood": 1}, "nearby": ["table"], "gives": 1},
     "stone_sword": {"uses": {"wood": 1, "stone": 1}, "nearby": ["table"], "gives": 1},
-    "iron_sword": {
-        "uses": {"wood": 1, "coal": 1, "iron": 1},
-        "nearby": ["table", "furnace"],
-        "gives": 1,
-    },
+    "iron_sword": {"uses": {"wood": 1, "coal": 1, "iron": 1}, "nearby": ["table", "furnace"], "gives": 1},
 }
 
 # Actions.
@@ -151,36 +83,16 @@ EAT_PLANT = ACHIEVEMENTS.index("eat_plant")
 WAKE_UP = ACHIEVEMENTS.index("wake_up")
 
 # Kinds of objects; 0 marks a removed one. Their order is that of the semantic view.
-REMOVED = 0
 (PLAYER, COW, ZOMBIE, SKELETON, ARROW, PLANT) = range(1, 7)
 NUM_KINDS = 7
 
 # Object textures; 0 means "no object here".
 OBJECT_TEXTURES = (
-    None,
-    "player-left",
-    "player-right",
-    "player-up",
-    "player-down",
-    "player-sleep",
-    "cow",
-    "zombie",
-    "skeleton",
-    "arrow-left",
-    "arrow-right",
-    "arrow-up",
-    "arrow-down",
-    "plant",
-    "plant-ripe",
+    None, "player-left", "player-right", "player-up", "player-down", "player-sleep", "cow", "zombie", "skeleton",
+    "arrow-left", "arrow-right", "arrow-up", "arrow-down", "plant", "plant-ripe",
 )
-TEXTURE_PLAYER = 1
-TEXTURE_SLEEP = 5
-TEXTURE_COW = 6
-TEXTURE_ZOMBIE = 7
-TEXTURE_SKELETON = 8
-TEXTURE_ARROW = 9
-TEXTURE_PLANT = 13
-TEXTURE_RIPE = 14
+TEXTURE_PLAYER, TEXTURE_SLEEP, TEXTURE_COW, TEXTURE_ZOMBIE, TEXTURE_SKELETON = 1, 5, 6, 7, 8
+TEXTURE_ARROW, TEXTURE_PLANT, TEXTURE_RIPE = 9, 13, 14
 NUM_TEXTURES = len(OBJECT_TEXTURES)
 
 CHUNK = 12
@@ -228,9 +140,7 @@ for _name, _info in COLLECT.items():
 # One row per placing action, in the order of the actions.
 PLACE_USES = np.array([_amounts(info["uses"]) for info in PLACE.values()], np.int64)
 PLACE_WHERE = np.stack([_materials(info["where"]) for info in PLACE.values()])
-PLACE_MATERIAL = np.array(
-    [_material(n) if info["type"] == "material" else 0 for n, info in PLACE.items()], np.int64
-)
+PLACE_MATERIAL = np.array([_material(n) if info["type"] == "material" else 0 for n, info in PLACE.items()], np.int64)
 PLACE_ACHIEVEMENT = np.array([ACHIEVEMENTS.index(f"place_{name}") for name in PLACE], np.int64)
 
 # One row per making action, in the order of the actions.

@@ -1,7 +1,7 @@
-"""The time of day, as the original computes it, for every step number in use.
+"""The daylight curve, as the original computes it, for every step number in use.
 
-The curve is evaluated with NumPy's scalar functions, one step at a time: compiled code and NumPy's
-array functions round the power differently. Values are kept for the life of the process.
+It is evaluated with NumPy's scalar functions, one step at a time: compiled code and NumPy's array functions round the
+power differently. Values are kept for the life of the process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def daylight(step: int) -> float:
 
 
 def daylight_table(steps: int) -> np.ndarray:
-    """Daylight for the steps 0 to at least ``steps``."""
+    """Return the daylight of the steps 0 to at least ``steps``."""
     global _table
     with _lock:
         have = len(_table)

@@ -1,4 +1,4 @@
-"""Crafter as a Gymnasium environment, and with the older four-value interface."""
+"""Crafter as a Gymnasium environment."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from .. import arrays
 from ..worlds import WORLDS
 from . import snapshot
 from .batch import Batch, Config
+from .compiler import Program
 from .data import ACHIEVEMENTS, ACTIONS, HEALTH, ITEMS
-from .program import Program
 from .state import INVENTORY_OFFSET, NEW, OVER, RUNNING
+from .thread_pool import ThreadPool
 
 _ACTION = f"a whole number from 0 to {len(ACTIONS) - 1}"
 
@@ -30,23 +31,23 @@ def check_action(action: Any) -> int:
 
 
 def draw_seed() -> int:
-    """What Crafter does without a seed."""
+    """Draw a seed as Crafter does when it is given none."""
     return int(np.random.randint(0, 2**31 - 1))
 
 
 class CrafterEnv(gymnasium.Env[np.ndarray, np.int64]):
-    """Crafter 1.8.3, equal to the bit, compiled.
+    """Crafter 1.8.3, bit for bit, compiled.
 
     Args:
         area: width and height of the world.
-        view: cells shown, inventory included.
+        view: cells shown, including the rows of the inventory.
         size: width and height of the observation in pixels.
         reward: whether `step` returns the reward (``info["reward"]`` always has it).
         length: steps after which an episode is truncated; None or 0 for no limit.
-        seed: the k-th ``reset()`` gives the world of the k-th reset of ``crafter.Env(seed=seed)``.
+        seed: the k-th ``reset()`` generates the world of the k-th reset of ``crafter.Env(seed=seed)``.
         render_mode: None or "rgb_array".
-        render_size: size of the images of `render`; that of the observation if None.
-        rules: a changed game, see `achieve.envs.crafter.mod`; or where one is, as ``module:NAME``.
+        render_size: size of the images from `render`; by default that of the observation.
+        rules: a modified game, see `achieve.envs.crafter.mod`, or its name as ``module:NAME``.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
@@ -71,16 +72,13 @@ class CrafterEnv(gymnasium.Env[np.ndarray, np.int64]):
         config = Config.make(area, view, size, reward, length)
         self._batch = Batch(config, 1, rules=rules, autoreset=False, semantic=True)
         self._batch.seed([self._seed])
+        self._pool = ThreadPool(self._batch)
         self._actions = np.zeros(1, np.int64)
         self._status = NEW
         self._image_shape = (1, *config.image_shape)
-        # Views of what infos report. The inventory is followed by the achievements.
-        self._counts = np.ndarray(
-            len(ITEMS) + len(ACHIEVEMENTS),
-            np.int64,
-            self._batch.worlds.var,
-            INVENTORY_OFFSET,
-        )
+        # Views of what infos report. The achievements follow the inventory.
+        counts = len(ITEMS) + len(ACHIEVEMENTS)
+        self._counts = np.ndarray(counts, np.int64, self._batch.worlds.var, INVENTORY_OFFSET)
         self._player_pos = self._batch.results["player_pos"][0]
         self._reward = self._batch.results["reward"]
         self.render_mode = render_mode
@@ -102,7 +100,7 @@ class CrafterEnv(gymnasium.Env[np.ndarray, np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Starts the next world, or with ``seed`` the first of that seed's sequence."""
+        """Start the next world, or with ``seed`` the first of that seed's sequence."""
         number = None if seed is None else arrays.check_seed(seed, negative=True)
         with self._batch.lock:
             if number is not None:
@@ -123,7 +121,7 @@ class CrafterEnv(gymnasium.Env[np.ndarray, np.int64]):
         return obs, reward if self._batch.config.reward else 0.0, dead, over and not dead, info
 
     def render(self, size: Any = None) -> np.ndarray | None:
-        """The current observation, at any size (width, height); never changes the game."""
+        """Return the current observation, at any size (width, height); never changes the game."""
         size = self._render_size if size is None else size
         if size is None and self.render_mode is None:
             gymnasium.logger.warn("render() returns nothing without render_mode='rgb_array'")
@@ -133,27 +131,25 @@ class CrafterEnv(gymnasium.Env[np.ndarray, np.int64]):
         return self._batch.draw(0, size)
 
     def save_state(self) -> bytes:
-        """Everything needed to continue exactly here, in this or another process."""
+        """Return everything needed to continue exactly here, in this or another process."""
         with self._batch.lock:
             header = {"made_for": snapshot.made_for(self._batch), "seed": self._seed}
             return arrays.seal(snapshot.KIND, snapshot.VERSION, header, snapshot.save(self._batch))
 
     def load_state(self, data: bytes) -> None:
-        """Continues where `save_state` was called, on an environment of the same configuration."""
+        """Continue where `save_state` was called, on an environment of the same configuration."""
         header, body = arrays.unseal(snapshot.KIND, snapshot.VERSION, snapshot.made_for(self._batch), data)
         with arrays.reading():
             seed = arrays.check_seed(header["seed"], negative=True)
             worlds = snapshot.read(self._batch, body)
         with self._batch.lock:
-            snapshot.put(self._batch, worlds)
+            snapshot.restore(self._batch, worlds)
             self._seed = seed
             self._status = int(self._batch.worlds.var["status"][0])
 
     def _reset(self) -> np.ndarray:
-        batch = self._batch
-        batch.longest = 0
         obs = np.empty(self._image_shape, np.uint8)
-        batch.reset(obs, 0, 1, batch.workspace)
+        self._pool.reset(obs)
         self._status = RUNNING
         return obs[0]
 
@@ -161,8 +157,7 @@ class CrafterEnv(gymnasium.Env[np.ndarray, np.int64]):
         batch = self._batch
         obs = np.empty(self._image_shape, np.uint8)
         self._actions[0] = action
-        batch.prepare_step()
-        ended, batch.longest = batch.step(self._actions, obs, 0, 1, batch.workspace)
+        ended = self._pool.step(self._actions, obs)
         reward = float(self._reward[0])
         dead = over = False
         if ended:

@@ -1,4 +1,4 @@
-"""One episode: its beginning, a step, the reward, what is seen of it, and its end."""
+"""One episode: reset, step, reward, observation and end."""
 
 from __future__ import annotations
 
@@ -6,30 +6,20 @@ import numpy as np
 
 from .balance import balance
 from .creatures import arrow, cow, plant, skeleton, zombie
-from .data import (
-    ARROW,
-    COW,
-    HEALTH,
-    ITEM_INITIAL,
-    NUM_MATERIALS,
-    PLANT,
-    PLAYER,
-    SKELETON,
-    ZOMBIE,
-)
+from .data import ARROW, COW, HEALTH, ITEM_INITIAL, NUM_MATERIALS, PLANT, PLAYER, SKELETON, ZOMBIE
 from .memory import array_at, copy_bytes
 from .player import player
 from .random import copy, refresh, seed_generator, world_seed
 from .render import NIGHT_BELOW, render
 from .state import RUNNING
-from .typing import Easel, Result, Settings, Terrain, View, Workshop, World
+from .typing import Canvas, Result, Settings, Survey, Terrain, View, World
 from .world import add, clear_removed, entity, player_distance
 from .worldgen import clear_world, worldgen
 
 BALANCE_EVERY = 10
 
 
-def reset(world: World, terrain: Terrain, shop: Workshop, settings: Settings) -> None:
+def reset(world: World, terrain: Terrain, survey: Survey, settings: Settings) -> None:
     world.episode += 1
     world.step = 0
     set_daylight(world, settings)
@@ -40,7 +30,7 @@ def reset(world: World, terrain: Terrain, shop: Workshop, settings: Settings) ->
     add(world, PLAYER, world.width // 2, world.height // 2)
     entity(world, 0).facing_y = 1
     reset_player(world)
-    worldgen(world, terrain, shop)
+    worldgen(world, terrain, survey)
 
 
 def set_daylight(world: World, settings: Settings) -> None:
@@ -63,7 +53,7 @@ def reset_player(world: World) -> None:
 
 
 def step(world: World, action: int, settings: Settings) -> float:
-    """One step of the game, up to the observation; returns the reward."""
+    """Advance the game by one step, up to the observation; return the reward."""
     world.step += 1
     set_daylight(world, settings)
     for index in range(world.num_objects):
@@ -94,7 +84,7 @@ def update(world: World, index: int, action: int) -> None:
 
 
 def reward(world: World) -> float:
-    """A tenth per health gained or lost, and 1 if anything was achieved for the first time."""
+    """Return a tenth per health point gained or lost, plus 1 if anything was achieved for the first time."""
     value = (world.inventory[HEALTH] - world.reward_health) / 10
     world.reward_health = world.inventory[HEALTH]
     new = False
@@ -108,32 +98,32 @@ def reward(world: World) -> float:
     return value
 
 
-def observe(world: World, view: View, easel: Easel, image: int) -> None:
-    """Draws the observation, remembering the generator so that it can be drawn again."""
+def observe(world: World, view: View, canvas: Canvas, image: int) -> None:
+    """Draw the observation, after saving the generator so that it can be drawn again."""
     if world.daylight < NIGHT_BELOW:
         copy(world.key, world.frame_key)
         world.frame_pos = world.pos
-    render(world, view, easel, image)
+    render(world, view, canvas, image)
 
 
-def redraw(world: World, view: View, easel: Easel, image: int) -> None:
-    """Draws the last observation again, at any size, and leaves the game as it was."""
+def redraw(world: World, view: View, canvas: Canvas, image: int) -> None:
+    """Draw the last observation again, at any size, and leave the game as it was."""
     if not world.daylight < NIGHT_BELOW:
-        render(world, view, easel, image)
+        render(world, view, canvas, image)
         return
-    copy(world.key, easel.key)
+    copy(world.key, canvas.key)
     pos = world.pos
     copy(world.frame_key, world.key)
     refresh(world)
     world.pos = world.frame_pos
-    render(world, view, easel, image)
-    copy(easel.key, world.key)
+    render(world, view, canvas, image)
+    copy(canvas.key, world.key)
     refresh(world)
     world.pos = pos
 
 
 def semantic_view(world: World, image: int) -> None:
-    """The whole map as numbers, at an address: materials, then kinds of objects after them."""
+    """Write the whole map as numbers, at an address: materials, then kinds of objects after them."""
     copy_bytes(image, world.material, world.width * world.height)
     cells = array_at(image, np.uint8, world.width * world.height)
     for index in range(world.num_objects):

@@ -1,8 +1,8 @@
 """How compiled code reaches memory that Python owns.
 
-A world's size is not known when the game is compiled, so records hold the addresses of their larger
-parts. Handing a rule one record, rather than a bundle of arrays, keeps calls cheap and compilation
-short. Addresses are only ever written by `Batch`, which owns what they point to.
+A world's size is not known when the game is compiled, so records hold the addresses of their larger parts. Passing a
+rule one record, rather than a bundle of arrays, keeps calls cheap and compilation short. Addresses are only ever
+written by Python code that owns what they point to.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ intrinsic: Any = extending.intrinsic
 
 @intrinsic
 def record_at(typingctx: Any, address: Any, dtype: Any) -> Any:
-    """The record of a dtype at an address."""
+    """Return the record of a dtype at an address."""
     record = dtype.dtype
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -32,7 +32,7 @@ def record_at(typingctx: Any, address: Any, dtype: Any) -> Any:
 
 @intrinsic
 def address_of(typingctx: Any, record: Any) -> Any:
-    """Where a record lies."""
+    """Return the address of a record."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.ptrtoint(args[0], ir.IntType(64))
@@ -42,14 +42,12 @@ def address_of(typingctx: Any, record: Any) -> Any:
 
 @intrinsic
 def array_at(typingctx: Any, address: Any, dtype: Any, count: Any) -> Any:
-    """The array of ``count`` values at an address."""
+    """Return the array of ``count`` values at an address."""
     array_type = types.Array(dtype.dtype, 1, "C")
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         array = make_array(array_type)(context, builder)
-        itemsize = context.get_constant(
-            types.intp, context.get_abi_sizeof(context.get_data_type(dtype.dtype))
-        )
+        itemsize = context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(dtype.dtype)))
         populate_array(
             array,
             data=builder.inttoptr(args[0], array.data.type),
@@ -65,24 +63,19 @@ def array_at(typingctx: Any, address: Any, dtype: Any, count: Any) -> Any:
 
 @intrinsic
 def copy_bytes(typingctx: Any, target: Any, source: Any, count: Any) -> Any:
-    """Copies bytes between addresses that do not overlap; a constant count becomes plain moves."""
+    """Copy bytes between addresses that do not overlap; a constant count compiles to plain moves."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointer = ir.IntType(8).as_pointer()
-        cgutils.raw_memcpy(
-            builder,
-            builder.inttoptr(args[0], pointer),
-            builder.inttoptr(args[1], pointer),
-            args[2],
-            1,
-        )
+        target, source = (builder.inttoptr(address, pointer) for address in args[:2])
+        cgutils.raw_memcpy(builder, target, source, args[2], 1)
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), codegen
 
 
 def _atomic(operation: str) -> Any:
-    """An atomic read-modify-write of the int64 at an address; returns the old value."""
+    """Return an atomic read-modify-write of the int64 at an address, which returns the old value."""
 
     @intrinsic
     def change(typingctx: Any, address: Any, value: Any) -> Any:
@@ -110,8 +103,8 @@ def atomic_load(typingctx: Any, address: Any) -> Any:
 
 
 @intrinsic
-def relax(typingctx: Any) -> Any:
-    """Tells the processor that this is a waiting loop."""
+def spin_hint(typingctx: Any) -> Any:
+    """Tell the processor that this is a waiting loop."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         machine = platform.machine().lower()
@@ -130,8 +123,8 @@ def relax(typingctx: Any) -> Any:
 
 
 @intrinsic
-def give_way(typingctx: Any) -> Any:
-    """Lets another thread have the processor, where there are fewer of those than of threads."""
+def yield_thread(typingctx: Any) -> Any:
+    """Yield the processor to another thread, in case there are more threads than cores."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         if os.name == "posix":

@@ -115,7 +115,7 @@ def attack_damage(world: World) -> int:
 
 
 def interact(world: World, index: int) -> None:
-    """Uses whatever the player faces: eats a ripe plant, attacks a creature."""
+    """Use whatever the player faces: eat a ripe plant, attack a creature."""
     kind = entity(world, index).kind
     if kind == PLANT:
         if ripe(world, index):
@@ -153,7 +153,7 @@ def collect(world: World, x: int, y: int, material: int) -> None:
 
 
 def pay(world: World, uses: np.ndarray) -> bool:
-    """Takes what a recipe uses, if everything is there; says whether it was."""
+    """Take what a recipe uses, if everything is there; return whether it was."""
     inventory = world.inventory
     for item in range(len(inventory)):
         if inventory[item] < uses[item]:

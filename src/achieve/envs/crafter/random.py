@@ -1,8 +1,7 @@
 """NumPy's legacy generator (``RandomState``): the Mersenne Twister, its uniform and its randint.
 
-A world's record holds the generator's 624 words (``key``), the outputs they give (``ready``) and
-the number of outputs already used (``pos``). Nothing may be drawn out of order or skipped: the
-game's whole course hangs on the stream.
+A world's record holds the generator's 624 words (``key``), the outputs they give (``ready``) and the number of outputs
+already used (``pos``). Nothing may be drawn out of order or skipped: the whole game depends on the stream.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _TEMPER_C = np.uint32(0xEFC60000)
 
 
 def seed_generator(world: World, seed: int) -> None:
-    """What ``RandomState(seed)`` does for an integer seed below 2**32."""
+    """Seed as ``RandomState(seed)`` does, for an integer below 2**32."""
     key = world.key
     word = np.uint32(seed)
     for i in range(WORDS):
@@ -34,7 +33,7 @@ def seed_generator(world: World, seed: int) -> None:
 
 
 def copy(source: np.ndarray, target: np.ndarray) -> None:
-    """Element by element: a slice assignment would want memory for a temporary."""
+    """Copy element by element: a slice assignment would allocate a temporary."""
     for i in range(len(source)):
         target[i] = source[i]
 
@@ -52,10 +51,10 @@ def temper(word: Any) -> Any:
 
 
 def next_words(world: World) -> None:
-    """Replaces all 624 words, and the outputs, by the next 624.
+    """Replace all 624 words, and the outputs, by the next 624.
 
-    Two loops and a last word, because a word depends on the new value of the one 227 before it: so
-    the compiler sees distances it can use vector instructions for.
+    Two loops and a last word, because a word depends on the new value of the one 227 before it: these are distances for
+    which the compiler can use vector instructions.
     """
     key = world.key
     split = WORDS - _M
@@ -69,7 +68,7 @@ def next_words(world: World) -> None:
 
 
 def refresh(world: World) -> None:
-    """Computes the outputs from the words."""
+    """Compute the outputs from the words."""
     key, ready = world.key, world.ready
     for i in range(WORDS):
         ready[i] = temper(key[i])
@@ -84,14 +83,14 @@ def next_word(world: World) -> Any:
 
 
 def uniform(world: World) -> float:
-    """``RandomState.uniform()``: 53 random bits in [0, 1)."""
+    """Draw ``RandomState.uniform()``: 53 random bits in [0, 1)."""
     high = next_word(world) >> np.uint32(5)
     low = next_word(world) >> np.uint32(6)
     return (np.float64(high) * 67108864.0 + np.float64(low)) / 9007199254740992.0
 
 
 def randint(world: World, high: Int) -> Int:
-    """``RandomState.randint(0, high)``: masked rejection, and no draw when only 0 is possible."""
+    """Draw ``RandomState.randint(0, high)``: masked rejection, and no draw when only 0 is possible."""
     top = np.uint32(high - 1)
     if top == np.uint32(0):
         return 0
@@ -108,7 +107,7 @@ def randint(world: World, high: Int) -> Int:
 
 
 def fill_words(world: World, out: np.ndarray) -> None:
-    """The next ``len(out)`` raw outputs, in bulk."""
+    """Write the next ``len(out)`` raw outputs."""
     done = 0
     while done < len(out):
         if world.pos >= WORDS:
@@ -120,7 +119,7 @@ def fill_words(world: World, out: np.ndarray) -> None:
 
 
 def tuple_hash(first: int, second: int) -> Any:
-    """CPython's ``hash((a, b))`` from the hashes of ``a`` and ``b``."""
+    """Return CPython's ``hash((a, b))``, given the hashes of ``a`` and ``b``."""
     prime1 = np.uint64(11400714785074694791)
     prime2 = np.uint64(14029467366897019727)
     prime5 = np.uint64(2870177450012600261)
@@ -135,5 +134,5 @@ def tuple_hash(first: int, second: int) -> Any:
 
 
 def world_seed(seed_hash: int, episode: int) -> int:
-    """The seed of an environment's k-th world: ``hash((seed, k)) % (2**31 - 1)``."""
+    """Return the seed of an environment's k-th world: ``hash((seed, k)) % (2**31 - 1)``."""
     return tuple_hash(seed_hash, episode) % np.int64(2**31 - 1)

@@ -1,8 +1,8 @@
-"""The picture: the map around the player, lit by the time of day, and the inventory below.
+"""The image: the map around the player, lit by the time of day, and the inventory below.
 
-By day a lit tile looks the same wherever it stands, so each distinct tile is lit once a frame and
-then copied. At night every pixel has noise of its own. All arithmetic is the original's, in double
-precision and in its order; rounding is by truncation.
+By day a lit tile looks the same wherever it stands, so each distinct tile is lit once a frame and then copied. At night
+every pixel has noise of its own. All arithmetic is the original's, in double precision and in its order; rounding is by
+truncation.
 """
 
 from __future__ import annotations
@@ -31,13 +31,11 @@ from .data import (
 )
 from .memory import array_at, copy_bytes
 from .random import WORDS, fill_words
-from .typing import Easel, View, World
+from .typing import Canvas, View, World
 from .world import entity, ground, inside, occupant
 
 NIGHT_BELOW = 0.5
 """Daylight under which noise appears."""
-
-
 NIGHT_TINT = np.array([0, 16, 64], np.int64)
 ITEM_PICTURES = 11
 """Pictures of an inventory cell: for 0 to 9 of an item, and for more."""
@@ -66,10 +64,10 @@ VIEW = np.dtype(
 )
 """Pictures and layout for one image size, made by `textures.make_view`.
 
-A tile is a material with or without an object on it; the last one stands for the world's outside.
+A tile is a material with or without an object on it; the last one is what lies outside the world.
 """
 
-EASEL = np.dtype(
+CANVAS = np.dtype(
     [
         ("lit", np.int64),  # uint8, like the tiles
         ("is_lit", np.int64),  # uint8[num_tiles]
@@ -88,7 +86,7 @@ EASEL = np.dtype(
 
 
 def texture(world: World, index: int) -> int:
-    """What an object looks like, as a row of `OBJECT_TEXTURES`."""
+    """Return what an object looks like, as a row of `OBJECT_TEXTURES`."""
     me = entity(world, index)
     if me.kind == PLAYER:
         if world.sleeping:
@@ -108,14 +106,14 @@ def texture(world: World, index: int) -> int:
 
 
 def direction(x: int, y: int) -> int:
-    """Left, right, up, down as 0 to 3."""
+    """Return left, right, up, down as 0 to 3."""
     if x != 0:
         return 0 if x < 0 else 1
     return 2 if y < 0 else 3
 
 
 def tile_at(world: World, view: View, gx: int, gy: int) -> int:
-    """The tile in a cell of the local view."""
+    """Return the tile in a cell of the local view."""
     x = entity(world, 0).x + gx - view.grid_x // 2
     y = entity(world, 0).y + gy - view.grid_y // 2
     if not inside(world, x, y):
@@ -128,23 +126,23 @@ def tile_at(world: World, view: View, gx: int, gy: int) -> int:
 
 
 def luma(red: Any, green: Any, blue: Any) -> Any:
-    """Pillow's conversion to grey."""
+    """Convert to grey as Pillow does."""
     return (red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16
 
 
 def saturate(grey: Any, colour: Any) -> Any:
-    """Pillow's colour enhancement by 0.4: its blend of grey and colour, rounding included."""
+    """Enhance colour by 0.4 as Pillow does: its blend of grey and colour, rounding included."""
     # (3 * grey + 2 * colour) // 5, with the division written as 32-bit vector instructions have it.
     return ((3 * grey + 2 * colour) * 52429) >> 18
 
 
-def render(world: World, view: View, easel: Easel, image: int) -> None:
-    """Draws the world into the image (uint8[height, width, 3]) at an address."""
+def render(world: World, view: View, canvas: Canvas, image: int) -> None:
+    """Draw the world into the image (uint8[height, width, 3]) at an address."""
     clear(view, image)
     if world.daylight < NIGHT_BELOW:
-        draw_night(world, view, easel, image)
+        draw_night(world, view, canvas, image)
     else:
-        draw_day(world, view, easel, image)
+        draw_day(world, view, canvas, image)
     draw_items(world, view, image)
 
 
@@ -155,7 +153,7 @@ def clear(view: View, image: int) -> None:
 
 
 def copy_tile(view: View, tile: int, gx: int, gy: int, image: int) -> None:
-    """Copies a tile's pixels, at an address, into a cell of the image."""
+    """Copy a tile's pixels, at an address, into a cell of the image."""
     row = view.unit_x * 3
     stride = view.width * 3
     target = image + (view.top + gy * view.unit_y) * stride + view.left * 3 + gx * row
@@ -171,25 +169,25 @@ def copy_tile(view: View, tile: int, gx: int, gy: int, image: int) -> None:
             tile += row
 
 
-def draw_day(world: World, view: View, easel: Easel, image: int) -> None:
-    is_lit = array_at(easel.is_lit, np.uint8, view.num_tiles)
+def draw_day(world: World, view: View, canvas: Canvas, image: int) -> None:
+    is_lit = array_at(canvas.is_lit, np.uint8, view.num_tiles)
     for tile in range(view.num_tiles):
         is_lit[tile] = 0
     for gy in range(view.grid_y):
         for gx in range(view.grid_x):
             tile = tile_at(world, view, gx, gy)
             if not is_lit[tile]:
-                light_tile(world, view, easel, tile)
+                light_tile(world, view, canvas, tile)
                 is_lit[tile] = 1
-            copy_tile(view, easel.lit + tile * view.tile_bytes, gx, gy, image)
+            copy_tile(view, canvas.lit + tile * view.tile_bytes, gx, gy, image)
 
 
-def light_tile(world: World, view: View, easel: Easel, tile: int) -> None:
+def light_tile(world: World, view: View, canvas: Canvas, tile: int) -> None:
     daylight = world.daylight
     night = 1 - daylight
     source = array_at(view.tiles + tile * view.tile_bytes, np.uint8, view.tile_bytes)
     dark = array_at(view.dark + 2 * tile * view.tile_bytes, np.uint16, view.tile_bytes)
-    target = array_at(easel.lit + tile * view.tile_bytes, np.uint8, view.tile_bytes)
+    target = array_at(canvas.lit + tile * view.tile_bytes, np.uint8, view.tile_bytes)
     for i in range(len(target)):
         target[i] = np.uint8(np.int32(daylight * source[i] + night * (0.5 * dark[i])))
     if world.sleeping:
@@ -200,20 +198,20 @@ def light_tile(world: World, view: View, easel: Easel, tile: int) -> None:
             target[i + 2] = (grey + 16) >> 1
 
 
-def draw_night(world: World, view: View, easel: Easel, image: int) -> None:
-    """Plane by plane, in loops simple enough for vector instructions."""
+def draw_night(world: World, view: View, canvas: Canvas, image: int) -> None:
+    """Draw plane by plane, in loops simple enough for vector instructions."""
     pixels = view.map_height * view.map_width
-    red = array_at(easel.planes, np.uint8, pixels)
-    green = array_at(easel.planes + pixels, np.uint8, pixels)
-    blue = array_at(easel.planes + 2 * pixels, np.uint8, pixels)
-    grey = array_at(easel.grey, np.uint8, pixels)
+    red = array_at(canvas.planes, np.uint8, pixels)
+    green = array_at(canvas.planes + pixels, np.uint8, pixels)
+    blue = array_at(canvas.planes + 2 * pixels, np.uint8, pixels)
+    grey = array_at(canvas.grey, np.uint8, pixels)
     for gy in range(view.grid_y):
         for gx in range(view.grid_x):
-            copy_planes(view, easel, tile_at(world, view, gx, gy), gx, gy)
-    draw_noise(world, view, easel)
+            copy_planes(view, canvas, tile_at(world, view, gx, gy), gx, gy)
+    draw_noise(world, view, canvas)
     for plane in range(3):
-        add_noise(view, easel, plane, pixels)
-    noisy = easel.noisy
+        add_noise(view, canvas, plane, pixels)
+    noisy = canvas.noisy
     to_grey(
         array_at(noisy, np.uint8, pixels),
         array_at(noisy + pixels, np.uint8, pixels),
@@ -221,7 +219,7 @@ def draw_night(world: World, view: View, easel: Easel, image: int) -> None:
         grey,
     )
     for plane in range(3):
-        shade(world.daylight, easel, plane, pixels)
+        shade(world.daylight, canvas, plane, pixels)
     if world.sleeping:
         to_grey(red, green, blue, grey)
         for i in range(pixels):
@@ -233,12 +231,12 @@ def draw_night(world: World, view: View, easel: Easel, image: int) -> None:
     interleave(view, red, green, blue, image)
 
 
-def copy_planes(view: View, easel: Easel, tile: int, gx: int, gy: int) -> None:
-    """Copies a tile, colour by colour, into the planes."""
+def copy_planes(view: View, canvas: Canvas, tile: int, gx: int, gy: int) -> None:
+    """Copy a tile, colour by colour, into the planes."""
     cell = view.unit_x * view.unit_y
     for plane in range(3):
         source = view.planes + tile * view.tile_bytes + plane * cell
-        target = easel.planes + plane * view.map_height * view.map_width
+        target = canvas.planes + plane * view.map_height * view.map_width
         target += gy * view.unit_y * view.map_width + gx * view.unit_x
         if view.unit_x == 7:
             for _ in range(view.unit_y):
@@ -252,13 +250,13 @@ def copy_planes(view: View, easel: Easel, tile: int, gx: int, gy: int) -> None:
                 source += view.unit_x
 
 
-def draw_noise(world: World, view: View, easel: Easel) -> None:
-    """Noise and its weight for every pixel, drawn column by column as the original does."""
+def draw_noise(world: World, view: View, canvas: Canvas) -> None:
+    """Draw noise and its weight for every pixel, column by column as the original does."""
     width, height = view.map_width, view.map_height
-    words = array_at(easel.words, np.uint32, 2 * width * height)
-    drawn = array_at(easel.drawn, np.float64, width * height)
-    keep = array_at(easel.keep, np.float64, width * height)
-    added = array_at(easel.added, np.float64, width * height)
+    words = array_at(canvas.words, np.uint32, 2 * width * height)
+    drawn = array_at(canvas.drawn, np.float64, width * height)
+    keep = array_at(canvas.keep, np.float64, width * height)
+    added = array_at(canvas.added, np.float64, width * height)
     vignette = array_at(view.vignette, np.float64, width * height)
     fill_words(world, words)
     for i in range(width * height):
@@ -273,11 +271,11 @@ def draw_noise(world: World, view: View, easel: Easel) -> None:
             added[y * width + x] = mask * drawn[x * height + y]
 
 
-def add_noise(view: View, easel: Easel, plane: int, pixels: int) -> None:
-    source = array_at(easel.planes + plane * pixels, np.uint8, pixels)
-    target = array_at(easel.noisy + plane * pixels, np.uint8, pixels)
-    keep = array_at(easel.keep, np.float64, pixels)
-    added = array_at(easel.added, np.float64, pixels)
+def add_noise(view: View, canvas: Canvas, plane: int, pixels: int) -> None:
+    source = array_at(canvas.planes + plane * pixels, np.uint8, pixels)
+    target = array_at(canvas.noisy + plane * pixels, np.uint8, pixels)
+    keep = array_at(canvas.keep, np.float64, pixels)
+    added = array_at(canvas.added, np.float64, pixels)
     for i in range(pixels):
         target[i] = np.uint8(np.int32(keep[i] * source[i] + added[i]))
 
@@ -287,11 +285,11 @@ def to_grey(red: Any, green: Any, blue: Any, grey: np.ndarray) -> None:
         grey[i] = luma(np.uint32(red[i]), np.uint32(green[i]), np.uint32(blue[i]))
 
 
-def shade(daylight: float, easel: Easel, plane: int, pixels: int) -> None:
-    """Mixes a plane with its night colours: less saturated, half tinted."""
-    colour = array_at(easel.planes + plane * pixels, np.uint8, pixels)
-    noisy = array_at(easel.noisy + plane * pixels, np.uint8, pixels)
-    grey = array_at(easel.grey, np.uint8, pixels)
+def shade(daylight: float, canvas: Canvas, plane: int, pixels: int) -> None:
+    """Mix a plane with its night colours: less saturated, half tinted."""
+    colour = array_at(canvas.planes + plane * pixels, np.uint8, pixels)
+    noisy = array_at(canvas.noisy + plane * pixels, np.uint8, pixels)
+    grey = array_at(canvas.grey, np.uint8, pixels)
     tint = np.int32(NIGHT_TINT[plane])
     night = 1 - daylight
     for i in range(pixels):

@@ -1,12 +1,11 @@
 """OpenSimplex noise in three dimensions, split into what depends on the seed and what does not.
 
-The noise at a point is a sum over the lattice vertices around it: a fading weight times the dot
-product of the vertex's gradient with the offset to it. Weights and offsets follow from the point
-alone; only the gradients depend on the seed. Terrain is sampled at the same points in every world,
-so `corners` runs once per world size and each new world only looks up gradients and adds.
+The noise at a point is a sum over the lattice vertices around it: a fading weight times the dot product of the vertex's
+gradient with the offset to it. Weights and offsets follow from the point alone; only the gradients depend on the seed.
+Terrain is sampled at the same points in every world, so `corners` runs once per world size and each new world only
+looks up gradients and adds.
 
-Sums run in the order, and offsets are rounded in the order, of the ``opensimplex`` package: the
-results are equal to the bit.
+Sums and offsets are evaluated in the order of the ``opensimplex`` package: the results are equal bit for bit.
 """
 
 from __future__ import annotations
@@ -24,17 +23,13 @@ MAX_CORNERS = 8
 
 _SIGNS = [(x, y, z) for z in (1, -1) for y in (1, -1) for x in (-1, 1)]
 GRADIENTS = np.array(
-    [
-        (x * long[0], y * long[1], z * long[2])
-        for x, y, z in _SIGNS
-        for long in ((11, 4, 4), (4, 11, 4), (4, 4, 11))
-    ],
+    [(x * long[0], y * long[1], z * long[2]) for x, y, z in _SIGNS for long in ((11, 4, 4), (4, 11, 4), (4, 4, 11))],
     np.float64,
 )
 
 
 def permutation(seed: int, perm: np.ndarray, source: np.ndarray) -> None:
-    """Fills ``perm`` (uint8[256]) with the seed's shuffle of 0..255."""
+    """Fill ``perm`` (uint8[256]) with the seed's shuffle of 0..255."""
     state = np.uint64(seed)
     factor = np.uint64(6364136223846793005)
     addend = np.uint64(1442695040888963407)
@@ -51,22 +46,16 @@ def permutation(seed: int, perm: np.ndarray, source: np.ndarray) -> None:
 
 
 def gradient(perm: np.ndarray, x: Int, y: Int, z: Int) -> Int:
-    """Row of `GRADIENTS` at a lattice vertex."""
+    """Return the row of `GRADIENTS` at a lattice vertex."""
     first = np.int64(perm[x & 255])
     second = np.int64(perm[(first + y) & 255])
     return np.int64(perm[(second + z) & 255]) % 24
 
 
 def corner(
-    n: int,
-    cell: Steps,
-    offset: Point,
-    steps: Steps,
-    late: Steps,
-    vertices: np.ndarray,
-    weights: np.ndarray,
+    n: int, cell: Steps, offset: Point, steps: Steps, late: Steps, vertices: np.ndarray, weights: np.ndarray
 ) -> int:
-    """Appends a vertex ``steps`` (+ ``late``) away from the cell's origin if it is close enough.
+    """Append the vertex ``steps`` (+ ``late``) away from the cell's origin, if it is close enough.
 
     ``late`` steps are subtracted last: the same number on paper, not always the same double.
     """
@@ -91,21 +80,17 @@ def corner(
 
 
 def bits(point: int, on: int, off: int) -> Steps:
-    """Steps along the axes: ``on`` where the point's bit is set, ``off`` elsewhere."""
-    return (
-        on if point & 1 else off,
-        on if point & 2 else off,
-        on if point & 4 else off,
-    )
+    """Return steps along the axes: ``on`` where the point's bit is set, ``off`` elsewhere."""
+    return (on if point & 1 else off, on if point & 2 else off, on if point & 4 else off)
 
 
 def lowest(point: int) -> int:
-    """The lowest set bit, or the z axis when neither x nor y is set."""
+    """Return the lowest set bit, or the z axis when neither x nor y is set."""
     return 1 if point & 1 else (2 if point & 2 else 4)
 
 
 def near_extras(a: int, a_score: float, b: int, b_score: float, rest: float) -> tuple[Steps, Steps]:
-    """Two further vertices for a point in the tetrahedron at the cell's origin."""
+    """Return two further vertices for a point in the tetrahedron at the cell's origin."""
     if rest > a_score or rest > b_score:
         c = b if b_score > a_score else a
         if c == 1:
@@ -116,10 +101,8 @@ def near_extras(a: int, a_score: float, b: int, b_score: float, rest: float) -> 
     return bits(a | b, 1, 0), bits(a | b, 1, -1)
 
 
-def far_extras(
-    a: int, a_score: float, b: int, b_score: float, rest: float
-) -> tuple[Steps, Steps, Steps, Steps]:
-    """The same for the tetrahedron at the opposite corner; the last is a late step."""
+def far_extras(a: int, a_score: float, b: int, b_score: float, rest: float) -> tuple[Steps, Steps, Steps, Steps]:
+    """Return the same for the tetrahedron at the opposite corner; each is followed by its late steps."""
     if rest < a_score or rest < b_score:
         c = b if b_score < a_score else a
         if c == 3:
@@ -131,7 +114,7 @@ def far_extras(
 
 
 def middle_extras(xins: float, yins: float, zins: float) -> tuple[Steps, Steps, Steps]:
-    """The same for the octahedron between the two tetrahedra."""
+    """Return the same for the octahedron between the two tetrahedra."""
     xy, xz, yz = xins + yins, xins + zins, yins + zins
     a_far, b_far, c_far = xy > 1, xz > 1, yz > 1
     a, a_score = (3, xy - 1) if a_far else (4, 1 - xy)
@@ -150,7 +133,7 @@ def middle_extras(xins: float, yins: float, zins: float) -> tuple[Steps, Steps, 
 
 
 def corners(x: float, y: float, z: float, vertices: np.ndarray, weights: np.ndarray) -> int:
-    """Lattice vertices that matter at a point, in order of summation; returns their number.
+    """Find the lattice vertices that matter at a point, in order of summation; return their number.
 
     vertices: int64[8, 3], weights: float64[8, 4] = (fade, dx, dy, dz).
     """
@@ -192,16 +175,12 @@ def corners(x: float, y: float, z: float, vertices: np.ndarray, weights: np.ndar
     return corner(n, cell, offset, extra1, late1, vertices, weights)
 
 
-def noise3(
-    perm: np.ndarray, x: float, y: float, z: float, vertices: np.ndarray, weights: np.ndarray
-) -> float:
-    """The noise at one point, the plain way; the last two are room for `corners`."""
+def noise3(perm: np.ndarray, x: float, y: float, z: float, vertices: np.ndarray, weights: np.ndarray) -> float:
+    """Return the noise at one point, computed directly; the last two are memory for `corners`."""
     value = 0.0
     for i in range(corners(x, y, z, vertices, weights)):
         g = gradient(perm, vertices[i, 0], vertices[i, 1], vertices[i, 2])
         value += weights[i, 0] * (
-            GRADIENTS[g, 0] * weights[i, 1]
-            + GRADIENTS[g, 1] * weights[i, 2]
-            + GRADIENTS[g, 2] * weights[i, 3]
+            GRADIENTS[g, 0] * weights[i, 1] + GRADIENTS[g, 1] * weights[i, 2] + GRADIENTS[g, 2] * weights[i, 3]
         )
     return value / NORM

@@ -1,4 +1,4 @@
-"""The body of a saved state: bytes that hold one batch of worlds exactly, and their careful reading.
+"""The body of a saved state: one batch of worlds as bytes, and the checks it must pass.
 
 One block per environment: the variables, the objects, the materials and the order of the chunks; everything else
 follows from them. A state is checked completely before anything is changed.
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import StateError
+from ..arrays import StateError, require
 from .batch import Batch
 from .data import ARROW, CHUNK, NUM_KINDS, NUM_MATERIALS, PLAYER
 from .daylight import daylight_table
@@ -21,11 +21,11 @@ from .state import BOUND, NEW, OBJECT, OVER, WORLD, Worlds, allocate, bind
 KIND, VERSION = "crafter", 2
 _BLOCK = struct.Struct("<II")
 MAX_STEP = 10_000_000
-"""No saved episode is longer; the time of day is tabulated up to the step."""
+"""No saved episode may be longer, because the time of day is tabulated up to the step."""
 
 
 def made_for(batch: Batch) -> dict[str, Any]:
-    """What must be equal where a state is loaded: the configuration and the rules."""
+    """Return what must be equal where a state is loaded: the configuration and the rules."""
     config = batch.config
     return {
         "area": list(config.area),
@@ -51,7 +51,7 @@ def save(batch: Batch) -> bytes:
 
 
 def _without_addresses(var: np.ndarray) -> np.ndarray:
-    """A copy without what only means something where it was made or follows from the rest."""
+    """Return a copy without addresses, and without what follows from the rest."""
     clean = var.copy()
     for name in (*BOUND, "ready"):
         clean[name] = 0
@@ -59,7 +59,7 @@ def _without_addresses(var: np.ndarray) -> np.ndarray:
 
 
 def read(batch: Batch, body: bytes) -> Worlds:
-    """The saved worlds, complete and checked; a `StateError` for what is not of a possible game."""
+    """Return the saved worlds, complete and checked; a `StateError` for a state no game can reach."""
     new = allocate(batch.num_envs, batch.config.area)
     position = 0
     for i in range(batch.num_envs):
@@ -74,8 +74,8 @@ def read(batch: Batch, body: bytes) -> Worlds:
     return new
 
 
-def put(batch: Batch, worlds: Worlds) -> None:
-    """Continues the batch with these worlds; the caller holds its lock."""
+def restore(batch: Batch, worlds: Worlds) -> None:
+    """Continue the batch with these worlds; the caller holds its lock."""
     for old, fresh in zip(batch.worlds, worlds, strict=True):
         old[:] = fresh
     bind(batch.worlds)
@@ -105,62 +105,56 @@ def _read_block(worlds: Worlds, i: int, body: bytes, position: int) -> int:
     return position
 
 
-def _require(condition: Any, what: str) -> None:
-    if not np.all(condition):
-        raise StateError(f"the saved state is not of a possible game: {what}")
-
-
 def _within(values: np.ndarray, bound: int) -> np.ndarray:
     return (values > -bound) & (values < bound)  # the smallest int64 has no absolute value
 
 
 def _check(worlds: Worlds, i: int) -> None:
-    """Everything that compiled code relies on without looking."""
+    """Check everything that compiled code takes for granted."""
     var = worlds.var[i]
     width, height = worlds.material.shape[1:]
     count, chunks = int(var["num_objects"]), int(var["num_chunks"])
     for name in ("hunger", "thirst", "fatigue", "recover", "episode_return"):
-        _require(np.isfinite(var[name]), name)
-    _require(NEW <= var["status"] <= OVER, "status")
-    _require(0 <= var["step"] <= MAX_STEP, "step")
-    _require(0 <= var["episode"] < 2**62, "episode")
-    _require(var["num_removed"] == 0, "removed objects")
-    _require(var["sleeping"] in (0, 1), "sleeping")
+        require(np.isfinite(var[name]), name)
+    require(NEW <= var["status"] <= OVER, "status")
+    require(0 <= var["step"] <= MAX_STEP, "step")
+    require(0 <= var["episode"] < 2**62, "episode")
+    require(var["num_removed"] == 0, "removed objects")
+    require(var["sleeping"] in (0, 1), "sleeping")
     for name in ("pos", "frame_pos"):
-        _require(0 <= var[name] <= len(var["key"]), "random generator")
-    _require(_within(var["inventory"], 2**20), "inventory")
-    _require(_within(var["achievements"], 2**30), "achievements")
-    _require((var["unlocked"] >= 0) & (var["unlocked"] <= 1), "unlocked achievements")
+        require(0 <= var[name] <= len(var["key"]), "random generator")
+    require(_within(var["inventory"], 2**20), "inventory")
+    require(_within(var["achievements"], 2**30), "achievements")
+    require((var["unlocked"] >= 0) & (var["unlocked"] <= 1), "unlocked achievements")
     if var["status"] == NEW:
-        _require(count == 0 and chunks == 0, "objects before the first reset")
+        require(count == 0 and chunks == 0, "objects before the first reset")
         return
-    _require(worlds.material[i] >= 1, "material")
-    _require(worlds.material[i] < NUM_MATERIALS, "material")
+    require((worlds.material[i] >= 1) & (worlds.material[i] < NUM_MATERIALS), "material")
     objects = worlds.objects[i, :count]
     kinds, xs, ys = objects["kind"], objects["x"], objects["y"]
-    _require(count >= 1 and kinds[0] == PLAYER and (kinds[1:] > PLAYER).all(), "player")
-    _require(kinds < NUM_KINDS, "kind of object")
-    _require(objects["removed"] == 0, "removed objects")
-    _require((xs >= 0) & (xs < width) & (ys >= 0) & (ys < height), "position")
-    _require(len(np.unique(xs.astype(np.int64) * height + ys)) == count, "shared cell")
+    require(count >= 1 and kinds[0] == PLAYER and (kinds[1:] > PLAYER).all(), "player")
+    require(kinds < NUM_KINDS, "kind of object")
+    require(objects["removed"] == 0, "removed objects")
+    require((xs >= 0) & (xs < width) & (ys >= 0) & (ys < height), "position")
+    require(len(np.unique(xs.astype(np.int64) * height + ys)) == count, "shared cell")
     for name in ("facing_x", "facing_y"):
-        _require(_within(objects[name], 2), "direction")
+        require(_within(objects[name], 2), "direction")
     facing = np.abs(objects["facing_x"]) + np.abs(objects["facing_y"])
-    _require(facing[(kinds == PLAYER) | (kinds == ARROW)] == 1, "direction")
-    _require(facing <= 1, "direction")
-    _require((objects["entered"] >= 0) & (objects["entered"] < var["entries"]), "order of objects")
-    _require(len(np.unique(objects["entered"])) == count, "order of objects")
+    require(facing[(kinds == PLAYER) | (kinds == ARROW)] == 1, "direction")
+    require(facing <= 1, "direction")
+    require((objects["entered"] >= 0) & (objects["entered"] < var["entries"]), "order of objects")
+    require(len(np.unique(objects["entered"])) == count, "order of objects")
     for name in ("health", "cooldown", "reload", "grown"):
-        _require(_within(objects[name], 2**30), name)
+        require(_within(objects[name], 2**30), name)
     sequence = worlds.chunks["sequence"][i, :chunks]
-    _require((sequence >= 0) & (sequence < worlds.chunks.shape[1]), "chunk")
-    _require(len(np.unique(sequence)) == chunks, "order of chunks")
+    require((sequence >= 0) & (sequence < worlds.chunks.shape[1]), "chunk")
+    require(len(np.unique(sequence)) == chunks, "order of chunks")
     rows = -(-height // CHUNK)
-    _require(np.isin(xs // CHUNK * rows + ys // CHUNK, sequence), "order of chunks")
+    require(np.isin(xs // CHUNK * rows + ys // CHUNK, sequence), "order of chunks")
 
 
 def _derive(worlds: Worlds, i: int) -> None:
-    """Fills in what follows from the saved parts."""
+    """Fill in what follows from the saved parts."""
     height = worlds.material.shape[2]
     rows = -(-height // CHUNK)
     count, chunks = int(worlds.var["num_objects"][i]), int(worlds.var["num_chunks"][i])

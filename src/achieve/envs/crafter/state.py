@@ -1,8 +1,8 @@
-"""What an environment consists of: the arrays behind a world, and how many of each there are.
+"""What an environment consists of: the records and arrays behind a world.
 
-Every environment owns one row of each array in `Worlds`. Rules get the row's `WORLD` record, in
-which the other parts' addresses stand; the functions of `world` reach them. All sizes are fixed, so
-a saved state is a copy of the used parts (see `snapshot`).
+Every environment owns one row of each array in `Worlds`. Rules get the row's `WORLD` record, which holds the addresses
+of the other parts; the functions of `world` access them. All sizes are fixed, so a saved state is a copy of the used
+parts (see `snapshot`).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import numpy as np
 from .data import ACHIEVEMENTS, CHUNK, ITEMS, NUM_KINDS, NUM_MATERIALS
 from .random import WORDS
 
-# Where an environment stands in its life.
+# An environment's status.
 NEW, RUNNING, OVER = 0, 1, 2
 
 WORLD = np.dtype(
     [
-        # Where the larger parts are; see `bind`.
+        # Addresses of the larger parts; see `bind`.
         ("objects", np.int64),  # OBJECT[capacity]
         ("material", np.int64),  # uint8[width, height]
         ("object_at", np.int64),  # int32[width, height]: index + 1, or 0
@@ -58,17 +58,7 @@ WORLD = np.dtype(
     align=True,
 )
 
-BOUND = (
-    "objects",
-    "material",
-    "object_at",
-    "chunks",
-    "width",
-    "height",
-    "capacity",
-    "chunk_rows",
-    "chunk_count",
-)
+BOUND = ("objects", "material", "object_at", "chunks", "width", "height", "capacity", "chunk_rows", "chunk_count")
 """The fields that `bind` fills in."""
 
 assert WORLD.fields is not None
@@ -134,11 +124,11 @@ CONTEXT = np.dtype(
     [
         # Addresses of records (of the first, for the two that there is one of per environment).
         (name, np.int64)
-        for name in ("worlds", "results", "settings", "terrain", "layout", "shop", "easel", "job")
+        for name in ("worlds", "results", "settings", "terrain", "layout", "survey", "canvas", "job")
     ],
     align=True,
 )
-"""All a thread needs to run environments."""
+"""Everything a thread needs to run environments."""
 
 
 class Worlds(NamedTuple):
@@ -156,10 +146,10 @@ def chunk_grid(area: tuple[int, int]) -> tuple[int, int]:
 
 
 def object_capacity(area: tuple[int, int]) -> int:
-    """Slots that can never run out.
+    """Return a number of slots that can never run out.
 
-    Living objects have a cell each; within one step the living can at most double (every skeleton
-    shoots) before removed ones are cleared away, and balancing adds at most three per chunk.
+    Living objects have a cell each; within one step their number can at most double (every skeleton shoots) before
+    removed ones are cleared away, and balancing adds at most three per chunk.
     """
     chunks = chunk_grid(area)
     return 2 * area[0] * area[1] + 3 * chunks[0] * chunks[1] + 2
@@ -179,7 +169,7 @@ def allocate(num_envs: int, area: tuple[int, int]) -> Worlds:
 
 
 def bind(worlds: Worlds) -> None:
-    """Writes into each world's record where its other parts are."""
+    """Write into each world's record where its other parts are."""
     var = worlds.var
     for name in ("objects", "material", "object_at", "chunks"):
         part = getattr(worlds, name)

@@ -10,10 +10,10 @@ import numpy as np
 
 from .memory import array_at, record_at
 from .simplex import GRADIENTS, MAX_CORNERS, NORM, corners, gradient, noise3
-from .typing import Int, Record, Terrain, Workshop
+from .typing import Int, Record, Survey, Terrain
 
-# Kinds of noise, and the depth (z) and scale each is read at. Not Python's numbers: for each of those, Numba would
-# compile the functions that take a kind once more.
+# Kinds of noise, and the depth (z) and scale each is sampled at. They are not Python integers, for each of which Numba
+# would compile the functions that take a kind once more.
 (
     START,
     WATER_COARSE,
@@ -34,7 +34,7 @@ NOISE_DEPTH = np.array([8, 3, 3, 0, 0, 6, 7, 7, 1, 2, 6, 4, 5], np.int64)
 NOISE_SCALE = np.array([3, 15, 5, 15, 5, 7, 3, 3, 8, 6, 5, 9, 7], np.int64)
 
 USUAL_CORNERS = 7
-"""Vertices every sum of noise runs over; the eighth is rarely close enough to matter."""
+"""Vertices that every sum runs over; the eighth is rarely close enough to matter."""
 
 BLOCK = np.dtype(
     [
@@ -63,7 +63,7 @@ TERRAIN = np.dtype(
 BLOCK_BYTES = BLOCK.itemsize
 FLAT_GRADIENTS = GRADIENTS.ravel()
 
-WORKSHOP = np.dtype(
+SURVEY = np.dtype(
     [
         # Changed by several threads, only atomically; see `worldgen.open_survey`.
         ("ticket", np.int64),  # the next column to take
@@ -81,7 +81,7 @@ WORKSHOP = np.dtype(
 
 
 def noise_point(kind: Int, x: int, y: int) -> tuple[float, float]:
-    """Where a kind of noise is read for a cell."""
+    """Return where a kind of noise is sampled for a cell."""
     scale: Int = NOISE_SCALE[kind]
     if kind == TUNNELS_ACROSS:
         return (2 * x) / scale, (y / 5) / scale
@@ -91,7 +91,7 @@ def noise_point(kind: Int, x: int, y: int) -> tuple[float, float]:
 
 
 def build_terrain(width: int, height: int, blocks: np.ndarray, vertices: np.ndarray) -> None:
-    """Fills the blocks, and the vertices (int64[..., 8, 3]) that belong to them."""
+    """Fill the blocks, and the vertices (int64[..., 8, 3]) that belong to them."""
     row = 0
     for kind in range(NUM_NOISES):
         for x in range(width):
@@ -102,26 +102,26 @@ def build_terrain(width: int, height: int, blocks: np.ndarray, vertices: np.ndar
                 row += 1
 
 
-def noise(terrain: Terrain, shop: Workshop, kind: Int, x: int, y: int) -> float:
-    """One kind of noise at a cell."""
+def noise(terrain: Terrain, survey: Survey, kind: Int, x: int, y: int) -> float:
+    """Return one kind of noise at a cell."""
     if terrain.blocks == 0:
         px, py = noise_point(kind, x, y)
         depth = np.float64(NOISE_DEPTH[kind])
-        return noise3(shop.perm, px, py, depth, shop.corner_vertices, shop.corner_weights)
+        return noise3(survey.perm, px, py, depth, survey.corner_vertices, survey.corner_weights)
     at = (kind * terrain.width + x) * terrain.height + y
     block = record_at(terrain.blocks + at * BLOCK_BYTES, BLOCK)
-    gradients = array_at(shop.gradients, np.float64, 3 * terrain.num_vertices)
+    gradients = array_at(survey.gradients, np.float64, 3 * terrain.num_vertices)
     # A fixed number of rounds is faster than the right one; the zeros at the end change nothing.
     value = 0.0
     for k in range(USUAL_CORNERS):
-        value += pull(block, gradients, k)
+        value += contribution(block, gradients, k)
     if block.count > USUAL_CORNERS:
-        value += pull(block, gradients, USUAL_CORNERS)
+        value += contribution(block, gradients, USUAL_CORNERS)
     return value / NORM
 
 
-def pull(block: Record, gradients: np.ndarray, k: int) -> float:
-    """What one vertex adds to the noise."""
+def contribution(block: Record, gradients: np.ndarray, k: int) -> float:
+    """Return what one vertex adds to the noise."""
     g = 3 * np.int64(block.vertices[k])
     return block.weights[k, 0] * (
         gradients[g] * block.weights[k, 1]
@@ -138,11 +138,11 @@ def start_bound(terrain: Terrain, x: int, y: int) -> float:
     return array_at(terrain.start_bound, np.float64, terrain.width * terrain.height)[x * terrain.height + y]
 
 
-def look_up_gradients(terrain: Terrain, shop: Workshop) -> None:
+def look_up_gradients(terrain: Terrain, survey: Survey) -> None:
     vertices = array_at(terrain.vertices, np.uint8, 3 * terrain.num_vertices)
-    gradients = array_at(shop.gradients, np.float64, 3 * terrain.num_vertices)
+    gradients = array_at(survey.gradients, np.float64, 3 * terrain.num_vertices)
     for i in range(terrain.num_vertices):
         x, y, z = vertices[3 * i], vertices[3 * i + 1], vertices[3 * i + 2]
-        g = 3 * np.int64(gradient(shop.perm, np.int64(x), np.int64(y), np.int64(z)))
+        g = 3 * np.int64(gradient(survey.perm, np.int64(x), np.int64(y), np.int64(z)))
         for axis in range(3):
             gradients[3 * i + axis] = FLAT_GRADIENTS[g + axis]

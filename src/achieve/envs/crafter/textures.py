@@ -1,4 +1,4 @@
-"""Pictures from the installed ``crafter`` package, prepared for one image size.
+"""Textures from the installed ``crafter`` package, prepared for one image size.
 
 The files are read once per process; nothing of the package's code is run.
 """
@@ -22,16 +22,14 @@ VIGNETTE_WIDTH = 0.5
 
 @lru_cache(maxsize=1)
 def assets() -> dict[str, np.ndarray]:
-    """All pictures by name, indexed [x, y, channel] as the original does."""
+    """Return all textures by name, indexed [x, y, channel] as in the original."""
     spec = importlib.util.find_spec("crafter")
     if spec is None or not spec.submodule_search_locations:
-        raise ImportError("Crafter's pictures are missing; install them with: pip install crafter")
+        raise ImportError("Crafter's textures are missing; install them with: pip install crafter")
     folder = Path(next(iter(spec.submodule_search_locations))) / "assets"
-    pictures = {
-        path.stem: np.asarray(Image.open(path)).transpose(1, 0, 2) for path in folder.glob("*.png")
-    }
+    pictures = {path.stem: np.asarray(Image.open(path)).transpose(1, 0, 2) for path in folder.glob("*.png")}
     if not pictures:
-        raise ImportError(f"no pictures in {folder}; reinstall with: pip install crafter")
+        raise ImportError(f"there are no textures in {folder}; try: pip install --force-reinstall crafter")
     return pictures
 
 
@@ -41,7 +39,7 @@ def _scaled(name: str | None, size: tuple[int, int]) -> np.ndarray:
 
 
 def _blend(canvas: np.ndarray, x: int, y: int, picture: np.ndarray) -> None:
-    """Draws a picture over a canvas, in single precision and truncating, as the original does."""
+    """Draw a picture over a canvas, in single precision and truncating, as the original does."""
     target = canvas[x : x + picture.shape[0], y : y + picture.shape[1]]
     if picture.shape[-1] == 4:
         alpha = picture[..., 3:].astype(np.float32) / 255
@@ -52,7 +50,7 @@ def _blend(canvas: np.ndarray, x: int, y: int, picture: np.ndarray) -> None:
 
 
 def _tiles(unit: tuple[int, int]) -> np.ndarray:
-    """uint8[tiles, x, y, 3]: every material with every object, and the world's outside."""
+    """Return uint8[tiles, x, y, 3]: every material with every object, and what lies outside the world."""
     tiles = np.zeros((NUM_MATERIALS * NUM_TEXTURES + 1, *unit, 3), np.uint8)
     for m, material in enumerate((None, *MATERIALS)):
         ground = _scaled(material, unit)[..., :3]
@@ -66,7 +64,7 @@ def _tiles(unit: tuple[int, int]) -> np.ndarray:
 
 
 def _items(unit: tuple[int, int]) -> np.ndarray:
-    """uint8[items, amounts, x, y, 3]: an inventory cell for each item and amount."""
+    """Return uint8[items, amounts, x, y, 3]: an inventory cell for each item and amount."""
     cells = np.zeros((len(ITEMS), ITEM_PICTURES, *unit, 3), np.uint8)
     shape = np.array(unit)
     item_x, item_y = (0.1 * shape).astype(int)
@@ -83,20 +81,20 @@ def _items(unit: tuple[int, int]) -> np.ndarray:
 
 
 def _dark(tiles: np.ndarray) -> np.ndarray:
-    """Twice the tiles' night colours: grey-shifted by Pillow, half tinted."""
+    """Return twice the tiles' night colours: grey-shifted by Pillow, half tinted."""
     flat = np.ascontiguousarray(tiles.reshape(-1, tiles.shape[2], 3))
     grey = np.array(ImageEnhance.Color(Image.fromarray(flat)).enhance(0.4))
     return (grey.astype(np.uint16) + NIGHT_TINT.astype(np.uint16)).reshape(tiles.shape)
 
 
 def vignette(width: int, height: int) -> np.ndarray:
-    """How strong the night's noise is at each pixel, indexed [x, y]."""
+    """Return the strength of the night's noise at each pixel, indexed [x, y]."""
     xs, ys = np.meshgrid(np.linspace(-1, 1, width), np.linspace(-1, 1, height))
     return 1 - np.exp(-0.5 * (xs**2 + ys**2) / (VIGNETTE_WIDTH**2)).T
 
 
 def _image_order(tiles: np.ndarray) -> np.ndarray:
-    """[..., x, y, c] to [..., y * x * c]."""
+    """Turn [..., x, y, c] into [..., y * x * c]."""
     return np.ascontiguousarray(tiles.swapaxes(-3, -2)).reshape(*tiles.shape[:-3], -1)
 
 
@@ -110,7 +108,7 @@ class View:
 
 @lru_cache(maxsize=8)
 def make_view(view: tuple[int, int], size: tuple[int, int]) -> View:
-    """What `render` needs to draw ``view`` cells into an image of ``size`` (width, height)."""
+    """Return what `render` needs to draw ``view`` cells into an image of ``size`` (width, height)."""
     unit = (size[0] // view[0], size[1] // view[1])
     grid = (view[0], view[1] - -(-len(ITEMS) // view[0]))
     tiles = _tiles(unit)

@@ -1,4 +1,4 @@
-"""Names for what rules are given; only compiled code knows the fields of these records."""
+"""Types of what rules are given; only compiled code knows the fields of these records."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Context: TypeAlias = Record
 """A `state.CONTEXT`."""
 Terrain: TypeAlias = Record
 """A `terrain.TERRAIN`."""
-Workshop: TypeAlias = Record
-"""A `terrain.WORKSHOP`."""
+Survey: TypeAlias = Record
+"""A `terrain.SURVEY`."""
 View: TypeAlias = Record
 """A `render.VIEW`."""
-Easel: TypeAlias = Record
-"""A `render.EASEL`."""
+Canvas: TypeAlias = Record
+"""A `render.CANVAS`."""
 
 Steps: TypeAlias = tuple[int, int, int]
 Point: TypeAlias = tuple[float, float, float]

@@ -15,7 +15,7 @@ CHUNK_BYTES = CHUNK_RECORD.itemsize
 
 
 def entity(world: World, index: int) -> Record:
-    """The object with an index; the player's is 0."""
+    """Return the object with an index; the player's is 0."""
     return record_at(world.objects + index * OBJECT_BYTES, OBJECT)
 
 
@@ -28,7 +28,7 @@ def inside(world: World, x: int, y: int) -> bool:
 
 
 def ground(world: World, x: int, y: int) -> Int:
-    """The material of a cell that is known to be inside the world."""
+    """Return the material of a cell that is known to be inside the world."""
     cells = array_at(world.material, np.uint8, world.width * world.height)
     return np.int64(cells[x * world.height + y])
 
@@ -39,20 +39,20 @@ def set_ground(world: World, x: int, y: int, material: int) -> None:
 
 
 def set_occupant(world: World, x: int, y: int, index: int) -> None:
-    """Notes who is in a cell; -1 for nobody."""
+    """Record which object is in a cell; -1 for none."""
     cells = array_at(world.object_at, np.int32, world.width * world.height)
     cells[x * world.height + y] = index + 1
 
 
 def material_at(world: World, x: int, y: int) -> int:
-    """The material of a cell, `NO_MATERIAL` outside the world."""
+    """Return the material of a cell, `NO_MATERIAL` outside the world."""
     if not inside(world, x, y):
         return NO_MATERIAL
     return ground(world, x, y)
 
 
 def occupant(world: World, x: int, y: int) -> Int:
-    """Index of the object in a cell, -1 if there is none."""
+    """Return the index of the object in a cell, -1 if there is none."""
     if not inside(world, x, y):
         return -1
     cells = array_at(world.object_at, np.int32, world.width * world.height)
@@ -71,7 +71,7 @@ def set_material(world: World, x: int, y: int, material: int) -> None:
 
 
 def enter_chunk(world: World, index: int, chunk: int) -> None:
-    """Last in its chunk's order; chunks are ordered by when they first held an object."""
+    """Add an object to a chunk, last in its order; chunks are ordered by when they first held an object."""
     entity(world, index).entered = world.entries
     world.entries += 1
     chunk_at(world, chunk).creatures[entity(world, index).kind] += 1
@@ -82,7 +82,7 @@ def enter_chunk(world: World, index: int, chunk: int) -> None:
 
 
 def add(world: World, kind: int, x: int, y: int) -> int:
-    """Puts a new object into a free cell and returns its index."""
+    """Put a new object into a free cell and return its index."""
     index = world.num_objects
     if index >= world.capacity:
         return index - 1  # unreachable by construction, see object_capacity
@@ -104,7 +104,7 @@ def add(world: World, kind: int, x: int, y: int) -> int:
 
 
 def remove(world: World, index: int) -> None:
-    """Takes an object off the map. In its current update it still acts, as in the original."""
+    """Take an object off the map. It still finishes its current update, as in the original."""
     me = entity(world, index)
     if me.removed:
         return
@@ -115,7 +115,7 @@ def remove(world: World, index: int) -> None:
 
 
 def clear_removed(world: World) -> None:
-    """Closes the gaps that removed objects left, keeping the order of the others."""
+    """Close the gaps that removed objects left, keeping the order of the others."""
     if world.num_removed == 0:
         return
     kept = 0
@@ -125,23 +125,19 @@ def clear_removed(world: World) -> None:
         if kept != index:
             me = entity(world, index)
             set_occupant(world, me.x, me.y, kept)
-            copy_bytes(
-                world.objects + kept * OBJECT_BYTES,
-                world.objects + index * OBJECT_BYTES,
-                OBJECT_BYTES,
-            )
+            copy_bytes(world.objects + kept * OBJECT_BYTES, world.objects + index * OBJECT_BYTES, OBJECT_BYTES)
         kept += 1
     world.num_objects = kept
     world.num_removed = 0
 
 
 def is_free(world: World, kind: int, x: int, y: int) -> bool:
-    """Whether an object of a kind could step into a cell."""
+    """Return whether an object of a kind could step into a cell."""
     return WALKABLE_BY[kind, material_at(world, x, y)] and occupant(world, x, y) < 0
 
 
 def move(world: World, index: int, dx: int, dy: int) -> bool:
-    """Moves an object if the cell is free; says whether it was."""
+    """Move an object if the cell is free; return whether it was."""
     me = entity(world, index)
     x, y = me.x + dx, me.y + dy
     if not is_free(world, me.kind, x, y):
@@ -160,7 +156,7 @@ def move(world: World, index: int, dx: int, dy: int) -> bool:
 
 
 def hurt(world: World, index: int, damage: int) -> None:
-    """Takes health from any object; the player's is in the inventory."""
+    """Take health from any object; the player's is in the inventory."""
     me = entity(world, index)
     if me.kind == PLAYER:
         world.inventory[HEALTH] = max(0, world.inventory[HEALTH] - damage)
@@ -169,12 +165,12 @@ def hurt(world: World, index: int, damage: int) -> None:
 
 
 def player_distance(world: World, x: int, y: int) -> int:
-    """Steps from the player to a cell."""
+    """Return the number of steps from the player to a cell."""
     return abs(entity(world, 0).x - x) + abs(entity(world, 0).y - y)
 
 
 def toward_player(world: World, index: int, long_axis: bool) -> tuple[int, int]:
-    """One step towards the player, along the longer or the shorter way."""
+    """Return one step towards the player, along the longer or the shorter axis."""
     dx = entity(world, 0).x - entity(world, index).x
     dy = entity(world, 0).y - entity(world, index).y
     along_x = abs(dx) > abs(dy) if long_axis else abs(dx) <= abs(dy)
@@ -195,10 +191,10 @@ def random_direction(world: World) -> tuple[int, int]:
 
 
 def nearby(world: World, x: int, y: int, distance: int, wanted: np.ndarray) -> bool:
-    """Whether every material in the mask ``wanted`` lies within a square around a cell.
+    """Return whether every material in the mask ``wanted`` lies within a square around a cell.
 
-    The square is a Python slice, as in the original: at the left and upper edge its start is
-    negative and counts from the other end, which usually leaves nothing.
+    The square is a Python slice, as in the original: at the left and upper edge its start is negative and counts from
+    the other end, which usually leaves nothing.
     """
     width, height = world.width, world.height
     x0, y0 = x - distance, y - distance

@@ -1,7 +1,7 @@
-"""A new world: the land as noise has it, what chance makes of it, then cows, zombies and skeletons.
+"""A new world: the land as noise shapes it, random materials on it, then cows, zombies and skeletons.
 
-Only chance depends on the order of cells. The land (`land`) is a pure function of place and seed, so it is surveyed
-column by column ahead of it, and threads that have nothing else to do can take columns.
+Only the random draws depend on the order of cells. The land (`land`) is a pure function of place and seed, so it is
+surveyed ahead of them column by column, and threads that have nothing else to do can take columns.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .data import (
     WATER,
     ZOMBIE,
 )
-from .memory import address_of, array_at, atomic_add, atomic_load, atomic_swap, give_way, relax
+from .memory import address_of, array_at, atomic_add, atomic_load, atomic_swap, spin_hint, yield_thread
 from .random import randint, uniform
 from .simplex import permutation
 from .terrain import (
@@ -39,18 +39,18 @@ from .terrain import (
     MOUNTAIN_FINE,
     SANDS,
     START,
+    SURVEY,
     TREES,
     TUNNELS_ACROSS,
     TUNNELS_DOWN,
     WATER_COARSE,
     WATER_FINE,
-    WORKSHOP,
     distance_to_centre,
     look_up_gradients,
     noise,
     start_bound,
 )
-from .typing import Int, Terrain, Workshop, World
+from .typing import Int, Survey, Terrain, World
 from .world import chunk_at, chunk_of, ground, set_ground
 
 MOUNTAIN_LINE, DIAMOND_LINE, CAVE_LINE = 0.15, 0.18, 0.3
@@ -63,117 +63,116 @@ ROUNDING = 1e-9
 MATERIAL = 15
 MAY_BE_TREE, MAY_BE_COAL, MAY_BE_IRON, MAY_BE_DIAMOND, TUNNEL = 16, 32, 64, 128, 256
 
-assert WORKSHOP.fields is not None
-COLUMN_TICKET = WORKSHOP.fields["ticket"][1]
+assert SURVEY.fields is not None
+COLUMN_TICKET = SURVEY.fields["ticket"][1]
 CLOSED = 1 << 40
-"""A ticket counter that no column is left for."""
+"""A ticket counter with no columns left."""
 PATIENCE = 1000
 
 
-def worldgen(world: World, terrain: Terrain, shop: Workshop) -> None:
-    permutation(randint(world, 2**31 - 1), shop.perm, shop.source)
-    look_up_gradients(terrain, shop)
-    open_survey(terrain, shop)
+def worldgen(world: World, terrain: Terrain, survey: Survey) -> None:
+    permutation(randint(world, 2**31 - 1), survey.perm, survey.source)
+    look_up_gradients(terrain, survey)
+    open_survey(terrain, survey)
     for x in range(world.width):
-        await_survey(terrain, shop, x)
+        await_survey(terrain, survey, x)
         for y in range(world.height):
-            set_ground(world, x, y, generate_material(world, terrain, shop, x, y))
+            set_ground(world, x, y, generate_material(world, terrain, survey, x, y))
     count_materials(world)
     for x in range(world.width):
         for y in range(world.height):
-            generate_object(world, terrain, shop, x, y)
+            generate_object(world, terrain, survey, x, y)
 
 
-def open_survey(terrain: Terrain, shop: Workshop) -> None:
-    """Lets idle threads look at the land of columns, from the first to the last."""
+def open_survey(terrain: Terrain, survey: Survey) -> None:
+    """Let idle threads survey columns of land, from the first to the last."""
     for x in range(terrain.width):
-        atomic_swap(shop.surveyed + 8 * x, 0)
+        atomic_swap(survey.surveyed + 8 * x, 0)
     if terrain.blocks != 0:  # the room for evaluating noise directly is one thread's
-        atomic_swap(address_of(shop) + COLUMN_TICKET, 0)
+        atomic_swap(address_of(survey) + COLUMN_TICKET, 0)
 
 
-def await_survey(terrain: Terrain, shop: Workshop, x: int) -> None:
-    """Returns when a column is surveyed; until then surveys columns that nobody has taken."""
+def await_survey(terrain: Terrain, survey: Survey, x: int) -> None:
+    """Return when a column is surveyed; until then, survey columns that nobody has taken."""
     waited = 0
-    while atomic_load(shop.surveyed + 8 * x) == 0:
+    while atomic_load(survey.surveyed + 8 * x) == 0:
         if terrain.blocks == 0:
-            survey_column(terrain, shop, x)
-        elif help_survey(terrain, shop):
+            survey_column(terrain, survey, x)
+        elif help_survey(terrain, survey):
             waited = 0
         else:
             waited += 1
             if waited > PATIENCE:
-                give_way()
+                yield_thread()
             else:
-                relax()
+                spin_hint()
 
 
-def help_survey(terrain: Terrain, shop: Workshop) -> bool:
-    """Surveys a column, if there is one left to take."""
-    ticket = address_of(shop) + COLUMN_TICKET
+def help_survey(terrain: Terrain, survey: Survey) -> bool:
+    """Survey a column, if there is one left to take; return whether there was."""
+    ticket = address_of(survey) + COLUMN_TICKET
     if atomic_load(ticket) >= terrain.width:
         return False
     x = atomic_add(ticket, 1)
     if x >= terrain.width:
         return False
-    survey_column(terrain, shop, x)
+    survey_column(terrain, survey, x)
     return True
 
 
-def survey_column(terrain: Terrain, shop: Workshop, x: int) -> None:
-    lands = array_at(shop.land, np.uint16, terrain.width * terrain.height)
+def survey_column(terrain: Terrain, survey: Survey, x: int) -> None:
+    lands = array_at(survey.land, np.uint16, terrain.width * terrain.height)
     for y in range(terrain.height):
-        lands[x * terrain.height + y] = land(terrain, shop, x, y)
-    atomic_swap(shop.surveyed + 8 * x, 1)
+        lands[x * terrain.height + y] = land(terrain, survey, x, y)
+    atomic_swap(survey.surveyed + 8 * x, 1)
 
 
-def land_at(terrain: Terrain, shop: Workshop, x: int, y: int) -> Int:
-    return np.int64(array_at(shop.land, np.uint16, terrain.width * terrain.height)[x * terrain.height + y])
+def land_at(terrain: Terrain, survey: Survey, x: int, y: int) -> Int:
+    return np.int64(array_at(survey.land, np.uint16, terrain.width * terrain.height)[x * terrain.height + y])
 
 
-def land(terrain: Terrain, shop: Workshop, x: int, y: int) -> int:
-    """What noise alone decides about a cell."""
+def land(terrain: Terrain, survey: Survey, x: int, y: int) -> int:
+    """Return what noise alone decides about a cell."""
     most = start_bound(terrain, x, y)
     start = 0.0
     if most > SMALL_START:
-        start = start_area(terrain, shop, x, y)
+        start = start_area(terrain, survey, x, y)
         if start > 0.5:
             return GRASS
-    wet = noise(terrain, shop, WATER_COARSE, x, y)
-    wet += 0.15 * noise(terrain, shop, WATER_FINE, x, y)
-    high = noise(terrain, shop, MOUNTAIN_COARSE, x, y)
-    high += 0.3 * noise(terrain, shop, MOUNTAIN_FINE, x, y)
+    wet = noise(terrain, survey, WATER_COARSE, x, y)
+    wet += 0.15 * noise(terrain, survey, WATER_FINE, x, y)
+    high = noise(terrain, survey, MOUNTAIN_COARSE, x, y)
+    high += 0.3 * noise(terrain, survey, MOUNTAIN_FINE, x, y)
     high /= 1.3
     water = wet + 0.1 - 2 * start
     mountain = high - (4 * start + 0.3 * water)
     if most <= SMALL_START and start_matters(water, mountain, most):
-        start = start_area(terrain, shop, x, y)
+        start = start_area(terrain, survey, x, y)
         water = wet + 0.1 - 2 * start
         mountain = high - (4 * start + 0.3 * water)
     if mountain > MOUNTAIN_LINE:
-        return mountain_land(terrain, shop, x, y, mountain)
-    if SAND_LINE < water <= DEEP_LINE and noise(terrain, shop, SANDS, x, y) > -0.2:
+        return mountain_land(terrain, survey, x, y, mountain)
+    if SAND_LINE < water <= DEEP_LINE and noise(terrain, survey, SANDS, x, y) > -0.2:
         return SAND
     if water > WATER_LINE:
         return WATER
-    if noise(terrain, shop, TREES, x, y) > 0:
+    if noise(terrain, survey, TREES, x, y) > 0:
         return GRASS + MAY_BE_TREE
     return GRASS
 
 
-def start_area(terrain: Terrain, shop: Workshop, x: int, y: int) -> float:
-    """How much a cell belongs to the meadow around the player's first position."""
+def start_area(terrain: Terrain, survey: Survey, x: int, y: int) -> float:
+    """Return how much a cell belongs to the meadow around the player's first position."""
     start = 4 - distance_to_centre(terrain, x, y)
-    start += 2 * noise(terrain, shop, START, x, y)
+    start += 2 * noise(terrain, survey, START, x, y)
     return 1 / (1 + math.exp(-start))
 
 
 def start_matters(water: float, mountain: float, most: float) -> bool:
-    """Whether a meadow share between 0 and ``most`` could move a cell across any line.
+    """Return whether a meadow share between 0 and ``most`` could move a cell across any threshold.
 
-    Far from the start the share is tiny, and its noise and exponential need not be evaluated
-    unless a cell happens to be next to a line. The share lowers the water by 2 and the mountain by
-    3.4 times itself; rounding is covered by a margin.
+    Far from the start the share is tiny, and its noise and exponential are only needed where a cell is close to a
+    threshold. The share lowers the water by 2 and the mountain by 3.4 times itself; a margin covers rounding.
     """
     return (
         crosses(water, 2 * most, SAND_LINE)
@@ -189,27 +188,27 @@ def crosses(value: float, fall: float, line: float) -> bool:
     return value - fall - ROUNDING <= line <= value + ROUNDING
 
 
-def mountain_land(terrain: Terrain, shop: Workshop, x: int, y: int, mountain: float) -> int:
+def mountain_land(terrain: Terrain, survey: Survey, x: int, y: int, mountain: float) -> int:
     cave = mountain > CAVE_LINE
-    if cave and noise(terrain, shop, CAVES, x, y) > 0.15:
+    if cave and noise(terrain, survey, CAVES, x, y) > 0.15:
         return PATH
-    if noise(terrain, shop, TUNNELS_ACROSS, x, y) > 0.4:
+    if noise(terrain, survey, TUNNELS_ACROSS, x, y) > 0.4:
         return PATH + TUNNEL
-    if noise(terrain, shop, TUNNELS_DOWN, x, y) > 0.4:
+    if noise(terrain, survey, TUNNELS_DOWN, x, y) > 0.4:
         return PATH + TUNNEL
-    found = LAVA if cave and noise(terrain, shop, LAVAS, x, y) > 0.35 else STONE
-    if noise(terrain, shop, COALS, x, y) > 0:
+    found = LAVA if cave and noise(terrain, survey, LAVAS, x, y) > 0.35 else STONE
+    if noise(terrain, survey, COALS, x, y) > 0:
         found += MAY_BE_COAL
-    if noise(terrain, shop, IRONS, x, y) > 0.4:
+    if noise(terrain, survey, IRONS, x, y) > 0.4:
         found += MAY_BE_IRON
     if mountain > DIAMOND_LINE:
         found += MAY_BE_DIAMOND
     return found
 
 
-def generate_material(world: World, terrain: Terrain, shop: Workshop, x: int, y: int) -> int:
-    """What chance makes of a cell's land."""
-    what = land_at(terrain, shop, x, y)
+def generate_material(world: World, terrain: Terrain, survey: Survey, x: int, y: int) -> int:
+    """Draw a cell's material, given its land."""
+    what = land_at(terrain, survey, x, y)
     if what & MAY_BE_TREE and uniform(world) > 0.8:
         return TREE
     if what & MAY_BE_COAL and uniform(world) > 0.85:
@@ -221,7 +220,7 @@ def generate_material(world: World, terrain: Terrain, shop: Workshop, x: int, y:
     return what & MATERIAL
 
 
-def generate_object(world: World, terrain: Terrain, shop: Workshop, x: int, y: int) -> None:
+def generate_object(world: World, terrain: Terrain, survey: Survey, x: int, y: int) -> None:
     material = ground(world, x, y)
     distance = distance_to_centre(terrain, x, y)
     if not WALKABLE_BY[ZOMBIE, material]:
@@ -230,12 +229,12 @@ def generate_object(world: World, terrain: Terrain, shop: Workshop, x: int, y: i
         add_cow(world, x, y)
     elif distance > 10 and uniform(world) > 0.993:
         add_zombie(world, x, y)
-    elif material == PATH and land_at(terrain, shop, x, y) & TUNNEL and uniform(world) > 0.95:
+    elif material == PATH and land_at(terrain, survey, x, y) & TUNNEL and uniform(world) > 0.95:
         add_skeleton(world, x, y)
 
 
 def count_materials(world: World) -> None:
-    """Chunk statistics of a freshly generated map."""
+    """Count the materials of each chunk of a freshly generated map."""
     for x in range(world.width):
         for y in range(world.height):
             chunk_at(world, chunk_of(world, x, y)).materials[ground(world, x, y)] += 1

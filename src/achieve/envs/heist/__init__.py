@@ -2,8 +2,8 @@
 
 - `vec.HeistVecEnv`: the vector environment, with the reward of 2 per lock and 10 for the gem.
 - `games`: many games of the ``procgen`` package, each with a seed of its own.
-- `locks`: sees locks open, in the pixels.
+- `locks`: notices opened locks, in the pixels.
 - `state`: reads the states that Procgen saves.
 
-The package comes with ``make heist``; nothing here is imported before the world is asked for.
+``make heist`` installs Procgen; nothing here is imported before it is needed.
 """

@@ -17,7 +17,7 @@ _START_OVER = -1  # Procgen takes this action for "end the episode here"
 
 
 def import_procgen() -> tuple[Any, Any]:
-    """Procgen and the package through which it is called, or a sentence on how to install them."""
+    """Import Procgen and the package through which it is called, or say how to install them."""
     # Importing gym, which Procgen does for its registry, prints that gym is no longer maintained.
     with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -33,8 +33,8 @@ def import_procgen() -> tuple[Any, Any]:
 class Games:
     """``num`` games in one Procgen environment, on ``threads`` threads.
 
-    Procgen draws the seeds of all its games from one number, so that a game would depend on how many there are.
-    Here every game begins from the same saved state with a generator of levels of its own.
+    Procgen draws the seeds of all its games from one number, so a game would depend on how many there are. Here every
+    game starts from the same saved state with a level generator of its own.
     """
 
     def __init__(self, num: int, threads: int, *, frames: bool = False) -> None:
@@ -64,16 +64,16 @@ class Games:
         self._template = self.save(0)
 
     def seed(self, seeds: list[int]) -> None:
-        """Gives every game its levels; `start_over` begins the first."""
+        """Give every game its levels; `start_over` begins the first."""
         for i, seed in enumerate(seeds):
             self.load(i, with_levels_of(self._template, seed))
 
     def start_over(self) -> np.ndarray:
-        """Every game's next level, from its beginning: the observations."""
+        """Start every game's next level; return the observations."""
         return self.step(np.full(self.num, _START_OVER))[0]
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Observations (a fresh array), Procgen's rewards, and which games have begun a new level."""
+        """Return observations (a fresh array), Procgen's rewards, and which games have begun a new level."""
         self._env.act(actions)
         rewards, observations, first = self._env.observe()
         return observations["rgb"], rewards, first
@@ -82,7 +82,7 @@ class Games:
         return self._env.observe()[1]["rgb"]
 
     def frames(self) -> list[np.ndarray]:
-        """Large pictures of the games; only when made with ``frames``."""
+        """Return large images of the games, which must have been made with ``frames``."""
         return [info["rgb"] for info in self._env.get_info()]
 
     def save(self, i: int) -> bytes:

@@ -1,8 +1,8 @@
-"""Sees locks open without asking the game at every step.
+"""Notice opened locks without reading the game's state at every step.
 
-A lock's middle does not change while it is closed: nothing is drawn over it, the player cannot enter its cell, and
-keys in hand are drawn where no lock is. So the four pixels there are watched, and only when one changes is the state
-read, which decides.
+The centre of a lock does not change while it is closed: nothing is drawn over it, the player cannot enter its cell, and
+collected keys are drawn where no lock is. So its four central pixels are watched, and the state, which decides, is only
+read when one of them changes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class LockWatch:
     """The closed locks of many games.
 
     Args:
-        read_state: the current state of game i; asked at an episode's start and when a lock looks changed.
+        read_state: returns the current state of game i; called at an episode's start and when a lock looks different.
     """
 
     def __init__(self, num_envs: int, read_state: Callable[[int], HeistState]) -> None:
@@ -31,11 +31,11 @@ class LockWatch:
         self._looks = np.zeros((num_envs, len(COLOURS), 4, 3), np.uint8)
         self.closed = np.zeros((num_envs, len(COLOURS)), np.bool_)
         self.placed = np.zeros(num_envs, np.int64)
-        """Locks that each game's level began with (or, after `begin` in mid-game, had left)."""
+        """Locks that each game's level started with (or, after `begin` in mid-game, that were left)."""
         self.level_seed = np.zeros(num_envs, np.int64)
 
     def begin(self, i: int, obs: np.ndarray) -> HeistState:
-        """Finds the locks of game i, whose level ``obs[i]`` shows."""
+        """Find the locks of game i, whose level ``obs[i]`` shows."""
         state = self._read(i)
         self.closed[i] = False
         for colour, (x, y) in state.locks.items():
@@ -49,7 +49,7 @@ class LockWatch:
         return state
 
     def opened(self, obs: np.ndarray, skip: np.ndarray) -> np.ndarray:
-        """Which locks opened since the last look, bool[N, colours]; games in the mask ``skip`` are left alone."""
+        """Return which locks opened since the last call, bool[N, colours]; games in the mask ``skip`` are ignored."""
         looks = self._look(obs)
         changed = (looks != self._looks).any((2, 3)) & self.closed & ~skip[:, None]
         for i in np.flatnonzero(changed.any(1)):

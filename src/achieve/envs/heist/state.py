@@ -1,8 +1,8 @@
-"""Reads the states that Procgen saves of a Heist game.
+"""Read the states that Procgen saves of a Heist game.
 
-A state is a row of little-endian 4-byte words. A string is a length word and its bytes; a random generator is a word
-and a string, the decimal text in which C++ writes its Mersenne Twister. Procgen ends the process on a state that it
-cannot read, so `read` checks all of it.
+A state is a sequence of little-endian 4-byte words. A string is a length word and its bytes; a random generator is a
+word and a string, the decimal text in which C++ writes its Mersenne Twister. Procgen aborts the process on a state that
+it cannot read, so `read` checks all of it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OWN_KEY = 11  # a key in hand, shown in a corner
 
 @dataclass(frozen=True)
 class HeistState:
-    """What a saved state says of its game. Positions are in cells from the lower left corner."""
+    """What a saved state says about its game. Positions are in cells from the lower left corner."""
 
     level_seed: int
     time: int
@@ -44,9 +44,9 @@ class HeistState:
     locks: dict[int, tuple[float, float]]
     """Locks still closed, by colour."""
     keys: dict[int, tuple[float, float]]
-    """Keys still lying about, by colour."""
+    """Keys not collected yet, by colour."""
     held: tuple[bool, ...]
-    """Whether the key of each colour is in hand; as long as keys were drawn."""
+    """Whether the key of each colour has been collected, for as many keys as the level has."""
     walls: np.ndarray
     """bool[13, 13], rows upwards."""
     level_generator: slice
@@ -83,7 +83,7 @@ class _Reader:
 
 
 def read(data: bytes) -> HeistState:
-    """The game in a saved state; a ValueError if it is not one of Heist in hard mode."""
+    """Return the game in a saved state; a ValueError if it is not one of Heist in hard mode."""
     reader = _Reader(data)
     (version,) = reader.words(1)
     if version != 0 or reader.string() != b"heist":
@@ -136,7 +136,7 @@ def read(data: bytes) -> HeistState:
 
 
 def with_levels_of(data: bytes, seed: int) -> bytes:
-    """The state with another generator of levels, one that depends on ``seed`` alone."""
+    """Return the state with another level generator, which depends only on ``seed``."""
     twister = np.random.MT19937(np.random.SeedSequence(seed)).state["state"]
     text = " ".join(str(int(word)) for word in (*twister["key"], twister["pos"])).encode()
     place = read(data).level_generator

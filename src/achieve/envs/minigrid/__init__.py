@@ -1,6 +1,6 @@
 """A tree of locked rooms on MiniGrid, and many of them at once.
 
-- `env`: `DoorKeyTreeEnv`, a MiniGrid environment, and `PixelView`, its picture of 64x64 pixels;
+- `env`: `DoorKeyTreeEnv`, a MiniGrid environment, and `PixelView`, which shows it as images of 64x64 pixels;
 - `vec`: `DoorKeyTreeVecEnv`, the same game compiled;
 - `tree`: which room's key opens which door, and the names of the achievements.
 """

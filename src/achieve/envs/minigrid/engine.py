@@ -1,9 +1,9 @@
 """The game of `env.DoorKeyTreeEnv` on arrays, compiled.
 
-All compiled code is in this one file, because Numba's cache notices edits only of the file that a function is in.
+All compiled code is in this one file, because Numba's cache only notices edits to the file that a function is in.
 
-A cell is one number: empty, wall, goal, then three for each room's door (open, closed, locked), then one for what
-each room but the last holds. A thing is known by the room it comes from; two doors of one colour are different doors.
+A cell is one number: empty, wall, goal, then three per room for its door (open, closed, locked), then one for what each
+room but the last holds. An item is identified by the room it comes from; two doors of one colour are different doors.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _LOW32 = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 _ONE, _ZERO = np.uint64(1), np.uint64(0)
 _MULTIPLIER_HIGH, _MULTIPLIER_LOW = np.uint64(0x2360ED051FC65DA4), np.uint64(0x4385DF649FCCF645)
-"""PCG64's multiplier; its generator is NumPy's default one, and MiniGrid draws its levels from it."""
+"""The multiplier of PCG64, NumPy's default generator, from which MiniGrid draws its levels."""
 
 log = logging.getLogger("achieve")
 
 
 def compiled(function: Callable[..., Any]) -> Any:
-    """Compiles a function at its first call and keeps the machine code, if there is a folder to keep it in."""
+    """Compile a function at its first call and cache the machine code, if there is a folder for it."""
     try:
         return numba.njit(cache=True, nogil=True)(function)
     except RuntimeError:  # Numba found no folder that it may write to
@@ -49,7 +49,7 @@ class Layout(NamedTuple):
     room_size: int
     num_rows: int
     max_steps: int
-    keep_keys: bool  # whether a thing stays in hand until it opens nothing more, and is gone then
+    keep_keys: bool  # whether an item is kept until it opens nothing more, and is then gone
     tiles: np.ndarray  # uint8[tiles, 9, 27], see `tiles.tile_table`
 
 
@@ -63,7 +63,7 @@ class Worlds(NamedTuple):
 
 
 class Results(NamedTuple):
-    """What a step gave; the length is written where an episode ended."""
+    """The results of a step; the length is written where an episode ended."""
 
     reward: np.ndarray  # float64[n]
     terminated: np.ndarray  # bool[n]
@@ -77,7 +77,7 @@ def num_codes(rooms: int) -> int:
 
 
 class Announcer(event.Listener):
-    """Says, once per process, why the first use takes long."""
+    """Say, once per process, why the first use takes so long."""
 
     said = False
 
@@ -91,24 +91,20 @@ class Announcer(event.Listener):
 
 
 def prepare(layout: Layout, worlds: Worlds, results: Results) -> None:
-    """Compiles what a game needs, or loads it, so that no step has to wait for that.
+    """Compile what a game needs, or load it, so that no step has to wait for that.
 
-    The arguments are for their types alone; nothing is played.
+    The arguments are used only for their types; nothing is played.
     """
     nobody, no_images = Worlds(*(array[:0] for array in worlds)), np.zeros((0, 64, 192), np.uint8)
-    announcer = Announcer()
-    event.register("numba:compile", announcer)
-    try:
+    with event.install_listener("numba:compile", Announcer()):
         reset_all(layout, nobody, no_images)
         draw_all(layout, nobody, no_images)
         step_all(layout, nobody, results, np.zeros(0, np.int64), no_images, no_images)
-    finally:
-        event.unregister("numba:compile", announcer)
 
 
 @compiled
 def next64(random: np.ndarray) -> Any:
-    """PCG64's next number: a 128-bit linear congruential step, then its halves folded and rotated."""
+    """Draw PCG64's next number: a 128-bit linear congruential step, then its halves folded and rotated."""
     low, high = random[1], random[0]
     a, b = low & _LOW32, low >> _HALF
     c, d = _MULTIPLIER_LOW & _LOW32, _MULTIPLIER_LOW >> _HALF
@@ -127,7 +123,7 @@ def next64(random: np.ndarray) -> Any:
 
 @compiled
 def next32(random: np.ndarray) -> Any:
-    """Half of a 64-bit number; the other half is kept for the next call, as NumPy does."""
+    """Draw half of a 64-bit number; the other half is kept for the next call, as in NumPy."""
     if random[5] != _ZERO:
         random[5] = _ZERO
         return random[4]
@@ -138,7 +134,7 @@ def next32(random: np.ndarray) -> Any:
 
 @compiled
 def below(random: np.ndarray, count: int) -> Any:
-    """``Generator.integers(0, count)``: Lemire's method, which draws again where the result would be biased."""
+    """Draw ``Generator.integers(0, count)``: Lemire's method, which draws again where the result would be biased."""
     if count == 1:
         return 0
     span = np.uint64(count)
@@ -152,7 +148,7 @@ def below(random: np.ndarray, count: int) -> Any:
 
 @compiled
 def generate(layout: Layout, grid: np.ndarray, agent: np.ndarray, unlocked: np.ndarray, random: np.ndarray) -> None:
-    """A new level, from the same random numbers in the same order as `DoorKeyTreeEnv._gen_grid`."""
+    """Generate a level, from the same random numbers in the same order as `DoorKeyTreeEnv._gen_grid`."""
     pitch, inside, rows = layout.room_size - 1, layout.room_size - 2, layout.num_rows
     rooms = len(layout.parents)
     height, width = grid.shape
@@ -193,7 +189,7 @@ def generate(layout: Layout, grid: np.ndarray, agent: np.ndarray, unlocked: np.n
 
 @compiled
 def is_useful(parents: np.ndarray, grid: np.ndarray, item: int) -> Any:
-    """Whether there is a door left that the thing from room ``item`` unlocks."""
+    """Return whether there is a door left that the item from room ``item`` unlocks."""
     last_door = FIRST_DOOR + 3 * len(parents)
     for cell in grid.flat:
         door = np.int64(cell) - FIRST_DOOR
@@ -204,7 +200,7 @@ def is_useful(parents: np.ndarray, grid: np.ndarray, item: int) -> Any:
 
 @compiled
 def act(layout: Layout, grid: np.ndarray, agent: np.ndarray, action: int) -> Any:
-    """One action; returns the achievement whose condition it made true, or -1."""
+    """Take one action; return the achievement whose condition it made true, or -1."""
     parents = layout.parents
     direction, carrying = agent[DIRECTION], agent[CARRYING]
     if action == LEFT:
@@ -251,7 +247,7 @@ def act(layout: Layout, grid: np.ndarray, agent: np.ndarray, action: int) -> Any
 
 @compiled
 def see(rooms: int, grid: np.ndarray, agent: np.ndarray, view: np.ndarray) -> None:
-    """The 7x7 cells before the agent, which is at the bottom looking up, as numbers of tiles."""
+    """Write the tile numbers of the 7x7 cells in front of the agent, which is at the bottom facing up."""
     height, width = grid.shape
     first_item = FIRST_DOOR + 3 * rooms
     unseen = first_item + rooms - 1
@@ -290,7 +286,7 @@ def see(rooms: int, grid: np.ndarray, agent: np.ndarray, view: np.ndarray) -> No
 
 @compiled
 def draw(layout: Layout, grid: np.ndarray, agent: np.ndarray, view: np.ndarray, image: np.ndarray) -> None:
-    """The agent's view as an image of [64, 192] bytes, the last pixel of each row and the last row black."""
+    """Draw the agent's view as an image of [64, 192] bytes; the last pixel of each row and the last row are black."""
     see(len(layout.parents), grid, agent, view)
     for row in range(_VIEW):
         for col in range(_VIEW):
@@ -304,7 +300,7 @@ def draw(layout: Layout, grid: np.ndarray, agent: np.ndarray, view: np.ndarray, 
 
 @compiled
 def reset_all(layout: Layout, worlds: Worlds, images: np.ndarray) -> None:
-    """A new episode everywhere; ``images`` are [n, 64, 192]."""
+    """Start a new episode in every environment; ``images`` are [n, 64, 192]."""
     view = np.empty((_VIEW, _VIEW), np.int64)
     for i in range(len(worlds.grid)):
         generate(layout, worlds.grid[i], worlds.agent[i], worlds.unlocked[i], worlds.random[i])
@@ -322,7 +318,7 @@ def draw_all(layout: Layout, worlds: Worlds, images: np.ndarray) -> None:
 def step_all(
     layout: Layout, worlds: Worlds, results: Results, actions: np.ndarray, images: np.ndarray, finals: np.ndarray
 ) -> int:
-    """One step everywhere, with a new episode where one ended; returns how many did. ``finals`` may have no rows."""
+    """Step every environment and start a new episode where one ended; return how many did. ``finals`` may be empty."""
     view = np.empty((_VIEW, _VIEW), np.int64)
     goal = 2 * len(layout.parents) - 1
     ended = 0

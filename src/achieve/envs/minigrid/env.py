@@ -1,18 +1,17 @@
 """The door-key tree as a MiniGrid environment, in MiniGrid's own terms.
 
-This is the plain version of the game: `vec` plays the same one compiled, and tests hold the two equal.
+This is the plain version of the game: `vec` is the same game compiled, and the tests compare the two.
 """
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
 
-from ..arrays import short
+from ..arrays import check_flag, check_whole, short
 from .tree import Tree
 
 try:
@@ -28,13 +27,13 @@ except ModuleNotFoundError as error:
     ) from None
 
 VIEW = 7
-"""Cells the agent sees, to each side."""
+"""Width and height of what the agent sees, in cells."""
 TILE = 9
-"""Pixels of a cell: the largest tiles of which seven fit into the image."""
+"""Pixels along a cell: the largest tiles of which seven fit into the image."""
 IMAGE = 64
 MIN_ROOM_SIZE = 4
 ROOMS = 5
-"""In the default tree, whose time limit is SEA's; larger trees have more time."""
+"""Rooms of the default tree, which has SEA's time limit; larger trees have more time."""
 
 
 def mission() -> str:
@@ -44,26 +43,26 @@ def mission() -> str:
 class DoorKeyTreeEnv(RoomGrid):
     """Rooms on both sides of a hallway, each behind a door and most of them holding the key to another.
 
-    Which key opens which door is fixed by the tree; where the rooms, their doors, their contents and the agent are
-    is drawn anew in each episode. The first time that a door is opened, an object picked up or the goal reached
-    gives a reward of 1, and nothing else does. Reaching the goal ends the episode.
+    The tree fixes which key opens which door; each episode draws the positions of the rooms, their doors, their
+    contents and the agent anew. The first time in an episode that a door is opened, an object picked up or the goal
+    reached gives a reward of 1; nothing else does. Reaching the goal ends the episode.
 
-    A key stays in hand until it has unlocked all that it fits, and is gone then; dropping does nothing. MiniGrid's
-    own rules, by which a key can be dropped at any time and must be before the next is picked up, are too hard to
-    explore at random: ``keep_keys=False`` brings them back.
+    The agent keeps a key until it has unlocked every door it fits, and then loses it; dropping does nothing. Under
+    MiniGrid's own rules, by which a key can be dropped at any time and must be before the next is picked up, random
+    exploration gets almost nowhere: ``keep_keys=False`` restores them.
 
     Observations are MiniGrid's (an encoded 7x7 view, the direction, the mission), so that its wrappers work;
-    `PixelView` turns them into images. ``info["achievements"]`` tells which achievements the episode has so far.
+    `PixelView` turns them into images. ``info["achievements"]`` holds the episode's achievements so far.
 
     Args:
-        depth: rooms one behind the other, from the unlocked one to the goal's.
+        depth: length of the chain of rooms, from the unlocked one to the goal's.
         branching: doors that each key opens.
-        tree: instead of those two, each room's parent: the earlier room whose key opens it, None for the first.
-            The last room is the goal's.
+        tree: in place of those two, each room's parent: the earlier room whose key opens it, None for the first.
+            The last room holds the goal.
         room_size: cells from wall to wall, both walls included.
-        num_rows: rows of rooms, two rooms in each; None takes as few as hold the tree.
-        max_steps: steps until truncation; None takes 30 * room_size**2, and with more than five rooms a fifth of that
-            for each.
+        num_rows: rows of rooms, two rooms in each; by default as few as hold the tree.
+        max_steps: steps until truncation; by default 30 * room_size**2, and with more than five rooms a fifth of that
+            per room.
         keep_keys: whether a key is kept until it is used up, rather than dropped at will.
 
     Further arguments, such as ``render_mode``, are those of `MiniGridEnv`.
@@ -82,7 +81,7 @@ class DoorKeyTreeEnv(RoomGrid):
     ) -> None:
         self.tree = Tree.make(depth, branching, tree)
         room_size, num_rows, max_steps = check_layout(self.tree, room_size, num_rows, max_steps)
-        self.keep_keys = check_keep_keys(keep_keys)
+        self.keep_keys = check_flag("keep_keys", keep_keys)
         self.room_doors: list[Door] = []
         self.room_items: list[WorldObj] = []
         self._done = dict.fromkeys(self.tree.achievement_names, 0)
@@ -100,9 +99,7 @@ class DoorKeyTreeEnv(RoomGrid):
     def achievement_names(self) -> tuple[str, ...]:
         return self.tree.achievement_names
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         obs, info = super().reset(seed=seed, options=options)
         self._done = dict.fromkeys(self.achievement_names, 0)
         return obs, {**info, "achievements": dict(self._done)}
@@ -125,14 +122,14 @@ class DoorKeyTreeEnv(RoomGrid):
         return obs, reward, terminated, truncated, {**info, "achievements": dict(self._done)}
 
     def _conditions(self, at_goal: bool) -> list[bool]:
-        """What each achievement asks for, at this moment; once true in an episode, it is achieved."""
+        """Return whether each achievement's condition holds now; once true in an episode, it is achieved."""
         found: list[bool] = []
         for door, item in zip(self.room_doors, self.room_items, strict=True):
             found += [door.is_open, at_goal if item.type == "goal" else self.carrying is item]
         return found
 
     def _is_useful(self, item: WorldObj) -> bool:
-        """Whether there is a door left that it unlocks."""
+        """Return whether there is a door left that it unlocks."""
         return item.type == "key" and any(door.is_locked and door.color == item.color for door in self.room_doors)
 
     def _gen_grid(self, width: int, height: int) -> None:
@@ -161,35 +158,19 @@ def make_item(kind: str, colour: str) -> WorldObj:
 
 
 def check_layout(tree: Tree, room_size: Any, num_rows: Any, max_steps: Any) -> tuple[int, int, int]:
-    """Room size, rows and step limit, with the defaults filled in."""
-
-    def whole(name: str, value: Any, least: int, most: int) -> int:
-        try:
-            number = operator.index(value)
-        except TypeError:
-            number = least - 1
-        if not least <= number <= most or isinstance(value, bool):
-            raise ValueError(f"{name} must be a whole number from {least} to {most}, got {short(value)}")
-        return number
-
-    room_size = whole("room_size", room_size, MIN_ROOM_SIZE, 100)
+    """Return room size, rows and step limit, with the defaults filled in."""
+    room_size = check_whole("room_size", room_size, MIN_ROOM_SIZE, 100)
     rows_needed = (tree.rooms + 1) // 2
-    num_rows = rows_needed if num_rows is None else whole("num_rows", num_rows, 1, 100)
+    num_rows = rows_needed if num_rows is None else check_whole("num_rows", num_rows, 1, 100)
     if num_rows < rows_needed:
         raise ValueError(f"{tree.rooms} rooms need {rows_needed} rows of two, got num_rows {num_rows}")
     enough = 30 * room_size**2 * max(ROOMS, tree.rooms) // ROOMS
-    max_steps = enough if max_steps is None else whole("max_steps", max_steps, 1, 2**31 - 1)
+    max_steps = enough if max_steps is None else check_whole("max_steps", max_steps, 1, 2**31 - 1)
     return room_size, num_rows, max_steps
 
 
-def check_keep_keys(value: Any) -> bool:
-    if not isinstance(value, (bool, np.bool_)):
-        raise ValueError(f"keep_keys must be true or false, got {value!r}")
-    return bool(value)
-
-
 class PixelView(gymnasium.ObservationWrapper[np.ndarray, int, Any]):
-    """What the agent sees, as MiniGrid draws it: 7x7 tiles of 9 pixels in an image of 64x64.
+    """Show what the agent sees, as MiniGrid draws it: 7x7 tiles of 9 pixels in an image of 64x64.
 
     The last row and column of pixels are black, as they are in Crafter's images.
     """
@@ -206,5 +187,5 @@ class PixelView(gymnasium.ObservationWrapper[np.ndarray, int, Any]):
 
 
 def pixel_env(**kwargs: Any) -> PixelView:
-    """`DoorKeyTreeEnv` seen through `PixelView`: what ``achieve/DoorKeyTree-v1`` is."""
+    """Return `DoorKeyTreeEnv` seen through `PixelView`: ``achieve/DoorKeyTree-v1``."""
     return PixelView(DoorKeyTreeEnv(**kwargs))

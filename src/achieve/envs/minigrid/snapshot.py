@@ -1,4 +1,4 @@
-"""The body of a saved state, and its careful reading: the arrays of `Worlds`, one after the other."""
+"""The body of a saved state, the arrays of `Worlds` one after the other, and the checks it must pass."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import StateError
+from ..arrays import StateError, require
 from .engine import CARRYING, CLOSED, DIRECTION, EMPTY, FIRST_DOOR, GOAL, LOCKED, STEPS, WALL, Layout, Worlds, X, Y
 
 
@@ -32,32 +32,23 @@ def made_for(layout: Layout, num_envs: int) -> dict[str, Any]:
 
 
 def read(layout: Layout, num_envs: int, body: bytes, *, begun: bool) -> Worlds:
-    """The saved games, checked; a `StateError` for what is not of a possible game."""
+    """Return the saved games, checked; a `StateError` for a state no game can reach."""
     worlds = allocate(layout, num_envs)
     if len(body) != sum(array.nbytes for array in worlds):
-        raise StateError(f"the saved state holds {len(body)} bytes of games, which is not what it should")
+        raise StateError(f"the saved state holds {len(body)} bytes of games, which is the wrong number")
     start = 0
     for array in worlds:
         array[:] = np.frombuffer(body, array.dtype, array.size, start).reshape(array.shape)
         start += array.nbytes
-    _check_random(worlds.random)
+    increments, halves, kept = worlds.random[:, 3:].T
+    require((increments % 2 == 1) & (halves < 2**32) & (kept <= 1), "random generator")
     if begun:
         _check_games(layout, worlds)
     return worlds
 
 
-def _require(condition: Any, what: str) -> None:
-    if not np.all(condition):
-        raise StateError(f"the saved state is not of a possible game: {what}")
-
-
-def _check_random(random: np.ndarray) -> None:
-    _require(random[:, 3] % 2 == 1, "random generator")
-    _require((random[:, 4] < 2**32) & (random[:, 5] <= 1), "random generator")
-
-
 def _items_left(layout: Layout, unlocked: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Whether each room's thing still exists, given how often each cell code is there; 1 or 0, [n, rooms - 1]."""
+    """Return whether each room's item still exists, 1 or 0 [n, rooms - 1], given how often each cell code occurs."""
     rooms = len(layout.parents)
     if not layout.keep_keys:
         return np.ones((len(counts), rooms - 1), np.int64)
@@ -69,29 +60,29 @@ def _items_left(layout: Layout, unlocked: np.ndarray, counts: np.ndarray) -> np.
 
 
 def _check_games(layout: Layout, worlds: Worlds) -> None:
-    """Everything that compiled code relies on without looking, and that nothing is missing or twice there."""
+    """Check everything that compiled code takes for granted, and that nothing is missing or duplicated."""
     grid, agent = worlds.grid, worlds.agent
     num_envs, height, width = grid.shape
     rooms = len(layout.parents)
     x, y, carrying = agent[:, X], agent[:, Y], agent[:, CARRYING]
-    _require((x > 0) & (x < width - 1) & (y > 0) & (y < height - 1), "position")
-    _require((agent[:, DIRECTION] >= 0) & (agent[:, DIRECTION] < 4), "direction")
-    _require((carrying >= -1) & (carrying < rooms - 1), "what is carried")
-    _require((agent[:, STEPS] >= 0) & (agent[:, STEPS] < layout.max_steps), "steps")
-    _require(worlds.unlocked <= 1, "achievements")
+    require((x > 0) & (x < width - 1) & (y > 0) & (y < height - 1), "position")
+    require((agent[:, DIRECTION] >= 0) & (agent[:, DIRECTION] < 4), "direction")
+    require((carrying >= -1) & (carrying < rooms - 1), "what is carried")
+    require((agent[:, STEPS] >= 0) & (agent[:, STEPS] < layout.max_steps), "steps")
+    require(worlds.unlocked <= 1, "achievements")
     edge = np.ones((height, width), bool)
     edge[1:-1, 1:-1] = False
-    _require(grid[:, edge] == WALL, "outer wall")
+    require(grid[:, edge] == WALL, "outer wall")
     counts = np.stack([np.bincount(cells, minlength=256) for cells in grid.reshape(num_envs, -1)])
     first_item = FIRST_DOOR + 3 * rooms
     items = counts[:, first_item : first_item + rooms - 1].copy()
     holders = np.flatnonzero(carrying >= 0)
     items[holders, carrying[holders]] += 1
-    _require(items == _items_left(layout, worlds.unlocked, counts), "keys")
-    _require(counts[:, first_item + rooms - 1 :] == 0, "cell")
-    _require(counts[:, GOAL] == 1, "goal")
-    _require(counts[:, FIRST_DOOR:first_item].reshape(num_envs, rooms, 3).sum(2) == 1, "doors")
-    _require(counts[:, FIRST_DOOR + LOCKED] == 0, "the first door")
+    require(items == _items_left(layout, worlds.unlocked, counts), "keys")
+    require(counts[:, first_item + rooms - 1 :] == 0, "cell")
+    require(counts[:, GOAL] == 1, "goal")
+    require(counts[:, FIRST_DOOR:first_item].reshape(num_envs, rooms, 3).sum(2) == 1, "doors")
+    require(counts[:, FIRST_DOOR + LOCKED] == 0, "the first door")
     under = grid[np.arange(num_envs), y, x].astype(np.int64)
     doorway = (under >= FIRST_DOOR) & (under < first_item) & ((under - FIRST_DOOR) % 3 < CLOSED)
-    _require((under == EMPTY) | doorway, "position")
+    require((under == EMPTY) | doorway, "position")

@@ -17,7 +17,7 @@ _UP = 3  # in its own view the agent looks up
 
 @lru_cache(maxsize=16)
 def tile_table(tree: Tree) -> np.ndarray:
-    """uint8 [tiles, 9, 27]: each cell code in view; a cell out of sight; the agent with each thing it can carry."""
+    """Return uint8[tiles, 9, 27]: each cell code in view, a cell out of sight, the agent with each item to carry."""
     carried = [make_item(*item) for item in tree.items[:-1]]
     doors = [
         Door(colour, is_open=state == OPEN, is_locked=state == LOCKED)
@@ -29,7 +29,7 @@ def tile_table(tree: Tree) -> np.ndarray:
     drawn = [Grid.render_tile(cell, highlight=True, tile_size=TILE) for cell in cells]
     drawn.append(Grid.render_tile(None, tile_size=TILE))
     drawn += [Grid.render_tile(thing, _UP, True, TILE) for thing in (None, *carried)]
-    # MiniGrid's averages of pixels are fractions, which it cuts off when it puts a tile into an image.
+    # MiniGrid averages pixels to fractions, which it truncates when it puts a tile into an image.
     table = np.stack(drawn).astype(np.uint8).reshape(len(drawn), TILE, TILE * 3)
     table.setflags(write=False)
     return table

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+
+from ..arrays import check_whole
 
 FIRST_DOOR = "grey"
 KEY_COLOURS = ("red", "blue", "purple", "yellow", "green")
@@ -26,14 +27,14 @@ class Tree:
     """
 
     parents: tuple[int | None, ...]
-    """For each room the room whose key opens it: None for the first, and an earlier room for all others."""
+    """For each room, the room whose key opens it: None for the first, an earlier room for the others."""
 
     @classmethod
     def make(cls, depth: Any = 5, branching: Any = 1, parents: Sequence[int | None] | None = None) -> Tree:
-        """The tree with ``parents``, or the one in which each key opens ``branching`` doors, ``depth`` rooms deep."""
+        """Return the tree with ``parents``, or one ``depth`` rooms deep in which each key opens ``branching`` doors."""
         if parents is not None:
             return cls(_check_parents(parents))
-        depth, branching = _whole("depth", depth), _whole("branching", branching)
+        depth, branching = check_whole("depth", depth, 1), check_whole("branching", branching, 1)
         keys = sum(branching**level for level in range(min(depth - 1, len(KEY_COLOURS) + 1)))
         if keys > len(KEY_COLOURS):
             raise ValueError(
@@ -56,7 +57,7 @@ class Tree:
 
     @property
     def goal(self) -> int:
-        """The room of the green square."""
+        """The room with the green square."""
         return self.rooms - 1
 
     @cached_property
@@ -80,7 +81,7 @@ class Tree:
 
     @cached_property
     def achievement_names(self) -> tuple[str, ...]:
-        """For each room in turn: its door opened, and what it holds collected or reached."""
+        """Two per room: its door opened, and its content collected or reached."""
         names: list[str] = []
         for door, (kind, colour) in zip(self.door_colours, self.items, strict=True):
             names += [f"open_{door}_door", "reach_goal" if kind == "goal" else f"collect_{colour}_{kind}"]
@@ -101,16 +102,6 @@ class Tree:
                 edges.append((names[2 * parent + 1], names[2 * room]))
             edges.append((names[2 * room], names[2 * room + 1]))
         return tuple(edges)
-
-
-def _whole(name: str, value: Any) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = 0
-    if number < 1 or isinstance(value, bool):
-        raise ValueError(f"{name} must be a whole number from 1, got {value!r}")
-    return number
 
 
 def _check_parents(parents: Sequence[int | None]) -> tuple[int | None, ...]:

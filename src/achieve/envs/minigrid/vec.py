@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode
 
 from .. import arrays
-from ..base import Step, WorldVecEnv
+from ..base import Outcome, WorldVecEnv
 from . import snapshot
 from .engine import NUM_ACTIONS, Layout, Results, Worlds, draw_all, prepare, reset_all, step_all
-from .env import IMAGE, check_keep_keys, check_layout
+from .env import IMAGE, check_layout
 from .tiles import tile_table
 from .tree import Tree
 
@@ -20,20 +19,10 @@ from .tree import Tree
 class DoorKeyTreeVecEnv(WorldVecEnv):
     """``num_envs`` environments; number i plays the episodes of ``pixel_env()`` reset once with ``seed=seeds[i]``.
 
-    An environment whose episode ends is reset in the same step: the observation returned is the
-    next episode's first. Finished episodes are counted in arrays, see `pop_episodes`.
-
-    Args:
-        seed: one number, from which each environment's seed is drawn; a sequence with a seed for
-            each; or None for fresh ones.
-        threads: None or 1: one thread does all the work, because a step is shorter than waking another would take.
-        infos: "final" reports ``final_obs`` and ``final_info`` when an episode ended, "all" every
-            environment's info at every step, "none" nothing.
-
-    The other arguments are those of `DoorKeyTreeEnv`.
+    It runs in one thread, because a step is shorter than waking another would take: ``threads`` must be None or 1.
+    ``num_envs``, ``seed`` and ``infos`` are as in `make_vec`, the other arguments as in `DoorKeyTreeEnv`.
     """
 
-    metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
     kind = "minigrid"
 
     def __init__(
@@ -51,14 +40,14 @@ class DoorKeyTreeVecEnv(WorldVecEnv):
         max_steps: int | None = None,
         keep_keys: bool = True,
     ) -> None:
-        self._prepare(num_envs, seed, infos, None)
+        self._check_arguments(num_envs, seed, infos)
         n = self.num_envs
         if threads is not None and (isinstance(threads, bool) or threads != 1):
             raise ValueError(f"threads is {threads!r}, but the world minigrid runs in one thread; leave it out")
         self.tree = Tree.make(depth, branching, tree)
         room_size, num_rows, max_steps = check_layout(self.tree, room_size, num_rows, max_steps)
         parents = np.array([-1 if parent is None else parent for parent in self.tree.parents], np.int64)
-        keep = check_keep_keys(keep_keys)
+        keep = arrays.check_flag("keep_keys", keep_keys)
         self._layout = Layout(parents, room_size, num_rows, max_steps, keep, tile_table(self.tree))
         self._worlds = snapshot.allocate(self._layout, n)
         self._results = Results(
@@ -70,21 +59,24 @@ class DoorKeyTreeVecEnv(WorldVecEnv):
         )
         prepare(self._layout, self._worlds, self._results)
         self._final_obs = np.zeros((n if infos != "none" else 0, IMAGE, IMAGE, 3), np.uint8)
-        self._set_seeds(self._seeds)
-        self._offer((IMAGE, IMAGE, 3), NUM_ACTIONS, self.tree.achievement_names)
+        self._seed()
+        self._set_spaces((IMAGE, IMAGE, 3), NUM_ACTIONS, self.tree.achievement_names)
 
-    def _reset(self, seeds: list[int] | None, out: np.ndarray | None) -> tuple[np.ndarray, dict[str, Any]]:
-        obs = np.empty(self._obs_shape, np.uint8) if out is None else out
-        if seeds is not None:
-            self._set_seeds(seeds)
+    def _seed(self) -> None:
+        """Give each environment the generator that Gymnasium makes from its seed."""
+        low = 2**64 - 1
+        for row, seed in zip(self._worlds.random, self._seeds, strict=True):
+            state: Any = np.random.PCG64(np.random.SeedSequence(seed)).state
+            value, increment = state["state"]["state"], state["state"]["inc"]
+            words = (value >> 64, value & low, increment >> 64, increment & low)
+            row[:] = np.array((*words, state["uinteger"], state["has_uint32"]), np.uint64)
+
+    def _reset(self, obs: np.ndarray) -> dict[str, Any]:
         reset_all(self._layout, self._worlds, _rows(obs))
-        self._begun = True
-        self._counter.restart()
         everyone = np.ones(self.num_envs, np.bool_)
-        return obs, self._info(everyone, self._worlds.unlocked) if self._infos == "all" else {}
+        return self._info(everyone, self._worlds.unlocked) if self._infos == "all" else {}
 
-    def _step(self, actions: np.ndarray, out: np.ndarray | None) -> Step:
-        obs = np.empty(self._obs_shape, np.uint8) if out is None else out
+    def _step(self, actions: np.ndarray, obs: np.ndarray) -> Outcome:
         results = self._results
         ended = step_all(self._layout, self._worlds, results, actions, _rows(obs), _rows(self._final_obs))
         self._counter.tick += 1
@@ -94,17 +86,15 @@ class DoorKeyTreeVecEnv(WorldVecEnv):
         if ended:
             done = results.terminated | results.truncated
             which = np.flatnonzero(done)
-            # The games count for themselves: the counter hears of an episode only when it has ended.
+            # The games do their own counting; the counter only hears of episodes that have ended.
             unlocked = results.unlocked[which].astype(np.int64)
             self._counter.add_finished(which, results.length[which], unlocked.sum(1).astype(np.float64), unlocked)
             if self._infos != "none":
                 infos |= self._final_infos(done, self._final_obs, self._info(done, results.unlocked))
-        return obs, results.reward.copy(), results.terminated.copy(), results.truncated.copy(), infos
+        return results.reward.copy(), results.terminated.copy(), results.truncated.copy(), infos
 
-    def _observe(self, out: np.ndarray | None) -> np.ndarray:
-        obs = np.empty(self._obs_shape, np.uint8) if out is None else out
+    def _observe(self, obs: np.ndarray) -> None:
         draw_all(self._layout, self._worlds, _rows(obs))
-        return obs
 
     def _made_for(self) -> dict[str, Any]:
         return snapshot.made_for(self._layout, self.num_envs)
@@ -115,26 +105,15 @@ class DoorKeyTreeVecEnv(WorldVecEnv):
     def _read(self, header: dict[str, Any], body: bytes) -> Worlds:
         return snapshot.read(self._layout, self.num_envs, body, begun=bool(header["begun"]))
 
-    def _put(self, games: Worlds) -> None:
+    def _restore(self, games: Worlds) -> None:
         for old, new in zip(self._worlds, games, strict=True):
             old[:] = new
 
-    def _set_seeds(self, seeds: list[int]) -> None:
-        """Gives each environment the generator that Gymnasium makes of its seed."""
-        low = 2**64 - 1
-        for row, seed in zip(self._worlds.random, seeds, strict=True):
-            state: Any = np.random.PCG64(np.random.SeedSequence(seed)).state
-            value, increment = state["state"]["state"], state["state"]["inc"]
-            words = (value >> 64, value & low, increment >> 64, increment & low)
-            row[:] = np.array((*words, state["uinteger"], state["has_uint32"]), np.uint64)
-        self._seeds = seeds
-
     def _info(self, rows: np.ndarray, unlocked: np.ndarray) -> dict[str, Any]:
-        """Infos as Gymnasium's vector environments give them: arrays, and masks of who has one."""
-        table = arrays.achievement_info(self.achievement_names, unlocked.astype(np.int64), rows)
-        return {"achievements": table, "_achievements": rows.copy()}
+        achievements = dict(zip(self.achievement_names, unlocked.T.astype(np.int64), strict=True))
+        return arrays.vector_info(rows, {"achievements": achievements})
 
 
 def _rows(images: np.ndarray) -> np.ndarray:
-    """Images as rows of bytes, without copying."""
+    """Return images as rows of bytes, without copying."""
     return images.reshape(len(images), IMAGE, 3 * IMAGE)

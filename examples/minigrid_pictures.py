@@ -1,7 +1,7 @@
-"""Pictures of the world for any layout: a level, what the agent sees of it, and the achievement graph.
+"""Draw a door-key tree: a level, what the agent sees of it, and the achievement graph.
 
-python -m achieve.envs.minigrid.picture docs/images/minigrid
-python -m achieve.envs.minigrid.picture tree --depth 3 --branching 2
+python -m examples.minigrid_pictures docs/images/minigrid
+python -m examples.minigrid_pictures tree --depth 3 --branching 2
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ import numpy as np
 from minigrid.core.constants import COLORS
 from PIL import Image
 
-from .env import DoorKeyTreeEnv, PixelView
-from .tree import Tree
+from achieve.envs.minigrid import DoorKeyTreeEnv, PixelView, Tree
 
 _GAP = 16
 
 
 def level_picture(env: DoorKeyTreeEnv) -> np.ndarray:
-    """The whole level, and to its right the observation enlarged to the same height."""
+    """Return the whole level and, to its right, the observation enlarged to the same height."""
     level = env.get_frame()
     height = len(level)
     view = Image.fromarray(PixelView(env).observation(None))
@@ -30,7 +29,7 @@ def level_picture(env: DoorKeyTreeEnv) -> np.ndarray:
 
 
 def graph_positions(tree: Tree) -> np.ndarray:
-    """Where each achievement is drawn: to the right of what it needs, and level with the middle of what needs it."""
+    """Return a position per achievement: to the right of what it requires, centred on what requires it."""
     children: list[list[int]] = [[] for _ in range(tree.rooms)]
     depth = np.zeros(tree.rooms, int)
     for room, parent in enumerate(tree.parents):
@@ -54,7 +53,7 @@ def graph_positions(tree: Tree) -> np.ndarray:
 
 
 def draw_graph(tree: Tree, path: Path) -> None:
-    """The achievement graph: an arrow from each achievement to those that need it."""
+    """Draw the achievement graph, with an arrow from each achievement to those that require it."""
     from matplotlib.figure import Figure
 
     at = graph_positions(tree)
@@ -79,7 +78,7 @@ def draw_graph(tree: Tree, path: Path) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("prefix", type=Path, help="what the names of the two files begin with")
+    parser.add_argument("prefix", type=Path, help="prefix of the two file names")
     parser.add_argument("--seed", type=int, default=4)
     parser.add_argument("--depth", type=int, default=5)
     parser.add_argument("--branching", type=int, default=1)

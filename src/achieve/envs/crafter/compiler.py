@@ -1,8 +1,8 @@
-"""Compiles the game, with or without changed rules, and keeps the machine code between runs.
+"""Compile the game, modified or not, and keep the machine code between runs.
 
-The game's modules are plain Python. A `Program` gives every function in them a compiled twin whose
-references point at the other twins, so replacing one rule changes it everywhere it is used, and a
-modified game is compiled exactly like the original.
+The game's modules are plain Python. A `Program` gives every function in them a compiled twin whose references point at
+the other twins, so replacing a rule changes it everywhere it is used, and a modified game is compiled exactly like the
+original.
 """
 
 from __future__ import annotations
@@ -23,27 +23,16 @@ from ..names import UnfitError, import_named
 from . import cache
 
 MODULES = (
-    "random",
-    "simplex",
-    "world",
-    "creatures",
-    "player",
-    "balance",
-    "terrain",
-    "worldgen",
-    "render",
-    "game",
-    "runner",
-    "sharing",
+    "random", "simplex", "world", "creatures", "player", "balance", "terrain", "worldgen", "render", "game", "advance",
 )
-SUPPORT = ("data", "memory", "state", "program")
-"""Modules that are not compiled themselves but decide what the compiled ones become."""
+SUPPORT = ("data", "memory", "state", "compiler")
+"""Modules that are not compiled but affect what the others compile to."""
 
-# Without reference counting (`_nrt`) compiled code cannot allocate; all memory comes from Python.
+# Without reference counting (`_nrt`), compiled code cannot allocate; all memory comes from Python.
 # The "numpy" error model only concerns division by zero, which no rule does.
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
 ENTRY_POINTS = ("advance", "build_terrain")
-# What only compiled code calls needs no way in from Python, which would take a third of the compilation.
+# What only compiled code calls needs no entry point from Python, which would take a third of the compilation.
 INTERNAL: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
@@ -62,7 +51,7 @@ def _source_modules() -> tuple[types.ModuleType, ...]:
 
 @lru_cache(maxsize=1)
 def source_fingerprint() -> str:
-    """A digest of every source file that has a part in the compiled code: any edit changes it."""
+    """Return a digest of every source file that affects the compiled code: any edit changes it."""
     digest = hashlib.sha256()
     for name in (*MODULES, *SUPPORT):
         digest.update(name.encode())
@@ -73,9 +62,9 @@ def source_fingerprint() -> str:
 class Program:
     """The compiled game. ``changes`` maps a rule's name to its replacement.
 
-    A replacement is a Python function with the rule's parameters, or a new value for one of the
-    constants in capitals. Use `achieve.envs.crafter.mod` rather than this class. With ``callable`` every single rule
-    can be called from Python, which takes longer to compile: for tests and experiments.
+    A replacement is a Python function with the rule's parameters, or a new value for one of the constants in capitals.
+    Use `achieve.envs.crafter.mod` rather than this class. With ``callable``, every single rule can be called from
+    Python, which takes longer to compile: for tests and experiments.
     """
 
     def __init__(
@@ -88,12 +77,12 @@ class Program:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Identifies the rules: equal for equal sources, whatever the process."""
+        """Identifies the rules: equal for equal sources, in any process."""
         return hashlib.sha256((source_fingerprint() + self.changes_fingerprint).encode()).hexdigest()
 
     @cached_property
     def changes_fingerprint(self) -> str:
-        """Identifies what was changed, whatever the version of the rules that were not."""
+        """Identifies the changes alone, whatever the version of the other rules."""
         digest = hashlib.sha256()
         for name in sorted(self.changes):
             digest.update(name.encode())
@@ -102,7 +91,7 @@ class Program:
 
     @property
     def identity(self) -> str:
-        """What saved states remember: the name, and of a changed game also what was changed."""
+        """What saved states record: the name, and for a modified game also the changes."""
         return f"{self.name} ({self.changes_fingerprint[:16]})" if self.changes else self.name
 
     @cached_property
@@ -134,8 +123,7 @@ class Program:
             compiled[id(helper)] = compile_twin(helper, f"helper_{i}", helper.__module__)
         # A replacement that calls the rule it replaces means the original.
         super_rules = {
-            name: compile_twin(rules[name], f"original_{name}", rules[name].__module__)
-            for name in replaced
+            name: compile_twin(rules[name], f"original_{name}", rules[name].__module__) for name in replaced
         }
         for name, namespace in namespaces.items():
             own = id(rules[name]) if name in replaced else None
@@ -178,17 +166,13 @@ def _check_changes(changes: dict[str, Any]) -> None:
                     f"the replacement takes {value.__code__.co_argcount}"
                 )
         elif name not in constants:
-            raise ValueError(
-                f"there is no rule or constant named {name!r}; see the modules in {__package__}"
-            )
+            raise ValueError(f"there is no rule or constant named {name!r}; see the modules in {__package__}")
         elif not isinstance(value, _VALUES):
             raise TypeError(f"the constant {name} needs a number, a tuple or an array, got {value!r}")
 
 
-def _helpers(
-    changes: dict[str, Any], originals: dict[str, types.FunctionType]
-) -> list[types.FunctionType]:
-    """Functions of the user's own that replacements call, directly or through one another."""
+def _helpers(changes: dict[str, Any], originals: dict[str, types.FunctionType]) -> list[types.FunctionType]:
+    """Return the user's own functions that replacements call, directly or through one another."""
     known = {id(f) for f in originals.values()} | {id(f) for f in changes.values()}
     found: list[types.FunctionType] = []
     queue = [f for f in changes.values() if isinstance(f, types.FunctionType)]
@@ -234,26 +218,26 @@ def _fingerprint_code(code: types.CodeType, names: dict[str, Any], digest: Any, 
 
 
 def mod(name: str, **changes: Any) -> Program:
-    """A changed game, for the ``rules`` argument of the environments.
+    """Return a modified game, for the ``rules`` argument of the environments.
 
     Args:
-        name: what to call it; saved states remember it.
-        changes: by the name of a rule (any function in the game's modules) a Python function that
-            replaces it; by the name of a constant in capitals its new value.
+        name: what to call it; recorded in saved states.
+        changes: for a rule (any function in the game's modules) the Python function that replaces it; for a constant in
+            capitals its new value.
     """
     if name == "crafter":
-        raise ValueError("a changed game needs a name of its own, not 'crafter'")
+        raise ValueError("a modified game needs a name of its own, not 'crafter'")
     return Program(name, changes)
 
 
 @lru_cache(maxsize=1)
 def original() -> Program:
-    """Crafter as published."""
+    """Return Crafter as published."""
     return Program()
 
 
 def find_rules(rules: Program | str | None) -> Program:
-    """The game that an environment's argument ``rules`` means: as published, given, or found as ``module:NAME``."""
+    """Return the game that an argument ``rules`` means: as published, as given, or found as ``module:NAME``."""
     if rules is None:
         return original()
     found = rules
@@ -269,5 +253,5 @@ def find_rules(rules: Program | str | None) -> Program:
             raise ValueError(f"rules={rules} cannot be used: the module {module} has no {name!r}")
     if not isinstance(found, Program):
         kind = type(found).__name__
-        raise ValueError(f"rules={short(rules)} is a {kind}; achieve.envs.crafter.mod makes what is needed")
+        raise ValueError(f"rules={short(rules)} is of type {kind}; make rules with achieve.envs.crafter.mod")
     return found

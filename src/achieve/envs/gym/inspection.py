@@ -1,4 +1,4 @@
-"""Finds a Gymnasium environment by name, and says what it is like or why it cannot work."""
+"""Find a Gymnasium environment by name and describe it, or say why it cannot be used."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ import numpy as np
 
 from ..names import UnfitError, WorkerError, failed, import_named
 from ..worlds import registering
-from .look import Look, image_shape
+from .preprocessing import Preprocessing, image_shape
 
 
 @dataclass(frozen=True)
 class Description:
-    """What a vector environment must know of an environment before it runs many."""
+    """What a vector environment must know about an environment before it runs many of them."""
 
     image_shape: tuple[int, int, int]
     num_actions: int
     first_action: int
     achievement_names: tuple[str, ...]
     named: bool
-    """Whether the environment names its achievements; otherwise they are counted by order."""
+    """Whether the environment names its achievements; if not, they are counted by order."""
     unlock_threshold: float | None = None
-    """The reward above which it says that an achievement was unlocked."""
+    """The reward above which, by its own account, an achievement was unlocked."""
 
     def image(self, obs: Any) -> np.ndarray:
-        """An observation as height x width x channels, checked."""
+        """Return an observation as height x width x channels, checked."""
         array = np.asarray(obs)
         if array.ndim == 2:
             array = array[:, :, None]
         if array.dtype != np.uint8 or array.shape != self.image_shape:
             raise UnfitError(
                 f"its observation is {array.dtype} of shape {array.shape}, "
-                f"where its observation space promises uint8 of shape {self.image_shape}"
+                f"but its observation space promises uint8 of shape {self.image_shape}"
             )
         return array
 
     def count(self, info: Mapping[str, Any], counts: np.ndarray) -> None:
-        """Writes how often each named achievement was done, as ``info`` tells it."""
+        """Write how often each named achievement was unlocked, as ``info`` reports it."""
         told, known = info.get("achievements"), ", ".join(self.achievement_names)
         if not isinstance(told, Mapping):
             raise UnfitError(f"its info has no dictionary 'achievements' that counts {known}")
@@ -54,23 +54,23 @@ class Description:
             counts[self.achievement_names.index(name)] = int(count)
 
 
-def find_maker(name: str, look: Look) -> Callable[[], Any]:
-    """What makes the environment called ``name``: ``module:function``, or an id that Gymnasium knows."""
+def find_maker(name: str, steps: Preprocessing) -> Callable[[], Any]:
+    """Return a function that makes the environment ``name``: ``module:function``, or an id that Gymnasium knows."""
     _, colon, rest = name.partition(":")
     found = import_named(name) if colon else None
     if found is None:
         if colon and rest.replace(".", "_").isidentifier():
             raise UnfitError(f"the module {name.partition(':')[0]} has no {rest!r}")
-        return lambda: look.wrap(_make_registered(name, look))
+        return lambda: steps.wrap(_make_registered(name, steps))
     if not callable(found):
         raise UnfitError(f"{rest!r} is a {type(found).__name__}; a function that returns an environment is needed")
-    return lambda: look.wrap(found())
+    return lambda: steps.wrap(found())
 
 
-def _make_registered(name: str, look: Look) -> Any:
-    arguments: dict[str, Any] = {"render_mode": "rgb_array"} if look.pixels else {}
+def _make_registered(name: str, steps: Preprocessing) -> Any:
+    arguments: dict[str, Any] = {"render_mode": "rgb_array"} if steps.pixels else {}
     try:
-        # What the checker would say is checked here, for any environment.
+        # `describe` checks what the checker would, for any environment.
         return gymnasium.make(name, disable_env_checker=True, **arguments)
     except (gymnasium.error.UnregisteredEnv, gymnasium.error.NamespaceNotFound) as error:
         way = "" if ":" in name else f"; {registering(name)}"
@@ -80,7 +80,7 @@ def _make_registered(name: str, look: Look) -> Any:
 
 
 def describe(env: Any, max_achievements: int) -> Description:
-    """What this environment is like; a ValueError that says why if it cannot work. Resets it."""
+    """Return what this environment is like, after a reset; a ValueError that says why if it cannot be used."""
     shape = image_shape(getattr(env, "observation_space", None))
     actions = getattr(env, "action_space", None)
     if not isinstance(actions, gymnasium.spaces.Discrete):
@@ -102,14 +102,14 @@ def describe(env: Any, max_achievements: int) -> Description:
 
 
 def check_reset(result: Any) -> tuple[Any, Mapping[str, Any]]:
-    """What `reset` returned, if it is what Gymnasium says."""
+    """Return what `reset` returned, if it is as Gymnasium prescribes."""
     if not isinstance(result, tuple) or len(result) != 2:
         raise UnfitError(f"its reset returned {_short(result)}, not an observation and an info as in Gymnasium")
     return result[0], _check_info(result[1])
 
 
 def check_step(result: Any) -> tuple[Any, float, bool, bool, Mapping[str, Any]]:
-    """What `step` returned, if it is what Gymnasium says and has a reward."""
+    """Return what `step` returned, if it is as Gymnasium prescribes and has a reward."""
     if not isinstance(result, tuple) or len(result) != 5:
         raise UnfitError(
             f"its step returned {_short(result)}, not the five values of Gymnasium: "
@@ -136,7 +136,7 @@ def _short(result: Any) -> str:
 
 
 def _attribute(env: Any, name: str) -> Any:
-    """An attribute of the environment or of what it wraps; None if nobody has it."""
+    """Return an attribute of the environment or of what it wraps; None if there is none."""
     try:
         return env.get_wrapper_attr(name)
     except AttributeError:
@@ -144,7 +144,7 @@ def _attribute(env: Any, name: str) -> Any:
 
 
 def _announced(env: Any, info: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of the achievements, from the environment's attribute or its first info; none if it has neither."""
+    """Return the names of the achievements, from the environment's attribute or its first info; () without either."""
     told = _attribute(env, "achievement_names")
     if told is None:
         told = info.get("achievements")
@@ -160,7 +160,7 @@ def _announced(env: Any, info: Mapping[str, Any]) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def blamed(what: str) -> Iterator[None]:
-    """Turns an error of the user's environment into one that says where it happened."""
+    """Turn an error in the user's environment into one that says where it happened."""
     try:
         yield
     except UnfitError as error:
@@ -171,11 +171,11 @@ def blamed(what: str) -> Iterator[None]:
         raise failed(f"{what} failed", error) from error
 
 
-def examine(name: str, look: Look, max_achievements: int) -> Description:
-    """Makes one environment of that name, looks at it and closes it; a ValueError if it cannot work."""
+def examine(name: str, steps: Preprocessing, max_achievements: int) -> Description:
+    """Make one environment of that name, describe it and close it; a ValueError if it cannot be used."""
     env = None
     try:
-        env = find_maker(name, look)()
+        env = find_maker(name, steps)()
         return describe(env, max_achievements)
     except (UnfitError, gymnasium.error.DependencyNotInstalled) as error:
         raise UnfitError(f"the world {name} cannot be used: {error}") from error
@@ -184,7 +184,7 @@ def examine(name: str, look: Look, max_achievements: int) -> Description:
     except (Exception, SystemExit) as error:
         raise failed(f"the world {name} failed at a trial", error) from error
     finally:
-        # What fails on the way out must not hide why we leave.
+        # A failure to close must not hide the failure that led here.
         with contextlib.suppress(Exception):
             if env is not None:
                 env.close()

@@ -157,7 +157,7 @@ def test_our_own_environment_brings_its_threshold():
     """Regained health gives 0.1, which is no achievement."""
     for arguments in ({}, {"unlock_threshold": 0.15}):
         vec = make("crafter", **arguments)
-        assert vec._crew._group._job.unlock_threshold == 0.15
+        assert vec._group.task.unlock_threshold == 0.15
         vec.close()
 
 

@@ -1,4 +1,4 @@
-"""What makes images of an environment's observations, as options that a config records."""
+"""Turning an environment's observations into images, by options that a config records."""
 
 from __future__ import annotations
 
@@ -9,14 +9,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box
-from gymnasium.wrappers import (
-    AddRenderObservation,
-    FrameStackObservation,
-    GrayscaleObservation,
-    TransformObservation,
-)
+from gymnasium.wrappers import AddRenderObservation, FrameStackObservation, GrayscaleObservation, TransformObservation
 from PIL import Image
 
+from ..arrays import check_flag, check_whole
 from ..names import UnfitError
 
 MIN_SIDE = 8
@@ -24,42 +20,39 @@ MAX_SIDE = 4096
 
 
 @dataclass(frozen=True)
-class Look:
-    """How observations become images; `wrap` takes the steps in this order."""
+class Preprocessing:
+    """How observations become images; `wrap` applies the steps in this order."""
 
     pixels: bool = False
     """Show the agent what ``render()`` draws, in place of the observation."""
     image_key: str | None = None
-    """Take the picture out of a dictionary."""
+    """Take the image with this key out of a `Dict` observation."""
     rescale: bool = False
-    """Map numbers from their space's bounds to 0..255."""
+    """Map numbers from the bounds of their space to 0..255."""
     grayscale: bool = False
     resize: int | tuple[int, int] | None = None
     """Height and width, or one number for both."""
     frame_stack: int = 1
-    """Frames an image consists of, the newest last, stacked as channels."""
+    """How many frames to stack as channels, the newest last."""
 
     def __post_init__(self) -> None:
         for name in ("pixels", "rescale", "grayscale"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
+            check_flag(name, getattr(self, name))
         if self.image_key is not None and not isinstance(self.image_key, str):
             raise ValueError(f"image_key must be a key of the observation, got {self.image_key!r}")
         sides = self.resize if isinstance(self.resize, list | tuple) else (self.resize, self.resize)
         if self.resize is not None:
-            if len(sides) != 2 or not all(is_whole(side, MIN_SIDE, MAX_SIDE) for side in sides):
-                raise ValueError(
-                    f"resize must be a whole number from {MIN_SIDE} to {MAX_SIDE}, or height and width as two of them, "
-                    f"got {self.resize!r}"
-                )
+            if len(sides) != 2:
+                raise ValueError(f"resize must be one or two whole numbers (height, width), got {self.resize!r}")
+            for side in sides:
+                check_whole("resize", side, MIN_SIDE, MAX_SIDE, " (or two of them: height, width)")
             object.__setattr__(self, "resize", tuple(sides))
-        if not is_whole(self.frame_stack, 1, 64):
-            raise ValueError(f"frame_stack must be a whole number from 1 to 64, got {self.frame_stack!r}")
+        check_whole("frame_stack", self.frame_stack, 1, 64)
 
     def wrap(self, env: Any) -> Any:
-        """The environment with images for observations, where the options and its space allow it."""
+        """Return the environment with images as observations, where the options and its space allow it."""
         if not isinstance(env, gymnasium.Env):
-            if self != Look():
+            if self != Preprocessing():
                 raise UnfitError(f"it is a {type(env).__name__}; these options need a gymnasium.Env")
             return env
         if self.pixels:
@@ -74,7 +67,7 @@ class Look:
         if self.rescale:
             env = _rescaled(env)
         space = env.observation_space
-        if is_picture(space) and space.shape[0] < MIN_SIDE <= min(space.shape[1:]):  # the channels first
+        if is_picture(space) and space.shape[0] < MIN_SIDE <= min(space.shape[1:]):  # channels first
             env = _transformed(env, lambda image: np.moveaxis(image, 0, -1), (*space.shape[1:], space.shape[0]))
         if self.grayscale:
             shape = _picture(env, "grayscale=true").shape
@@ -105,17 +98,17 @@ class Look:
 
 
 def is_picture(space: Any) -> bool:
-    """Whether observations are uint8 arrays of three dimensions."""
+    """Return whether observations are uint8 arrays of three dimensions."""
     return isinstance(space, Box) and space.dtype == np.uint8 and len(space.shape) == 3
 
 
 def image_shape(space: Any) -> tuple[int, int, int]:
-    """Height, width and channels of the images in a space; an `UnfitError` that names an option if it has none."""
+    """Return height, width and channels of a space's images; an `UnfitError` that names an option if it has none."""
     wanted = "uint8 images of height x width or height x width x channels are needed"
     use = "--env.options"
     if isinstance(space, gymnasium.spaces.Dict):
         pictures = [key for key, part in space.items() if isinstance(part, Box) and len(part.shape) in (2, 3)]
-        way = f"image_key={pictures[0]} takes the picture out" if pictures else "pixels=true takes what render() draws"
+        way = f"image_key={pictures[0]} picks the image" if pictures else "pixels=true shows what render() draws"
         raise UnfitError(f"its observations are a dictionary of {', '.join(space)}; {wanted}: {use} {way}")
     if not isinstance(space, Box) or len(space.shape) not in (2, 3):
         way = f"{use} pixels=true shows the agent what render() draws"
@@ -137,14 +130,10 @@ def image_shape(space: Any) -> tuple[int, int, int]:
     return height, width, channels
 
 
-def is_whole(value: Any, least: int, most: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-
-
 def _picture(env: Any, option: str) -> Any:
     space = env.observation_space
     if not isinstance(space, Box) or space.dtype != np.uint8 or len(space.shape) not in (2, 3):
-        image_shape(space)  # says what is wrong with it, and what helps
+        image_shape(space)  # raises with what is wrong and what helps
         raise UnfitError(f"{option} needs images, but its observation space is {space!r}")
     return space
 
@@ -165,7 +154,7 @@ def _rescaled(env: Any) -> Any:
 
 
 def _resized(image: Any, size: tuple[int, int]) -> np.ndarray:
-    """Averages areas where it shrinks, repeats pixels where it grows."""
+    """Average areas to shrink, repeat pixels to grow."""
     image = np.asarray(image)
     planes = np.atleast_3d(image)
     resized = [
