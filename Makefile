@@ -1,6 +1,6 @@
 # make test        lint, types and tests; creates .venv on first use, and installs what else they need where it can
 # make test-long   the tests marked `long` as well
-# make heist       installs Procgen, for the world `heist`; the tests do so too
+# make heist       installs Procgen, for the environment `heist`; the tests do so too
 # make train       trains the quick preset and shows what it learned
 # make bench       the environment's and the learner's speed on this machine
 # make docs        serves the documentation at http://127.0.0.1:8000

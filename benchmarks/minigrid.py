@@ -1,4 +1,4 @@
-"""How fast the MiniGrid world is here: compiled, and as MiniGrid itself plays and draws it, side by side.
+"""How fast MiniGrid is here: compiled, and as MiniGrid itself plays and draws it, side by side.
 
     python benchmarks/minigrid.py                    # two minutes
     python benchmarks/minigrid.py --quick            # some seconds

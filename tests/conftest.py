@@ -38,7 +38,7 @@ def _missing(what: str, *, can_be: bool = True) -> NoReturn:
 
 @cache
 def _world_error(name: str) -> str | None:
-    """What a world says that cannot be made for want of a package."""
+    """What an environment says that cannot be made for want of a package."""
     from achieve.envs import make_vec
 
     try:
@@ -49,7 +49,7 @@ def _world_error(name: str) -> str | None:
 
 
 class Optional:
-    """Asks for optional parts: `optional.module("ray")`, `optional.world("heist")`, `optional.check(found, "git")`."""
+    """Asks for optional parts: `optional.module("ray")`, `optional.env("heist")`, `optional.check(found, "git")`."""
 
     def module(self, name: str) -> ModuleType:
         """The imported module, or a skip (with CI=true: a failure)."""
@@ -58,8 +58,8 @@ class Optional:
         except ImportError:
             _missing(f"the package {name}")
 
-    def world(self, name: str) -> None:
-        """Skips (with CI=true: fails) unless the world can be made. Procgen has no wheel for Python 3.13."""
+    def env(self, name: str) -> None:
+        """Skips (with CI=true: fails) unless the environment can be made. Procgen has no wheel for Python 3.13."""
         error = _world_error(name)
         if error is not None:
             _missing(error, can_be=name != "heist" or sys.version_info < (3, 13))

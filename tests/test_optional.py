@@ -17,7 +17,7 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("bare")
 def test_skipped_with_what_is_missing_and_how_to_get_it(optional: Optional) -> None:
     with pytest.raises(pytest.skip.Exception, match="missing: heist needs a package; `make heist` installs it"):
-        optional.world("heist")
+        optional.env("heist")
 
 
 @pytest.mark.usefixtures("bare")
@@ -28,10 +28,10 @@ def test_with_ci_only_what_cannot_be_had_is_skipped(
     monkeypatch.setattr(conftest, "IN_CI", True)
     monkeypatch.setattr("sys.version_info", version)
     with pytest.raises(outcome, match="missing: heist"):
-        optional.world("heist")
+        optional.env("heist")
 
 
 @pytest.mark.usefixtures("bare")
-def test_world_that_can_be_made_is_not_skipped(optional: Optional, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_that_can_be_made_is_not_skipped(optional: Optional, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    optional.world("crafter")
+    optional.env("crafter")

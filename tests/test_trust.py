@@ -26,11 +26,11 @@ from achieve.viz.run_page import random_baseline, write_run_page
 from tests.system.tiny import tiny_config
 
 SHAPE, ACTIONS = (20, 24, 1), 3
-WORLD = "planted:make"
+ENVIRONMENT = "planted:make"
 PLANTED = """
 from pathlib import Path
 Path("imported").touch()
-from tests.system.own_world import make_env as make
+from tests.system.own_env import make_env as make
 RULES = make
 """
 Run = Callable[..., tuple[int, str, str]]
@@ -58,8 +58,9 @@ def achieve(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
     return run
 
 
-def config_of(world: str = WORLD, *options: str, **changes: Any) -> TrainConfig:
-    return replace(tiny_config(**changes), env=EnvConfig(world, num_envs=2, unlock_threshold=0.0, options=options))
+def config_of(environment: str = ENVIRONMENT, *options: str, **changes: Any) -> TrainConfig:
+    env = EnvConfig(environment, num_envs=2, unlock_threshold=0.0, options=options)
+    return replace(tiny_config(**changes), env=env)
 
 
 def write_agent(path: Path, config: TrainConfig, shape: tuple[int, int, int] = SHAPE, actions: int = ACTIONS) -> Path:
@@ -109,40 +110,40 @@ def test_no_command_imports_what_a_file_names(folder: Path, achieve: Run, comman
     seen = {"collector/observation": torch.zeros(2, *SHAPE, dtype=torch.uint8)}
     save_checkpoint(early / "checkpoint", {**tensors, **seen}, {})
     code, _, err = achieve(*command)
-    assert code == 2 and f"names code that would be imported and run: {WORLD}. A file may run nothing" in err
-    assert err.endswith(f"The command is then:\n  achieve {' '.join(command)} --env {WORLD}\n")
+    assert code == 2 and f"names code that would be imported and run: {ENVIRONMENT}. A file may run nothing" in err
+    assert err.endswith(f"The command is then:\n  achieve {' '.join(command)} --env {ENVIRONMENT}\n")
     assert not was_imported(folder) and "planted" not in sys.modules
     assert not (folder / "runs").exists()
 
 
 def test_what_the_user_names_is_imported(folder: Path, achieve: Run) -> None:
     write_agent(folder / "a.safetensors", config_of())
-    for said in (("--env", WORLD), ("--trust",)):
+    for said in (("--env", ENVIRONMENT), ("--trust",)):
         code, out, err = achieve("eval", "a.safetensors", "--episodes", 1, "--device", "cpu", *said)
         assert (code, err) == (0, "") and "Final policy" in out
         assert was_imported(folder)
         sys.modules.pop("planted", None)
     code, _, err = achieve("eval", "a.safetensors", "--env", "crafter", "--episodes", 1)
-    assert code == 2 and "the world crafter shows images of shape (64, 64, 3) and takes 17 actions; this agent" in err
+    assert code == 2 and "the environment crafter shows images of shape (64, 64, 3) and takes 17 actions; this" in err
     assert not was_imported(folder)
 
 
-def test_training_from_a_config_runs_the_world_that_the_command_names(folder: Path, achieve: Run) -> None:
+def test_training_from_a_config_runs_the_environment_that_the_command_names(folder: Path, achieve: Run) -> None:
     write_run(folder / "theirs", config_of())
     flags = ("--config", "theirs", "--folder", "mine", "--quiet", "--total-steps", 512)
-    code, _, err = achieve("train", *flags, "--env", WORLD)  # with its page: a video, and a random agent
+    code, _, err = achieve("train", *flags, "--env", ENVIRONMENT)  # with its page: a video, and a random agent
     assert (code, err) == (0, "") and (folder / "mine" / "index.html").exists()
     assert was_imported(folder)
     # The same command goes on with it, or finds it complete; the code is named again.
-    assert achieve("train", *flags, "--env", WORLD, "--no-report")[0] == 0
+    assert achieve("train", *flags, "--env", ENVIRONMENT, "--no-report")[0] == 0
     assert achieve("train", *flags, "--trust", "--no-report")[0] == 0
 
 
-def test_page_of_ones_own_run_plays_the_world_that_was_named(folder: Path) -> None:
+def test_page_of_ones_own_run_plays_the_environment_that_was_named(folder: Path) -> None:
     """Weights that lie in the folder cannot bring another."""
-    run = write_run(folder / "run", config_of("tests.system.own_world:make_env"))
+    run = write_run(folder / "run", config_of("tests.system.own_env:make_env"))
     write_agent(run / "weights.safetensors", config_of())
-    mine = config_of("tests.system.own_world:make_env").env
+    mine = config_of("tests.system.own_env:make_env").env
     assert write_run_page(run, random_baseline(run, env=mine), env=mine).exists()
     assert not was_imported(folder)
     with pytest.raises(UntrustedError):
@@ -155,12 +156,13 @@ def test_report_shows_no_video_of_code(folder: Path, achieve: Run) -> None:
     write_run(folder / "runs" / "theirs", config_of())
     code, _, err = achieve("report", "runs", "--videos")
     assert (code, err) == (0, "")
-    assert f"no video: its world {WORLD} is code; --trust lets it run" in (folder / "report" / "index.html").read_text()
+    page = (folder / "report" / "index.html").read_text()
+    assert f"no video: its environment {ENVIRONMENT} is code; --trust lets it run" in page
     assert not was_imported(folder)
 
 
 def test_reading_figures_and_exporting_need_no_trust(folder: Path, achieve: Run) -> None:
-    write_run(folder / "run", config_of(WORLD, "rules=planted:RULES"))
+    write_run(folder / "run", config_of(ENVIRONMENT, "rules=planted:RULES"))
     for command in (("score", "run"), ("curves", "run"), ("compare", "run"), ("export", "run", "out.safetensors")):
         code, _, err = achieve(*command)
         assert (code, err) == (0, ""), command
@@ -176,11 +178,11 @@ def test_options_that_name_code(folder: Path) -> None:
         assert caught.value.flag == "--trust"
     assert load_agent(path, trust=True).config == config
     assert load_agent(path, env=EnvConfig()).config.env == EnvConfig()
-    assert load_agent(path, env="minigrid").config.env.options == (), "another world has none of its options"
+    assert load_agent(path, env="minigrid").config.env.options == (), "another environment has none of its options"
 
 
 @pytest.mark.parametrize(
-    ("world", "options", "named"),
+    ("environment", "options", "named"),
     [
         ("crafter", (), []),
         ("minigrid", ("depth=3", "branching=2", "scale=0.5", "note=plain text"), []),
@@ -196,16 +198,16 @@ def test_options_that_name_code(folder: Path) -> None:
         ("m:f", ("x=n:g",), ["m:f", "n:g"]),
     ],
 )
-def test_what_a_config_names(world: str, options: tuple[str, ...], named: list[str]) -> None:
-    assert imports_named_by(config_of(world, *options)) == named
+def test_what_a_config_names(environment: str, options: tuple[str, ...], named: list[str]) -> None:
+    assert imports_named_by(config_of(environment, *options)) == named
 
 
-def test_world_of_ones_own_in_place_of_the_files() -> None:
-    """A module that has moved: threshold and options stay. A world of another kind brings its own."""
-    config = replace(config_of(WORLD, "size=3"), env=EnvConfig(WORLD, 2, None, 0.25, ("size=3",)))
+def test_environment_of_ones_own_in_place_of_the_files() -> None:
+    """A module that has moved: threshold and options stay. An environment of another kind brings its own."""
+    config = replace(config_of(ENVIRONMENT, "size=3"), env=EnvConfig(ENVIRONMENT, 2, None, 0.25, ("size=3",)))
     assert trusted(config, "f", env="elsewhere:make").env == EnvConfig("elsewhere:make", 2, None, 0.25, ("size=3",))
     assert trusted(config, "f", env="crafter").env == EnvConfig("crafter", 2)
-    with pytest.raises(ConfigError, match="there is no world named 'nonsense'"):
+    with pytest.raises(ConfigError, match="there is no environment named 'nonsense'"):
         trusted(config, "f", env="nonsense")
 
 
@@ -216,7 +218,7 @@ def test_from_python(folder: Path) -> None:
     assert not was_imported(folder)
     export_agent(path, folder / "b.safetensors")
     assert not was_imported(folder)
-    assert len(evaluate(load_agent(path, env=WORLD), 1).length) == 1
+    assert len(evaluate(load_agent(path, env=ENVIRONMENT), 1).length) == 1
     assert was_imported(folder)
 
 

@@ -120,11 +120,11 @@ class Agent:
             actions = (self.logits + noise).argmax(1)
         return int(actions[0]) if single else actions.numpy()
 
-    def check_world(self, image_shape: tuple[int, ...], num_actions: int) -> None:
-        """Refuse a world that shows other images, or takes other actions, than this agent knows."""
+    def check_env(self, image_shape: tuple[int, ...], num_actions: int) -> None:
+        """Refuse an environment that shows other images, or takes other actions, than this agent knows."""
         if (image_shape, num_actions) != (self.image_shape, self.network.num_actions):
             raise ConfigError(
-                f"the world {self.config.env.name} shows images of shape {image_shape} and takes {num_actions} "
+                f"the environment {self.config.env.name} shows images of shape {image_shape} and takes {num_actions} "
                 f"actions; this agent knows images of shape {self.image_shape} and {self.network.num_actions} actions"
             )
 
@@ -177,9 +177,9 @@ def load_agent(
         source: a run folder, a weight file, or ``"pretrained"``.
         device: where its network is.
         seed: of the sampled actions.
-        env: the world to play in; by default the one it was trained in.
-        trust: a file may name a world as ``module:function``, and playing it runs that code. It is refused unless the
-            same world is given as ``env``, or the file is trusted.
+        env: the environment to play in; by default the one it was trained in.
+        trust: a file may name an environment as ``module:function``, and playing it runs that code. This is refused
+            unless the same environment is given as ``env``, or the file is trusted.
 
     Raises:
         AchieveError: and nothing else, whatever is in the file.

@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from achieve.envs.worlds import find_world, is_known, unknown
+from achieve.envs.registry import find_env_spec, is_known, unknown
 from achieve.errors import ConfigError
 from achieve.migration import migrate
 from achieve.plugins import ENCODER_NAMES, LEARNER_NAMES, OBJECTIVE_NAMES, is_plugin
@@ -25,24 +25,24 @@ from achieve.settings import LONGEST, build, check_name, plain, shown
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """The world to learn in."""
+    """The environment to learn in."""
 
     name: str = "crafter"
-    """World: crafter, minigrid, heist, `module:function` or a Gymnasium id; `--env NAME` is the same."""
+    """Environment: crafter, minigrid, heist, `module:function` or a Gymnasium id; `--env NAME` is the same."""
     num_envs: int = 8
     """Environments stepped side by side."""
     threads: int | None = None
     """Threads that step the environments; by default chosen from their number."""
     unlock_threshold: float | None = None
-    """A reward above this means an achievement was unlocked; by default the world's own."""
+    """A reward above this means an achievement was unlocked; by default the environment's own."""
     options: tuple[str, ...] = ()
-    """Settings of the world's own, each as name=value: `depth=3 branching=2` for minigrid, `rules=my_rules:RULES` for
-    crafter, `resize=64 frame_stack=4` for a Gymnasium environment."""
+    """The environment's own settings, each as name=value: `depth=3 branching=2` for minigrid, `rules=my_rules:RULES`
+    for crafter, `resize=64 frame_stack=4` for a Gymnasium environment."""
 
     @property
     def threshold(self) -> float:
-        """The unlock threshold in force: as given, or the world's own."""
-        return find_world(self.name).unlock_threshold if self.unlock_threshold is None else self.unlock_threshold
+        """The unlock threshold in force: as given, or the environment's own."""
+        return find_env_spec(self.name).unlock_threshold if self.unlock_threshold is None else self.unlock_threshold
 
     @property
     def own_settings(self) -> dict[str, Any]:
@@ -51,8 +51,8 @@ class EnvConfig:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """What a vector environment of this world is made with, besides its number, seeds and threads."""
-        told = {"unlock_threshold": self.threshold} if find_world(self.name).by_reward else {}
+        """The arguments of its vector environment, besides number, seeds and threads."""
+        told = {"unlock_threshold": self.threshold} if find_env_spec(self.name).by_reward else {}
         return {**told, **self.own_settings}
 
 
@@ -323,8 +323,8 @@ def _read_option(option: str) -> tuple[str, Any]:
     return name, value
 
 
-def with_world(config: TrainConfig, name: str) -> TrainConfig:
-    """The same run in another world, with what that world counts as an unlock and none of the old one's options."""
+def with_env(config: TrainConfig, name: str) -> TrainConfig:
+    """Return the same run in another environment, with its unlock threshold and none of the old one's options."""
     if not is_known(name):
         raise ConfigError(unknown(name))
     if name == config.env.name:
@@ -497,7 +497,7 @@ def to_dict(config: TrainConfig) -> dict[str, Any]:
 def from_dict(data: Mapping[str, Any]) -> TrainConfig:
     """The inverse of :func:`to_dict`; unknown names and wrong types are refused by name."""
     config = typing.cast(TrainConfig, build(TrainConfig, migrate(data) if isinstance(data, Mapping) else data))
-    if config.env.unlock_threshold == find_world(config.env.name).unlock_threshold:
+    if config.env.unlock_threshold == find_env_spec(config.env.name).unlock_threshold:
         config = replace(config, env=replace(config.env, unlock_threshold=None))
     validate(config)
     return config

@@ -38,10 +38,10 @@ class CheckpointError(RunFolderError):
 class UntrustedError(RunFolderError):
     """A file that names code to import, which runs only if the user says so."""
 
-    def __init__(self, source: str | Path, named: Sequence[str], world: str | None = None) -> None:
-        self.flag = "--trust" if world is None else f"--env {shlex.quote(world)}"
+    def __init__(self, source: str | Path, named: Sequence[str], env: str | None = None) -> None:
+        self.flag = "--trust" if env is None else f"--env {shlex.quote(env)}"
         """What says so on the command line, appended to the command."""
-        by_name = "" if world is None else f"name that world yourself ({self.flag}, or env={world!r} in Python), or "
+        by_name = "" if env is None else f"name that environment yourself ({self.flag}, or env={env!r} in Python), or "
         super().__init__(
             f"{source} names code that would be imported and run: {', '.join(named)}. A file may run nothing of its "
             f"own accord: {by_name}say that you trust the file (--trust, or trust=True in Python)"
@@ -52,8 +52,8 @@ class EpisodeLogError(RunFolderError):
     """An episode log that is missing or does not hold what it should."""
 
 
-class WorldFailedError(AchieveError):
-    """A world that failed while it was played, with its own traceback; what was saved before is whole."""
+class EnvFailedError(AchieveError):
+    """An environment that failed while it was played, with its own traceback; what was saved before is whole."""
 
 
 class MissingExtraError(AchieveError):

@@ -66,7 +66,7 @@ def take_weights(trainer: BaseTrainer) -> str | None:
             has = "is not there" if there is None else f"is of shape {there}"
             raise ConfigError(
                 f"the weights of {source} do not fit this run's network: {name} {has}, and {tuple(tensor.shape)} is "
-                "needed; the same model.* settings and the same kind of world make them fit"
+                "needed; the same model.* settings and the same kind of environment make them fit"
             )
     with torch.no_grad():
         for name in mine.keys() & theirs.keys():

@@ -15,14 +15,14 @@ from achieve.config import (
     TrainConfig,
     differences,
 )  # fmt: skip
-from achieve.envs.worlds import find_world
+from achieve.envs.registry import find_env_spec
 from achieve.errors import ConfigError
 
 _SMALL = ModelConfig(channels=(16, 32, 32), hidden_size=256)
 _NO_DISTILL = DistillConfig(enabled=False)
 _NO_MEMORY = ModelConfig(memory=False)
 
-# The paper says of MiniGrid that it follows Crafter's protocol, and of neither world which hyperparameters were used.
+# The paper says of MiniGrid that it follows Crafter's protocol, and of neither which hyperparameters were used.
 # MiniGrid has those of Crafter. In Heist an episode shows one maze for up to 1,000 steps, so an agent sees few, and
 # easily overfits to those it is in (docs/environments.md has the measurements). Rollout length and smoothing are those
 # of Procgen's own training code; the many environments, the single epoch and the discount are ours.
@@ -114,14 +114,14 @@ DESCRIPTIONS: dict[str, str] = {
     "ppo-size-layer": "PPO without value normalisation",
     "ppo-size": "PPO with the large network, no norms, no value normalisation",
     "ppo-default": "PPO with the small network of common practice (8.17)",
-    "minigrid-ad": "the full method on the MiniGrid door-key world (8.04, on another layout)",
-    "minigrid-ppo": "PPO on the MiniGrid door-key world (3.33, on another layout)",
+    "minigrid-ad": "the full method on the MiniGrid door-key tree (8.04, on another layout)",
+    "minigrid-ppo": "PPO on the MiniGrid door-key tree (3.33, on another layout)",
     "heist-ad": "the full method on Procgen Heist, hard, 25M steps (success rate 71.0)",
     "heist-ppo": "PPO on Procgen Heist, hard, 25M steps (29.6)",
     "qrdqn": "QR-DQN, value-based, with the same encoder (4.14)",
     "qrdqn-ad": "QR-DQN with achievement distillation (8.07)",
-    "minigrid-qrdqn": "QR-DQN on the MiniGrid door-key world",
-    "minigrid-qrdqn-ad": "QR-DQN with achievement distillation on the MiniGrid door-key world",
+    "minigrid-qrdqn": "QR-DQN on the MiniGrid door-key tree",
+    "minigrid-qrdqn-ad": "QR-DQN with achievement distillation on the MiniGrid door-key tree",
     "heist-qrdqn": "QR-DQN on Procgen Heist, hard, 25M steps",
     "heist-qrdqn-ad": "QR-DQN with achievement distillation on Procgen Heist, hard, 25M steps",
     "quick": "a small agent for two CPU cores and about five minutes",
@@ -144,10 +144,10 @@ INDIFFERENT = ("seed", "total_steps", "score_steps", "name", "precision", "compi
 def changes(config: TrainConfig) -> dict[str, tuple[Any, Any]]:
     """The settings that are not the preset's, by dotted name: what they are, and what the preset has.
 
-    A threshold that is the world's own is no change, also in another world than the preset's.
+    A threshold that is the environment's own is no change, even where that is not the preset's.
     """
     preset = get_preset(config.preset)
-    if config.env.unlock_threshold in (None, find_world(config.env.name).unlock_threshold):
+    if config.env.unlock_threshold in (None, find_env_spec(config.env.name).unlock_threshold):
         preset = replace(preset, env=replace(preset.env, unlock_threshold=config.env.unlock_threshold))
     return differences(config, preset, INDIFFERENT)
 

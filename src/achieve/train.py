@@ -59,7 +59,7 @@ def train(
         quiet: no progress display.
 
     Raises:
-        WorldFailedError: when an environment of the user's fails; calling again continues from the last checkpoint.
+        EnvFailedError: when an environment of the user's fails; calling again continues from the last checkpoint.
         Interrupted: on Ctrl-C or SIGTERM, once the run is saved; calling again continues it from there.
     """
     validate(config)
@@ -128,18 +128,18 @@ def train(
             journal.say(f"the run was ended early: {trainer.ended_early}")
         if progress is not None and summary["episodes"] and not any(summary["success_rates"].values()):
             why = f": no reward was above {config.env.threshold:g} (--env.unlock-threshold)"
-            progress.say(f"no achievement was unlocked in this run{why if trainer.world.by_reward else ''}")
+            progress.say(f"no achievement was unlocked in this run{why if trainer.spec.by_reward else ''}")
         return summary
 
 
 def default_folder(config: TrainConfig) -> Path:
-    """`runs/<name>-s<seed>`; without a name `runs/<preset>-s<seed>`, and `runs/<preset>-<world>-s<seed>` in a world
+    """`runs/<name>-s<seed>`; without a name `runs/<preset>-s<seed>`, and `runs/<preset>-<env>-s<seed>` in one
     that is not the preset's own."""
     if config.name is not None:
         return Path("runs") / f"{config.name}-s{config.seed}"
     own = PRESETS[config.preset].env if config.preset in PRESETS else EnvConfig()
-    world = "" if config.env.name == own.name else "-" + re.sub(r"[^\w.-]+", "-", config.env.name)
-    return Path("runs") / f"{config.name or config.preset + world}-s{config.seed}"
+    environment = "" if config.env.name == own.name else "-" + re.sub(r"[^\w.-]+", "-", config.env.name)
+    return Path("runs") / f"{config.name or config.preset + environment}-s{config.seed}"
 
 
 def _trackers(config: TrainConfig, run: RunFolder, step: int) -> Iterator[Tracker]:
@@ -153,7 +153,7 @@ def _trackers(config: TrainConfig, run: RunFolder, step: int) -> Iterator[Tracke
 def _progress(trainer: BaseTrainer) -> Iterator[Progress]:
     config = trainer.config
     title = f"{config.preset} s{config.seed}"
-    with Progress(config.planned_steps, trainer.step, title, trainer.world.measure) as progress:
+    with Progress(config.planned_steps, trainer.step, title, trainer.spec.measure) as progress:
         if trainer.restarted:
-            progress.say("this world cannot be saved: the episodes under way were started anew, on unseen worlds")
+            progress.say("this environment cannot be saved: the episodes under way were started anew, on unseen worlds")
         yield progress

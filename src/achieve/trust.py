@@ -1,8 +1,8 @@
 """Files that name code: weights, configs and checkpoints run none of it unless the user says so.
 
-A config names its world, and a world may be ``module:function``: to play it is to import that module. So may options of
-a world. Where a config comes from a file, :func:`trusted` stands between the two. It lets a module pass that the user
-named as well, or all of them if the user trusts the file.
+A config names its environment, which may be ``module:function``: to play it is to import that module. So may options
+of an environment. Where a config comes from a file, :func:`trusted` stands between the two. It lets a module pass that
+the user named as well, or all of them if the user trusts the file.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from achieve.config import EnvConfig, TrainConfig, with_world
-from achieve.envs.worlds import WORLDS, find_world
+from achieve.config import EnvConfig, TrainConfig, with_env
+from achieve.envs.registry import ENVIRONMENTS, find_env_spec
 from achieve.errors import UntrustedError
 from achieve.settings import shown
 
 
 def imports_named_by(config: TrainConfig, *, learning: bool = False) -> list[str]:
-    """What a config names that would be imported if it were used: its world, what its options name, its encoder.
+    """What a config names that would be imported if it were used: its environment, what its options name, its encoder.
 
     A learner, auxiliary objectives and callbacks count for ``learning`` alone: an agent acts without them.
 
     An option counts if any text in it has a colon: it need not be a module's name, but it could be one.
     """
     env = config.env
-    world = [env.name] if ":" in env.name and env.name not in WORLDS else []
+    environment = [env.name] if ":" in env.name and env.name not in ENVIRONMENTS else []
     options = [text for value in env.own_settings.values() for text in _texts(value) if ":" in text]
     code = [config.model.encoder]
     if learning:
         code += [config.learner, *config.distill.objectives, *config.callbacks]
-    return world + options + [name for name in code if ":" in name]
+    return environment + options + [name for name in code if ":" in name]
 
 
 def trusted(
@@ -42,13 +42,13 @@ def trusted(
     trust: bool = False,
     learning: bool = False,
 ) -> TrainConfig:
-    """The config of a file, in the world the user names; refused if it names code that the user did not.
+    """The config of a file, in the environment the user names; refused if it names code that the user did not.
 
     Args:
         config: what the file says.
         source: the file, for the message.
-        env: the world, as the user names it: in place of the file's, or the same. With settings of one's own (an
-            :class:`EnvConfig`), nothing of the file's world is left.
+        env: the environment, as the user names it: in place of the file's, or the same. With settings of one's own (an
+            :class:`EnvConfig`), nothing of the file's environment is left.
         trust: import whatever the file names.
         learning: whether the config is to be trained, not only played.
     """
@@ -60,14 +60,14 @@ def trusted(
     named = [name for name in imports_named_by(config, learning=learning) if name not in named_by_user]
     if named and not trust:
         told = [name if name.isprintable() else shown(name) for name in named]
-        raise UntrustedError(source, told, world=config.env.name if named == [config.env.name] else None)
+        raise UntrustedError(source, told, env=config.env.name if named == [config.env.name] else None)
     return config
 
 
 def _moved(config: TrainConfig, env: str) -> TrainConfig:
-    """The same agent in the world of that name. One of the user's own keeps the options and the threshold."""
-    own = find_world(env).by_reward and find_world(config.env.name).by_reward
-    moved = with_world(config, env)
+    """The same agent in the environment of that name. One of the user's own keeps the options and the threshold."""
+    own = find_env_spec(env).by_reward and find_env_spec(config.env.name).by_reward
+    moved = with_env(config, env)
     return replace(moved, env=replace(config.env, name=env)) if own else moved
 
 

@@ -1,4 +1,4 @@
-"""A world that takes looking and patience: a row of doors, each with its own button, and a reward behind the last."""
+"""An environment for looking and patience: a row of doors, each with its own button, and a reward behind the last."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.helpers.world import NAMES, SIZE, TinyWorld
+from tests.helpers.envs import NAMES, SIZE, TinyEnv
 
 DOORS = len(NAMES)
 BUTTONS = 3
 LIMIT = 12
 
 
-class ChainWorld(TinyWorld):
+class ChainEnv(TinyEnv):
     """The picture shows which door one is at; its button opens it, any other leads back to the first.
 
     Behind the last door there is a reward of 1 and the episode ends. A player of chance gets there in one of ten.

@@ -12,8 +12,8 @@ from achieve.algo import ppo
 from achieve.algo.collect import Collector
 from achieve.data.buffer import RolloutBuffer
 from achieve.nn.model import ActorCritic
+from tests.helpers.envs import ScriptedEnv
 from tests.helpers.setup import ACTIONS, IMAGE, MODEL, literal_agent, make_network, perturb
-from tests.helpers.world import ScriptedWorld
 from tests.oracles import episodes
 from tests.oracles import network as literal
 from tests.oracles.distill import Agent
@@ -41,13 +41,13 @@ class Play:
 
     def __init__(self, *, memory: bool = True, phases: int = 1) -> None:
         self.rewards, self.dones = script()
-        self.world = ScriptedWorld(self.rewards, self.dones)
+        self.scripted = ScriptedEnv(self.rewards, self.dones)
         self.network = make_network(replace(MODEL, memory=memory))
         size = MODEL.hidden_size if memory else 0
         self.buffer = RolloutBuffer(
             ROLLOUTS // phases, LENGTH, ENVS, IMAGE, size, torch.device("cpu")
         )
-        self.collector = Collector(self.network, self.world, self.buffer, 0.15, cuda_graphs=False)
+        self.collector = Collector(self.network, self.scripted, self.buffer, 0.15, cuda_graphs=False)
         self.agents: list[Agent] = []
         self.rows: list[dict[str, torch.Tensor]] = []
         self.collector.start()
@@ -133,9 +133,9 @@ def test_values_and_probabilities_use_the_memory_of_their_step(play: Play) -> No
             )
 
 
-def test_the_world_gets_the_stored_actions(play: Play) -> None:
+def test_the_environment_gets_the_stored_actions(play: Play) -> None:
     stored = torch.cat([rows["actions"][:-1] for rows in play.rows]).numpy()
-    np.testing.assert_array_equal(np.stack(play.world.actions), stored)
+    np.testing.assert_array_equal(np.stack(play.scripted.actions), stored)
 
 
 def test_observations_line_up_between_rollouts(play: Play) -> None:
@@ -180,7 +180,7 @@ def test_actions_are_sampled_from_the_policy() -> None:
     envs = 4000
     rewards, dones = np.zeros((1, envs)), np.zeros((1, envs), dtype=bool)
 
-    class Still(ScriptedWorld):
+    class Still(ScriptedEnv):
         def reset(self, *, out: np.ndarray) -> None:
             out[:] = 100
 
@@ -220,9 +220,9 @@ def test_a_stop_is_noticed_between_steps() -> None:
         if calls == 3:
             raise KeyboardInterrupt
 
-    world = ScriptedWorld(rewards, dones)
-    collector = Collector(network, world, buffer, 0.15, cuda_graphs=False, safe_point=check)
+    scripted = ScriptedEnv(rewards, dones)
+    collector = Collector(network, scripted, buffer, 0.15, cuda_graphs=False, safe_point=check)
     collector.start()
     with pytest.raises(KeyboardInterrupt):
         collector.collect(torch.Generator())
-    assert len(world.actions) == 2
+    assert len(scripted.actions) == 2

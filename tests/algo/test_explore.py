@@ -12,8 +12,8 @@ from achieve.algo.explore import Explorer
 from achieve.data.replay import Replay, ReplayShape
 from achieve.nn.model import QuantileNetwork
 from tests.algo.replaying import CONFIG, MODEL, make_network
+from tests.helpers.envs import ScriptedEnv
 from tests.helpers.setup import ACTIONS, IMAGE, perturb
-from tests.helpers.world import ScriptedWorld
 from tests.oracles import network as literal
 from tests.oracles import quantile
 
@@ -21,18 +21,18 @@ ROWS, ENVS = 40, 3
 
 
 class Acted:
-    """Some steps in a scripted world, with the weights changing at every step as they do in training."""
+    """Some steps in a scripted scripted, with the weights changing at every step as they do in training."""
 
     def __init__(self, epsilon: float, *, memory: bool = True) -> None:
         rng = np.random.default_rng(0)
         self.rewards = rng.choice([0.0, 0.1, 1.0], (ROWS, ENVS), p=[0.5, 0.2, 0.3])
         self.dones = rng.random((ROWS, ENVS)) < 0.1
-        self.world = ScriptedWorld(self.rewards, self.dones)
+        self.scripted = ScriptedEnv(self.rewards, self.dones)
         model = replace(MODEL, memory=memory)
         self.network: QuantileNetwork = make_network(model, CONFIG)
         shape = ReplayShape(ROWS, ENVS, IMAGE, model.hidden_size if memory else 0)
         self.replay = Replay(shape, torch.device("cpu"), torch.device("cpu"))
-        self.explorer = Explorer(self.network, self.world, self.replay, 0.15, cuda_graphs=False)
+        self.explorer = Explorer(self.network, self.scripted, self.replay, 0.15, cuda_graphs=False)
         self.explorer.start()
         chance = np.random.default_rng(1)
         self.params: list[literal.Params] = []
@@ -63,7 +63,7 @@ def test_everything_that_happened_is_stored() -> None:
     acted = Acted(0.5)
     replay = acted.replay
     assert replay.row == ROWS
-    np.testing.assert_array_equal(replay.actions, np.stack(acted.world.actions))
+    np.testing.assert_array_equal(replay.actions, np.stack(acted.scripted.actions))
     np.testing.assert_array_equal(replay.dones, acted.dones)
     np.testing.assert_allclose(replay.rewards, acted.rewards, atol=1e-6)
     images = replay.images(np.arange(ROWS * ENVS)).view(ROWS, ENVS, *IMAGE)
@@ -98,14 +98,14 @@ def test_without_chance_the_best_action_is_taken(memory: bool) -> None:
         means = quantile.heads(acted.params[row], latents, remembered, ACTIONS).mean(2)
         best = means.max(1)
         for env in range(ENVS):
-            chosen = acted.world.actions[row][env]
+            chosen = acted.scripted.actions[row][env]
             assert means[env, chosen] >= best.values[env] - 1e-5
             different.add(int(chosen))
     assert len(different) > 1
 
 
 def test_epsilon_is_the_share_of_random_actions() -> None:
-    greedy, mixed, random = (np.stack(Acted(epsilon).world.actions) for epsilon in (0.0, 0.3, 1.0))
+    greedy, mixed, random = (np.stack(Acted(epsilon).scripted.actions) for epsilon in (0.0, 0.3, 1.0))
     assert np.bincount(random.ravel(), minlength=ACTIONS).min() > ROWS * ENVS / ACTIONS / 2
     # A random action is the greedy one now and then; memories follow from frames and rewards, not from actions.
     share = (greedy != mixed).mean()

@@ -1,4 +1,4 @@
-"""QR-DQN must solve a small world: looking at pictures, and a reward four right actions away."""
+"""QR-DQN must solve a small environment: looking at pictures, and a reward four right actions away."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from achieve.agent import load_agent
 from achieve.analysis.evaluate import evaluate, evaluate_random
 from achieve.config import DistillConfig, EnvConfig, ModelConfig, QRDQNConfig, TrainConfig
-from achieve.envs import WORLDS, World
+from achieve.envs import ENVIRONMENTS, EnvSpec
 from achieve.train import train
 from tests.algo.chain import DOORS
 
@@ -32,7 +32,7 @@ CONFIG = TrainConfig(
 
 
 def test_solves_the_chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(WORLDS, "chain", World("chain", "", "tests.algo.chain", "ChainWorld", 0.5))
+    monkeypatch.setitem(ENVIRONMENTS, "chain", EnvSpec("chain", "", "tests.algo.chain", "ChainEnv", 0.5))
     train(CONFIG, tmp_path / "run", quiet=True)
     chance = evaluate_random(CONFIG, 64)
     assert chance.reward.mean() < 0.3

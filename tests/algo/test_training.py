@@ -17,12 +17,12 @@ from achieve.algo.distill import Distiller
 from achieve.algo.learner import PPOLearner
 from achieve.algo.objectives import AuxiliaryObjective
 from achieve.config import DistillConfig, EnvConfig, ModelConfig, PPOConfig, TrainConfig
-from achieve.envs import WORLDS, World
+from achieve.envs import ENVIRONMENTS, EnvSpec
 from achieve.envs.base import FinishedEpisodes
 from achieve.presets import PRESETS
 from achieve.run.weights import load_weights
 from achieve.train import PPOTrainer, train
-from tests.helpers.world import TinyWorld
+from tests.helpers.envs import TinyEnv
 
 TINY = TrainConfig(
     preset="tiny",
@@ -36,8 +36,8 @@ TINY = TrainConfig(
 )
 
 
-class Mislabelled(TinyWorld):
-    """The same world, its achievements named in another order."""
+class Mislabelled(TinyEnv):
+    """The same environment, its achievements named in another order."""
 
     def __init__(self, num_envs: int, seed: list[int], threads: int | None = None, *, infos: str = "final") -> None:
         super().__init__(num_envs, seed, threads, infos=infos, labels=[2, 3, 1, 0])
@@ -45,8 +45,8 @@ class Mislabelled(TinyWorld):
 
 @pytest.fixture(autouse=True)
 def tiny_worlds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(WORLDS, "tiny", World("tiny", "", "tests.helpers.world", "TinyWorld", 0.15))
-    monkeypatch.setitem(WORLDS, "mislabelled", World("mislabelled", "", __name__, "Mislabelled", 0.15))
+    monkeypatch.setitem(ENVIRONMENTS, "tiny", EnvSpec("tiny", "", "tests.helpers.envs", "TinyEnv", 0.15))
+    monkeypatch.setitem(ENVIRONMENTS, "mislabelled", EnvSpec("mislabelled", "", __name__, "Mislabelled", 0.15))
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -230,10 +230,10 @@ def test_labels_do_not_reach_the_learner(tmp_path: Path) -> None:
     assert labels(right) != labels(wrong), "the labels were indeed others"
 
 
-def scramble(world: type) -> type:
-    """A world of that kind with every label, in episodes and in infos, replaced by nonsense."""
+def scramble(environment: type) -> type:
+    """An environment of that kind with every label, in episodes and in infos, replaced by nonsense."""
 
-    class Scrambled(world):  # type: ignore[misc]
+    class Scrambled(environment):  # type: ignore[misc]
         nonsense = np.random.default_rng(0)
 
         def pop_episodes(self) -> FinishedEpisodes:

@@ -121,7 +121,7 @@ def test_curves_and_rates_of_committed_runs(achieve: Command, tmp_path: Path) ->
     assert code == 2 and "is a run in MiniGrid" in err and "one in Crafter; draw them apart" in err
 
 
-def test_curves_of_one_world_with_other_achievements_are_refused(achieve: Command, tmp_path: Path) -> None:
+def test_curves_of_one_environment_with_other_achievements_are_refused(achieve: Command, tmp_path: Path) -> None:
     for name, unlocked in (("four", ("a", "b", "c", "d")), ("two", ("a", "b"))):
         folder = tmp_path / name
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""Clusters, graphs and the recovered hierarchy: against plain versions and worlds whose graph is known."""
+"""Clusters, graphs and the recovered hierarchy: against plain versions and cases whose graph is known."""
 
 import itertools
 
@@ -155,7 +155,7 @@ def test_crafters_graph() -> None:
     }  # fmt: skip
 
 
-def test_graphs_of_worlds() -> None:
+def test_graphs_of_environments() -> None:
     assert true_requirements(EnvConfig()) == crafter_requirements()
     tree = true_requirements(EnvConfig(name="minigrid", options=("depth=2",)))
     assert tree is not None and ("collect_red_key", "open_red_door") in tree and len(tree) == 3

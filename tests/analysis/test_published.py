@@ -23,7 +23,7 @@ def test_rows(experiment: str, row: Published) -> None:
     if row.preset is None:
         return
     assert row.preset in PRESETS, f"{experiment} names a preset that does not exist"
-    assert PRESETS[row.preset].env.name == row.world
+    assert PRESETS[row.preset].env.name == row.env
     # A preset's description quotes its published score; the two are written in different files.
     if row.score is not None:
         assert f"{row.score.mean:.{row.score.digits}f}" in DESCRIPTIONS[row.preset]

@@ -7,7 +7,7 @@ import torch
 
 from achieve.algo.contrastive import achievement_representation
 from achieve.analysis.evaluate import evaluate
-from achieve.analysis.recordings import Recordings, check_same_world, encode, record, representations
+from achieve.analysis.recordings import Recordings, check_same_env, encode, record, representations
 from achieve.config import EnvConfig, TrainConfig
 from achieve.errors import ConfigError
 from tests.analysis.agents import CRAFTER, MODEL, recording, small_agent
@@ -102,7 +102,7 @@ def test_bad_input() -> None:
         encode(agent, np.zeros((1, 32, 32, 3), np.uint8))
     other = TrainConfig(model=MODEL, env=EnvConfig(name="minigrid"))
     with pytest.raises(ConfigError, match="mine plays minigrid"):
-        check_same_world(agent, [("mine", small_agent(0, other))])
+        check_same_env(agent, [("mine", small_agent(0, other))])
 
 
 def test_an_expert_that_unlocks_nothing_is_refused() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from achieve.analysis.runs import Gathered, gather, group_runs, read_groups, read_run
-from achieve.config import TrainConfig, with_world
+from achieve.config import TrainConfig, with_env
 from achieve.errors import ConfigError, RunFolderError
 from achieve.presets import PRESETS, refuse_preset_name, variant
 from tests.viz.report.runs import make_run, score
@@ -79,8 +79,8 @@ def test_where_and_how_long_it_ran_does_not_matter(tmp_path: Path) -> None:
     assert len(gather([tmp_path]).seeds("ad")) == 1
 
 
-def test_a_preset_in_another_world_is_another_experiment(tmp_path: Path) -> None:
-    make_run(tmp_path / "a", config=with_world(PRESETS["ad"], "minigrid"))
+def test_a_preset_in_another_environment_is_another_experiment(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", config=with_env(PRESETS["ad"], "minigrid"))
     gathered = gather([tmp_path])
     assert gathered.seeds("ad") == [] and len(gathered.runs) == 1
 
@@ -268,7 +268,7 @@ def test_runs_of_an_unknown_preset_are_named_by_what_differs(tmp_path: Path) -> 
     ("config", "told"),
     [
         (QUICK, "quick"),
-        (with_world(QUICK, "minigrid"), "quick, env.name minigrid"),
+        (with_env(QUICK, "minigrid"), "quick, env.name minigrid"),
         (replace(QUICK, model=replace(QUICK.model, channels=(1, 2, 3))), "quick, model.channels 1 2 3"),
         (replace(GAMMA, seed=3, name="mine"), "mine"),
     ],

@@ -6,7 +6,7 @@ import numpy as np
 from rich.console import Console
 
 from achieve.commands.score import score_tables
-from achieve.envs import WORLDS, find_world
+from achieve.envs import ENVIRONMENTS, find_env_spec
 from achieve.scoring.score import MeanStd, RunScore
 
 
@@ -51,8 +51,9 @@ def test_short_run_says_it_is_not_comparable() -> None:
     assert "not comparable" in out
 
 
-def test_world_with_a_goal_has_its_column_and_notes() -> None:
-    heist = run(71.0, 12.5, [5.0, 90.0], read_at=25_000_000)._replace(world=WORLDS["heist"], reward_window=1_000_000)
+def test_environment_with_a_goal_has_its_column_and_notes() -> None:
+    heist = run(71.0, 12.5, [5.0, 90.0], read_at=25_000_000)
+    heist = heist._replace(spec=ENVIRONMENTS["heist"], reward_window=1_000_000)
     out = text(heist)
     assert "gem %" in out and "score %" not in out and "71.00" in out
     assert "Gem and reward: success rate and mean return" in out and "1,000,000 steps" in out
@@ -60,8 +61,8 @@ def test_world_with_a_goal_has_its_column_and_notes() -> None:
     assert "Evaluated before 25,000,000 steps" in text(heist._replace(read_at=1_000_000))
 
 
-def test_own_world_is_compared_with_nothing() -> None:
-    assert "comparable" not in text(run(5.0, 3.0, [1.0, 2.0], read_at=1_000)._replace(world=find_world("pkg:make")))
+def test_own_environment_is_compared_with_nothing() -> None:
+    assert "comparable" not in text(run(5.0, 3.0, [1.0, 2.0], read_at=1_000)._replace(spec=find_env_spec("pkg:make")))
 
 
 def test_each_group_has_its_mean_and_unlike_runs_have_none() -> None:

@@ -171,7 +171,7 @@ def test_wrong_vector_arguments_are_named(arguments, named):
     assert named in str(error.value)
 
 
-def test_unknown_world_is_named():
+def test_unknown_environment_is_named():
     with pytest.raises(ValueError, match=r"'minecraft'.*crafter"):
         make_vec("minecraft")
 

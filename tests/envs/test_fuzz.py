@@ -16,11 +16,11 @@ from tests.conftest import Optional
 from tests.envs.test_threads_share import need
 
 REFUSALS = (ValueError, TypeError, AchieveError)
-WORLDS: dict[str, tuple[dict[str, Any], int]] = {
+ENVIRONMENTS: dict[str, tuple[dict[str, Any], int]] = {
     "crafter": ({"area": (12, 12), "length": 50}, 250),
     "minigrid": ({}, 250),
     "heist": ({}, 20),
-    "tests.envs.gym.worlds:Count": ({}, 250),
+    "tests.envs.gym.envs:Count": ({}, 250),
 }
 DTYPES = ("i1", "u1", "i4", "i8", "u8", "f2", "f8", "?", "c8", "O", "U3", "S2", "M8[s]", "m8[s]", ">i4", [("a", "i4")])
 ODD = (
@@ -99,12 +99,12 @@ def attempt(env: Any, call: Callable[[Any], Any], given: Any) -> bool:
     return True
 
 
-@pytest.mark.parametrize("world", WORLDS)
-def test_a_vector_environment_takes_or_refuses_anything(world: str, optional: Optional) -> None:
-    need(world, optional)
-    arguments, rounds = WORLDS[world]
-    envs, others = make_vec(world, 3, 0, 1, **arguments), [CrafterEnv(area=(12, 12), seed=0).save_state()]
-    if world != "crafter":
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_a_vector_environment_takes_or_refuses_anything(environment: str, optional: Optional) -> None:
+    need(environment, optional)
+    arguments, rounds = ENVIRONMENTS[environment]
+    envs, others = make_vec(environment, 3, 0, 1, **arguments), [CrafterEnv(area=(12, 12), seed=0).save_state()]
+    if environment != "crafter":
         others.append(make_vec("crafter", 3, 0, 1).save_state())
     envs.reset()
     source = Source(0)

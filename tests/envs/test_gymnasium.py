@@ -148,7 +148,7 @@ def test_reset_with_a_seed_starts_that_seeds_sequence():
     assert (env.reset(seed=1)[0] == worlds[0]).all()
 
 
-def test_without_a_seed_worlds_differ():
+def test_without_a_seed_environments_differ():
     np.random.seed(0)
     first, second = (CrafterEnv().reset()[1]["semantic"] for _ in range(2))
     assert not (first == second).all()

@@ -18,7 +18,7 @@ from achieve.envs.crafter import CrafterEnv
 from tests.conftest import Optional
 
 STEPS = 200
-GYM = "tests.envs.gym.worlds:Count"
+GYM = "tests.envs.gym.envs:Count"
 
 
 @pytest.fixture(autouse=True)
@@ -56,18 +56,19 @@ def run_beside(work: Any, beside: Any) -> None:
     assert not failure, failure
 
 
-def need(world: str, optional: Optional) -> None:
-    """Skips where what the world needs is not installed."""
+def need(environment: str, optional: Optional) -> None:
+    """Skips where what the environment needs is not installed."""
     try:
-        make_vec(world, 1, 0, 1).close()
+        make_vec(environment, 1, 0, 1).close()
     except ImportError as error:
-        optional.check(False, f"{world} ({error})")
+        optional.check(False, f"{environment} ({error})")
 
 
-@pytest.mark.parametrize("world", ["crafter", "minigrid", "heist", GYM])
-def test_a_state_saved_beside_a_stepping_thread_is_one_between_two_steps(world: str, optional: Optional) -> None:
-    need(world, optional)
-    make = lambda: make_vec(world, num_envs=16 if world == "crafter" else 5, seed=3, threads=1, infos="none")  # noqa: E731
+@pytest.mark.parametrize("environment", ["crafter", "minigrid", "heist", GYM])
+def test_a_state_saved_beside_a_stepping_thread_is_one_between_two_steps(environment: str, optional: Optional) -> None:
+    need(environment, optional)
+    num_envs = 16 if environment == "crafter" else 5
+    make = lambda: make_vec(environment, num_envs, seed=3, threads=1, infos="none")  # noqa: E731
     vec, plain = make(), make()
     actions = np.random.default_rng(0).integers(0, vec.single_action_space.n, (STEPS, vec.num_envs))
     plain.reset()
@@ -99,12 +100,12 @@ def test_a_single_environments_state_is_one_between_two_steps() -> None:
     assert saved and set(saved) <= expected
 
 
-@pytest.mark.parametrize("world", ["crafter", "minigrid", "heist", GYM])
-def test_everything_at_once_leaves_a_playable_environment_and_no_episode_twice(world: str, optional: Optional) -> None:
+@pytest.mark.parametrize("environment", ["crafter", "minigrid", "heist", GYM])
+def test_everything_at_once_leaves_it_playable_and_no_episode_twice(environment: str, optional: Optional) -> None:
     """Loads, resets, looks and collections beside a stepping thread; what is counted afterwards adds up."""
-    need(world, optional)
-    short = {"length": 20} if world == "crafter" else {}
-    vec = make_vec(world, num_envs=5, seed=3, threads=1, infos="final", **short)
+    need(environment, optional)
+    short = {"length": 20} if environment == "crafter" else {}
+    vec = make_vec(environment, num_envs=5, seed=3, threads=1, infos="final", **short)
     vec.reset()
     if vec.exact_resume:
         vec.step([0] * 5)
@@ -115,7 +116,7 @@ def test_everything_at_once_leaves_a_playable_environment_and_no_episode_twice(w
         for chosen in np.random.default_rng(0).integers(0, vec.single_action_space.n, (STEPS, 5)):
             try:
                 vec.step(chosen)
-            except RuntimeError as error:  # a Gymnasium world must be reset after a load
+            except RuntimeError as error:  # a Gymnasium environment must be reset after a load
                 assert "call reset()" in str(error)
 
     def disturb() -> None:
@@ -136,7 +137,7 @@ def test_everything_at_once_leaves_a_playable_environment_and_no_episode_twice(w
     run_beside(play, disturb)
     assert len(set(collected)) == len(collected)
     vec.reset()
-    again = make_vec(world, num_envs=5, seed=9, threads=1, **short)
+    again = make_vec(environment, num_envs=5, seed=9, threads=1, **short)
     again.load_state(vec.save_state())
     if vec.exact_resume:
         assert again.save_state() == vec.save_state()

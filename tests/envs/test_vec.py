@@ -134,7 +134,7 @@ def test_border_pixels_are_written_too():
     assert (out[0, 63] == 0).all() and (out[0, :, 63] == 0).all()
 
 
-def test_a_world_that_several_threads_make_is_the_same():
+def test_a_environment_that_several_threads_make_is_the_same():
     """Four worlds for three threads: those done early help with the last one."""
     alone, together = (make_vec("crafter", num_envs=4, seed=11, threads=t, infos="all") for t in (1, 3))
     for _ in range(60):
@@ -259,7 +259,7 @@ def test_drawing_never_changes_the_game():
 
 
 def test_the_picture_at_another_size_is_the_originals_at_that_size():
-    """As if the observation had been drawn that large: same world, same noise stream."""
+    """As if the observation had been drawn that large: same environment, same noise stream."""
     small, large = Env(seed=6), Env(seed=6, size=(180, 200))
     small.reset(), large.reset()
     for step in range(1, 300):

@@ -26,8 +26,8 @@ from achieve.trainers.qrdqn import replay_storage
 from tests.algo.distilling import make_distiller
 from tests.algo.replaying import filled_replay, make_network
 from tests.gpu.common import DEVICE, difference, weights
+from tests.helpers.envs import ScriptedEnv
 from tests.helpers.setup import IMAGE
-from tests.helpers.world import ScriptedWorld
 
 pytestmark = pytest.mark.gpu
 
@@ -117,9 +117,9 @@ def test_replayed_updates_see_a_new_target_network(precision: str, fused: bool) 
 
 def play(network: QuantileNetwork, *, cuda_graphs: bool, storage: torch.device) -> tuple[Replay, Explorer]:
     rng = np.random.default_rng(0)
-    world = ScriptedWorld(rng.choice([0.0, 0.1, 1.0], (48, 8)), rng.random((48, 8)) < 0.05)
+    scripted = ScriptedEnv(rng.choice([0.0, 0.1, 1.0], (48, 8)), rng.random((48, 8)) < 0.05)
     replay = Replay(ReplayShape(32, 8, IMAGE, MODEL.hidden_size), DEVICE, storage)
-    explorer = Explorer(network, world, replay, 0.15, cuda_graphs=cuda_graphs)
+    explorer = Explorer(network, scripted, replay, 0.15, cuda_graphs=cuda_graphs)
     explorer.start()
     chance = np.random.default_rng(1)
     for _ in range(48):

@@ -18,8 +18,8 @@ from achieve.nn.cuda_graphs import GraphRunner
 from achieve.nn.model import ActorCritic
 from tests.algo.distilling import make_distiller, prepare, script, update
 from tests.gpu.common import DEVICE, copy_to_gpu, difference, on_gpu, weights
+from tests.helpers.envs import ScriptedEnv
 from tests.helpers.setup import IMAGE, make_buffer, make_network
-from tests.helpers.world import ScriptedWorld
 
 pytestmark = pytest.mark.gpu
 
@@ -181,9 +181,9 @@ def test_padded_updates_equal_unpadded_ones(precision: str, fused: bool) -> None
 def play(network: ActorCritic, *, cuda_graphs: bool) -> RolloutBuffer:
     rng = np.random.default_rng(0)
     rewards = rng.choice([0.0, 0.1, 1.0], (48, 8))
-    world = ScriptedWorld(rewards, rng.random((48, 8)) < 0.05)
+    scripted = ScriptedEnv(rewards, rng.random((48, 8)) < 0.05)
     buffer = RolloutBuffer(2, 24, 8, IMAGE, MODEL.hidden_size, DEVICE)
-    collector = Collector(network, world, buffer, 0.15, cuda_graphs=cuda_graphs)
+    collector = Collector(network, scripted, buffer, 0.15, cuda_graphs=cuda_graphs)
     collector.start()
     generator = torch.Generator(DEVICE).manual_seed(0)
     for _ in range(2):
@@ -191,7 +191,7 @@ def play(network: ActorCritic, *, cuda_graphs: bool) -> RolloutBuffer:
         with torch.no_grad():  # stands for an update between rollouts
             for p in network.parameters():
                 p.mul_(1.01)
-    np.testing.assert_array_equal(np.stack(world.actions), buffer.actions[:-1].cpu().numpy())
+    np.testing.assert_array_equal(np.stack(scripted.actions), buffer.actions[:-1].cpu().numpy())
     return buffer
 
 

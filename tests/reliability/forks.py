@@ -48,8 +48,8 @@ def prepare() -> None:
     import achieve.cli
     import achieve.train
 
-    for world in ("crafter", "minigrid"):
-        envs = achieve.make_vec(world, num_envs=1, threads=1)
+    for environment in ("crafter", "minigrid"):
+        envs = achieve.make_vec(environment, num_envs=1, threads=1)
         envs.reset()
         envs.step(np.zeros(1, dtype=np.int64))
         envs.close()

@@ -47,7 +47,7 @@ class Broken(Exception):
 
 
 def must_not_run(*_: object, **__: object) -> None:
-    """Named in files as if it were a world: a file never runs code."""
+    """Named in files as if it were an environment: a file never runs code."""
     os._exit(RAN_CODE)
 
 
@@ -491,7 +491,7 @@ class Configs(Files):
         self._command(["score", str(run)])
 
     def _world(self, rng: Random) -> None:
-        """A world's own settings, as a config's options give them."""
+        """An environment's own settings, as a config's options give them."""
         from achieve.trainers.base import make_envs
 
         name = rng.choice(("crafter", "minigrid"))

@@ -1,4 +1,4 @@
-"""The original Crafter beside ours, on other worlds than those of tests/envs; 200,000 steps in benchmarks/."""
+"""The original Crafter beside ours, on other environments than those of tests/envs; 200,000 steps in benchmarks/."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def train(folder: Path, orders: dict[str, Any]) -> int:
             if orders.get("ends") != "stubborn":
                 marker.write_text(str(step))
             if orders.get("ends") == "fails" and part == 2:
-                print("first line\nsomething went wrong with the world")
+                print("first line\nsomething went wrong with the environment")
                 return 3
     figures = {"preset": orders["config"]["preset"], "steps": total, "score": 2.0, "reward": 1.5}
     (folder / "summary.json").write_text(json.dumps(figures))

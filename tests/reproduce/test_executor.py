@@ -79,7 +79,7 @@ def test_one_that_fails_is_reported_and_the_others_are_made(stage: Callable[...,
     assert set(states.values()) == {State.FINISHED}
     text = made.out.getvalue()
     assert f"ppo-s0: failed with exit code 3; its last lines, from {made.folder / 'logs' / 'ppo-s0.log'}" in text
-    assert "    something went wrong with the world" in text
+    assert "    something went wrong with the environment" in text
     assert "ad-s1: done in 0 s, score 2.00" in text
     order = ["ad-s0", "ppo-s0", "ad-s1", "ppo-s1"]
     assert made.journal == [f"{what} {name}" for name in order for what in ("start", "end")]  # one at a time

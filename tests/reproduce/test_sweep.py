@@ -42,7 +42,7 @@ def test_values_are_read_as_flags_are() -> None:
     # What varies by the same name in two tables is told apart.
     (run,) = grid("quick", ["ppo.learning_rate=0.001", "distill.learning_rate=0.002"], [0])
     assert run.group == "quick-ppo.learning_rate0.001-distill.learning_rate0.002"
-    # A world brings its threshold, as with `achieve train --env`.
+    # An environment brings its threshold, as with `achieve train --env`.
     assert grid("quick", ["env.name=minigrid"], [0])[0].config.env == parse_train(
         ["--preset", "quick", "--env", "minigrid"]
     ).train.env

@@ -25,7 +25,7 @@ def test_the_latest_of_each_figure(tmp_path: Path) -> None:
     assert read_progress(tmp_path) == Reading(128, 2.0)
 
 
-def test_a_world_with_a_goal_and_a_long_log(tmp_path: Path) -> None:
+def test_a_environment_with_a_goal_and_a_long_log(tmp_path: Path) -> None:
     rows = [{"kind": "ppo", "step": step, "gem_success_rate": step / 100, "pad": "x" * 100} for step in range(5000)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert read_progress(tmp_path) == Reading(4999, 49.99)

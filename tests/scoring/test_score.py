@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from achieve.envs import WORLDS, find_world
+from achieve.envs import ENVIRONMENTS, find_env_spec
 from achieve.scoring.episodes import Episodes
 from achieve.scoring.score import (
     crafter_score,
@@ -105,7 +105,7 @@ def test_short_run_is_read_at_its_end_over_its_last_tenth() -> None:
     assert (result.read_at, result.reward_window, result.reward) == (100_000, 10_000, 3.0)
 
 
-HEIST = WORLDS["heist"]
+HEIST = ENVIRONMENTS["heist"]
 
 
 def heist_episodes(steps: list[int], gems: list[int], returns: list[float] | None = None) -> Episodes:
@@ -114,11 +114,11 @@ def heist_episodes(steps: list[int], gems: list[int], returns: list[float] | Non
     return Episodes(np.array(steps), np.full(len(steps), 9), reward, counts, ("blue_lock", "gem"))
 
 
-def test_world_with_a_goal_is_measured_by_its_last_episodes() -> None:
+def test_environment_with_a_goal_is_measured_by_its_last_episodes() -> None:
     """Heist: gems of the last million steps of 25 million, by hand: two of three."""
     steps = [1_000_000, 24_000_000, 24_000_001, 24_500_000, 25_000_000, 25_000_001]
     episodes = heist_episodes(steps, [1, 1, 0, 2, 1, 0])
-    result = score_run(episodes, budget=25_000_000, world=HEIST)
+    result = score_run(episodes, budget=25_000_000, spec=HEIST)
     assert (result.read_at, result.reward_window) == (25_000_000, 1_000_000)
     assert result.score == pytest.approx(100 * 2 / 3)
     assert result.reward == pytest.approx((2 + 22 + 12) / 3)
@@ -128,19 +128,19 @@ def test_world_with_a_goal_is_measured_by_its_last_episodes() -> None:
 
 
 def test_short_run_with_a_goal_is_read_over_its_last_tenth() -> None:
-    result = score_run(heist_episodes([10_000, 91_000, 100_000], [1, 0, 1]), budget=25_000_000, world=HEIST)
+    result = score_run(heist_episodes([10_000, 91_000, 100_000], [1, 0, 1]), budget=25_000_000, spec=HEIST)
     assert (result.read_at, result.reward_window, result.score) == (100_000, 10_000, 50.0)
 
 
-def test_long_run_of_a_world_nobody_has_published_figures_of() -> None:
-    own = find_world("pkg:make")
-    result = score_run(make_episodes(5)._replace(step=np.arange(1, 6) * 400_000), budget=2_000_000, world=own)
+def test_long_run_of_an_environment_nobody_has_published_figures_of() -> None:
+    own = find_env_spec("pkg:make")
+    result = score_run(make_episodes(5)._replace(step=np.arange(1, 6) * 400_000), budget=2_000_000, spec=own)
     assert (result.read_at, result.reward_window) == (2_000_000, 100_000)
 
 
 def test_goal_that_no_episode_has_counted_is_no_figure() -> None:
     assert math.isnan(measure([50.0], ["blue_lock"], "gem"))
-    assert math.isnan(score_run(heist_episodes([], []), world=HEIST).score)
+    assert math.isnan(score_run(heist_episodes([], []), spec=HEIST).score)
     assert measure([50.0, 25.0], ["blue_lock", "gem"], "gem") == 25.0
     assert measure([0.0, 3.0, 99.0], ["a", "b", "c"], None) == pytest.approx(400 ** (1 / 3) - 1)
 

@@ -137,9 +137,9 @@ def _serve() -> None:
     import achieve.cli
     import achieve.train
 
-    for world in ("crafter", "minigrid"):
+    for environment in ("crafter", "minigrid"):
         with contextlib.suppress(ImportError):
-            envs = achieve.make_vec(world, num_envs=1, threads=1)
+            envs = achieve.make_vec(environment, num_envs=1, threads=1)
             envs.reset()
             envs.step(np.zeros(1, dtype=np.int64))
             envs.close()

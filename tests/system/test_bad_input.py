@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from achieve import envs as worlds
-from achieve import train
-from achieve.envs import World
+from achieve import envs, train
+from achieve.envs import EnvSpec
 from achieve.errors import ConfigError
 from tests.system.conftest import Command
 from tests.system.tiny import tiny_config
@@ -36,8 +35,8 @@ from tests.system.tiny import tiny_config
         (["--ppo.learning-rate", "nan"], "ppo.learning_rate is nan; it must be above 0"),
         (["--distill.temperature", "inf"], "distill.temperature is inf; it must be above 0"),
         (["--env.unlock-threshold", "-0.1"], "env.unlock_threshold is -0.1; it must be 0 or more"),
-        (["--env.name", "nethack"], "there is no world named 'nethack'; known are: crafter, minigrid, heist, "),
-        (["--env", "nethack"], "there is no world named 'nethack'; known are: crafter, minigrid, heist, "),
+        (["--env.name", "nethack"], "there is no environment named 'nethack'; known are: crafter, minigrid, heist, "),
+        (["--env", "nethack"], "there is no environment named 'nethack'; known are: crafter, minigrid, heist, "),
         (["--env", "minigrid", "--env.name", "heist"], "--env says 'minigrid' and --env.name 'heist'; give one"),
         (["--device", "tpu"], "unknown device 'tpu'; use auto, cpu, cuda or cuda:<number>"),
         (["--device", "meta"], "device 'meta' is not supported; use auto, cpu, cuda or cuda:<number>"),
@@ -125,7 +124,7 @@ def test_config_that_is_not_there(achieve: Command, tmp_path: Path) -> None:
 
 
 class Oddity:
-    """A world of any observation and action space."""
+    """An environment of any observation and action space."""
 
     observations: gym.Space[Any] = gym.spaces.Box(0, 255, (64, 64, 3), np.uint8)
     actions: gym.Space[Any] = gym.spaces.Discrete(3)
@@ -152,7 +151,7 @@ class Oddity:
 def test_environment_of_another_shape(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, observations: Any, actions: Any, sentence: str
 ) -> None:
-    monkeypatch.setitem(worlds.WORLDS, "oddity", World("oddity", "", __name__, "Oddity", 0.5))
+    monkeypatch.setitem(envs.ENVIRONMENTS, "oddity", EnvSpec("oddity", "", __name__, "Oddity", 0.5))
     if observations is not None:
         monkeypatch.setattr(Oddity, "observations", observations)
     if actions is not None:

@@ -19,7 +19,7 @@ from achieve.config import EnvConfig
 from achieve.envs.base import FinishedEpisodes
 from achieve.errors import ConfigError
 from achieve.presets import PRESETS
-from achieve.run.seeding import world_seeds
+from achieve.run.seeding import env_seeds
 from achieve.scoring.episodes import Episodes, load_episodes
 from tests.system.tiny import NUM_ENVS, STEPS, tiny_config
 
@@ -79,7 +79,7 @@ def test_evaluation_worlds_are_those_of_unseen_seeds(
     monkeypatch.setattr(module, "make_vec", recorder.make)
     evaluate(agent, 4, seed=9)
     assert recorder.seeds == unseen_seeds(agent.config, 9, 4, 1)
-    assert set(recorder.seeds).isdisjoint(world_seeds(agent.config.seed, agent.config.env.num_envs))
+    assert set(recorder.seeds).isdisjoint(env_seeds(agent.config.seed, agent.config.env.num_envs))
 
 
 def test_world_formula_is_the_games_own() -> None:
@@ -106,7 +106,7 @@ def test_worlds_are_disjoint_from_all_training_worlds(name: str, seed: int) -> N
     per_env = config.num_rollouts * config.ppo.rollout_length
     trained = {
         hash((s, episode)) % MODULUS
-        for s in world_seeds(seed, config.env.num_envs)
+        for s in env_seeds(seed, config.env.num_envs)
         for episode in range(1, per_env + 2)
     }
     for evaluation in range(2):
@@ -123,7 +123,7 @@ def test_chance_meetings_are_avoided(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_WORLDS", 2**14)
     config = replace(tiny_config(), total_steps=4000)
     trained = set(
-        module._worlds(world_seeds(config.seed, config.env.num_envs), module._most_episodes(config))
+        module._worlds(env_seeds(config.seed, config.env.num_envs), module._most_episodes(config))
     )
     assert len(trained) > 2000
     chosen = unseen_seeds(config, 0, 20, 5)

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from achieve.envs import WORLDS
+from achieve.envs import ENVIRONMENTS
 from achieve.envs.base import FinishedEpisodes
 from achieve.scoring.episodes import Episodes
 from achieve.scoring.running_score import RECENT, RunningScore
@@ -76,9 +76,9 @@ def test_recent_episodes_are_the_last_hundred() -> None:
 
 
 def test_goal_is_counted_in_the_last_hundred() -> None:
-    world = replace(WORLDS["heist"], goal="a3")
+    spec = replace(ENVIRONMENTS["heist"], goal="a3")
     finished = episodes(250, 4)
-    tally = RunningScore(NAMES, 10**9, world)
+    tally = RunningScore(NAMES, 10**9, spec)
     assert np.isnan(tally.score)
     tally.add(finished)
     assert tally.score == pytest.approx(100 * (finished.achievements[-RECENT:, 3] > 0).mean())
@@ -90,10 +90,10 @@ def test_goal_is_counted_in_the_last_hundred() -> None:
 @pytest.mark.parametrize("cut", [0, 1, 130, 250])
 def test_saved_tally_goes_on_as_if_never_saved(cut: int, goal: str | None) -> None:
     finished = episodes(250, 2)
-    world = replace(WORLDS["crafter"], goal=goal)
-    straight = RunningScore(NAMES, 30_000, world)
+    spec = replace(ENVIRONMENTS["crafter"], goal=goal)
+    straight = RunningScore(NAMES, 30_000, spec)
     straight.add(finished)
-    before, after = RunningScore(NAMES, 30_000, world), RunningScore(NAMES, 30_000, world)
+    before, after = RunningScore(NAMES, 30_000, spec), RunningScore(NAMES, 30_000, spec)
     before.add(part(finished, 0, cut))
     after.load(json.loads(json.dumps(before.save())))
     after.add(part(finished, cut, 250))

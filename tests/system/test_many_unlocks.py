@@ -1,4 +1,4 @@
-"""Worlds are not bound to Crafter's 22 achievements: a reward above the threshold may come hundreds of times."""
+"""Environments are not bound to Crafter's 22 achievements: a reward above the threshold may come hundreds of times."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from achieve.run.weights import load_weights
 from achieve.trainers.qrdqn import QRDQNTrainer, make_replay
 from tests.conftest import Optional
 from tests.system.conftest import Command
-from tests.system.own_world import LIMIT
+from tests.system.own_env import LIMIT
 from tests.system.processes import ROOT, Child, Nursery
 from tests.system.runs import FILES, assert_same_run, checkpoint_file, read, rows
 
@@ -308,8 +308,8 @@ def test_what_a_phase_changes_is_measured_with_the_memories_made_anew(memory: bo
     trainer.close()
 
 
-def test_where_a_world_cannot_be_saved_its_episodes_end() -> None:
-    own = {"name": "tests.system.own_world:make_env", "unlock_threshold": 0.0}
+def test_where_an_environment_cannot_be_saved_its_episodes_end() -> None:
+    own = {"name": "tests.system.own_env:make_env", "unlock_threshold": 0.0}
     config = values_config(env=own)
     first = QRDQNTrainer(config)
     first.start()
@@ -327,19 +327,19 @@ def test_where_a_world_cannot_be_saved_its_episodes_end() -> None:
     second.close()
 
 
-@pytest.mark.parametrize("world", ["minigrid", "heist"])
-def test_other_worlds(
-    world: str, optional: Optional, achieve: Command, settings: Path, tmp_path: Path
+@pytest.mark.parametrize("environment", ["minigrid", "heist"])
+def test_other_environments(
+    environment: str, optional: Optional, achieve: Command, settings: Path, tmp_path: Path
 ) -> None:
-    optional.world(world)
+    optional.env(environment)
     folder = tmp_path / "run"
-    command = ("train", "--config", settings, "--env", world, "--folder", folder, "--no-report", "--quiet")
+    command = ("train", "--config", settings, "--env", environment, "--folder", folder, "--no-report", "--quiet")
     code, _, err = achieve(*command, "--total-steps", 512, "--qrdqn.learning-starts", 256)
     assert (code, err) == (0, "")
     assert read(folder / "summary.json")["steps"] == 512
     last = [row for row in rows(folder / "metrics.jsonl") if row["kind"] == "qrdqn"][-1]
     assert last["updates"] == BETWEEN / 4 and np.isfinite(last["loss"])
-    assert load_agent(folder).config.env.name == world
+    assert load_agent(folder).config.env.name == environment
 
 
 @pytest.mark.parametrize(

@@ -242,6 +242,6 @@ def test_new_run_that_cannot_be_set_up_leaves_the_folder_free(
 ) -> None:
     """The corrected command must not be told that the folder holds another run."""
     folder = tmp_path / "run"
-    assert "there is no world named 'nethack'" in refused(folder, "--env.name", "nethack")
+    assert "there is no environment named 'nethack'" in refused(folder, "--env.name", "nethack")
     train(folder, "--total-steps", 1).run()
     assert {path.name for path in folder.iterdir()} >= {"config.json", "summary.json"}

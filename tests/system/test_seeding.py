@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from achieve.run.seeding import Generators, stream, stream_seed, world_seeds
+from achieve.run.seeding import Generators, env_seeds, stream, stream_seed
 
 STREAMS = ("worlds", "weights", "actions", "shuffles", "evaluation")
 CPU = torch.device("cpu")
@@ -30,17 +30,17 @@ def test_unknown_stream() -> None:
         stream(0, "weather")
 
 
-def test_worlds_are_distinct_and_grow_with_the_environments() -> None:
-    seeds = world_seeds(0, 1000)
+def test_environments_are_distinct_and_grow_with_the_environments() -> None:
+    seeds = env_seeds(0, 1000)
     assert len(set(seeds)) == 1000
     assert all(0 <= seed < 2**31 for seed in seeds)
-    assert world_seeds(0, 8) == seeds[:8]
-    assert set(world_seeds(1, 1000)).isdisjoint(seeds)
+    assert env_seeds(0, 8) == seeds[:8]
+    assert set(env_seeds(1, 1000)).isdisjoint(seeds)
 
 
 def test_streams_stay_what_they_are() -> None:
     """Committed results name their seeds: these numbers must never change."""
-    assert world_seeds(0, 3) == [1484405855, 1838574579, 372825380]
+    assert env_seeds(0, 3) == [1484405855, 1838574579, 372825380]
     assert stream_seed(0, "weights") == 2918264622725855778
     assert stream_seed(0, "actions") == 8597659618385908031
 

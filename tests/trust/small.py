@@ -11,11 +11,11 @@ from achieve.config import TrainConfig, from_dict
 from achieve.run.weights import load_weights
 from tests.system.runs import read, rows, without_clock
 
-WORLD = "tiny"
+ENVIRONMENT = "tiny"
 _MODEL = {"encoder": "strided", "channels": [2, 4, 4], "dense_size": 8, "hidden_size": 8}
 _BASE: dict[str, Any] = {
     "preset": "small", "device": "cpu", "torch_threads": 1,
-    "env": {"name": WORLD, "num_envs": 4, "threads": 1},
+    "env": {"name": ENVIRONMENT, "num_envs": 4, "threads": 1},
 }  # fmt: skip
 _PPO = {"rollout_length": 12, "num_epochs": 2, "num_minibatches": 2}
 _VALUES = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from achieve.envs import WORLDS, find_world
+from achieve.envs import ENVIRONMENTS, find_env_spec
 from achieve.scoring.score import RunScore
 from achieve.viz.curves import Baseline
 from achieve.viz.run_page import render_page
@@ -76,12 +76,12 @@ def test_says_where_published_figures_are_read() -> None:
     assert "as in published results" in page(run=full)
 
 
-def test_world_with_a_goal_shows_its_success_rate() -> None:
-    run = RUN._replace(world=WORLDS["heist"], score=71.0)
+def test_environment_with_a_goal_shows_its_success_rate() -> None:
+    run = RUN._replace(spec=ENVIRONMENTS["heist"], score=71.0)
     html = page(run=run)
     assert "Success rate: gem" in html and "71.00 %" in html and "training episodes of the last 30,000 steps" in html
     assert "published results are evaluated at 25,000,000" in html
-    assert "published" not in page(run=RUN._replace(world=find_world("pkg:make")))
+    assert "published" not in page(run=RUN._replace(spec=find_env_spec("pkg:make")))
 
 
 def test_works_without_video_baseline_and_config() -> None:

@@ -1,4 +1,4 @@
-"""One game of each world, as a video shows it."""
+"""One game of each environment, as a video shows it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 
 from achieve.config import EnvConfig
-from achieve.envs import WORLDS, make_vec
+from achieve.envs import ENVIRONMENTS, make_vec
 from achieve.viz.players import coloured, make_player
 from tests.conftest import Optional
 
 
-@pytest.mark.parametrize("world", WORLDS)
-def test_player_sees_what_the_vector_environment_shows(world: str, optional: Optional) -> None:
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_player_sees_what_the_vector_environment_shows(environment: str, optional: Optional) -> None:
     """The same seed and actions: the same observations, rewards and achievements up to the episode's end."""
-    optional.world(world)
+    optional.env(environment)
     seed = 12345
-    player = make_player(EnvConfig(name=world, unlock_threshold=WORLDS[world].unlock_threshold), seed)
-    envs = make_vec(world, num_envs=1, seed=[seed], threads=1)
+    player = make_player(EnvConfig(name=environment, unlock_threshold=ENVIRONMENTS[environment].unlock_threshold), seed)
+    envs = make_vec(environment, num_envs=1, seed=[seed], threads=1)
     rng = np.random.default_rng(0)
     count = int(envs.single_action_space.n)  # type: ignore[attr-defined]
     assert len(player.actions) == count and tuple(player.achievements) == envs.achievement_names
@@ -47,8 +47,8 @@ def test_player_sees_what_the_vector_environment_shows(world: str, optional: Opt
 
 
 def test_last_moment_of_heist_is_of_the_episode_that_ended(optional: Optional) -> None:
-    """A world that has begun the next episode must not show it as the last picture of this one."""
-    optional.world("heist")
+    """An environment that has begun the next episode must not show it as the last picture of this one."""
+    optional.env("heist")
     player = make_player(EnvConfig(name="heist", unlock_threshold=1.0), 11)
     player.reset()
     done, before = False, player.frame()

@@ -17,7 +17,7 @@ from achieve.nn.cuda_graphs import GraphRunner
 from achieve.nn.model import ActorCritic
 
 
-class VectorWorld(Protocol):
+class VecEnv(Protocol):
     """What a collector needs of a vector environment."""
 
     num_envs: int
@@ -45,7 +45,7 @@ class Collector:
     def __init__(
         self,
         network: ActorCritic,
-        envs: VectorWorld,
+        envs: VecEnv,
         buffer: RolloutBuffer,
         threshold: float,
         *,

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from achieve.algo.collect import VectorWorld
+from achieve.algo.collect import VecEnv
 from achieve.algo.contrastive import next_memory
 from achieve.algo.quantile import action_values
 from achieve.data.memories import IntArray
@@ -30,7 +30,7 @@ class Explorer:
     def __init__(
         self,
         network: QuantileNetwork,
-        envs: VectorWorld,
+        envs: VecEnv,
         replay: Replay,
         threshold: float,
         *,

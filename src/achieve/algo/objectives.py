@@ -27,8 +27,8 @@ from achieve.errors import ConfigError
 from achieve.nn.model import AchievementNetwork
 from achieve.plugins import load_class
 
-# Images encoded at once without gradients. In Crafter a source's targets have at most 704; a world in which hundreds of
-# rewards count as achievements would otherwise need many gigabytes for an instant.
+# Images encoded at once without gradients. In Crafter a source's targets have at most 704; where hundreds of rewards
+# count as achievements, they would otherwise need many gigabytes for an instant.
 ENCODED_AT_ONCE = 1024
 
 TransportSolver = Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -17,7 +17,7 @@ from achieve.envs import make_vec
 from achieve.errors import ConfigError
 from achieve.run.env_errors import making_env, using_env
 from achieve.run.files import write_file
-from achieve.run.seeding import stream, world_seeds
+from achieve.run.seeding import env_seeds, stream
 from achieve.scoring.episodes import PREFIX, Episodes
 
 PARALLEL = 32
@@ -51,7 +51,7 @@ def evaluate(
         return actions
 
     def check(envs: Any) -> None:
-        agent.check_world(envs.single_observation_space.shape, int(envs.single_action_space.n))
+        agent.check_env(envs.single_observation_space.shape, int(envs.single_action_space.n))
 
     return play(policy, agent.config, episodes, seed, progress, patience, check)
 
@@ -148,13 +148,13 @@ def unseen_seeds(config: TrainConfig, seed: int, count: int, episodes: int) -> l
     """Return seeds of environments whose first ``episodes`` worlds occurred in no training run of this config's seed.
 
     Crafter makes a world from the environment's seed and the episode's number, modulo 2^31 - 1; collisions are looked
-    up and avoided. Other worlds make their own random numbers from a seed: they get seeds of which no training
+    up and avoided. Other environments make their own random numbers from a seed: they get seeds of which no training
     environment had one.
     """
     _check_seed(seed)
     if config.env.num_envs > _LOOKED_UP:
         raise ConfigError(f"the agent's config has {config.env.num_envs:,} environments; no run has so many")
-    seeds = world_seeds(config.seed, config.env.num_envs)
+    seeds = env_seeds(config.seed, config.env.num_envs)
     crafter = config.env.name == "crafter"
     trained = set(_worlds(seeds, _most_episodes(config))) if crafter else set(seeds)
     draws = np.random.default_rng(stream(seed, "evaluation"))

@@ -33,7 +33,7 @@ def crafter_requirements() -> Edges:
 
 
 def true_requirements(env: EnvConfig) -> Edges | None:
-    """Return the direct requirements in a world, or None where they are not known (Heist, worlds of others)."""
+    """Return the direct requirements in an environment, or None where they are not known (Heist, your own)."""
     if env.name == "crafter":
         return crafter_requirements()
     if env.name == "minigrid":

@@ -26,14 +26,14 @@ class Published:
     preset: str | None = None
     """The preset that repeats it; None where there is none to run."""
     score: MeanStd | None = None
-    """The world's measure in percent: Crafter's score, or a success rate where the world has a goal."""
+    """The environment's measure in percent: Crafter's score, or a success rate where the environment has a goal."""
     reward: MeanStd | None = None
     parameters: str | None = None
     """As printed."""
     group: str = "From scratch"
     seeds: int | None = 10
     """Runs behind the figures; None where the paper took them from elsewhere."""
-    world: str = "crafter"
+    env: str = "crafter"
     comparable: bool = True
     """Whether our world is the one the figures are from."""
 
@@ -105,13 +105,13 @@ PUBLISHED: Mapping[str, tuple[Published, ...]] = {
         Published("QR-DQN + Ours", _TEXT + "5.6", "qrdqn-ad", MeanStd(8.07)),
     ),
     "heist": (
-        Published("PPO", _TEXT + "5.7", "heist-ppo", MeanStd(29.6, digits=1), world="heist"),
-        Published("Ours", _TEXT + "5.7", "heist-ad", MeanStd(71.0, digits=1), world="heist"),
+        Published("PPO", _TEXT + "5.7", "heist-ppo", MeanStd(29.6, digits=1), env="heist"),
+        Published("Ours", _TEXT + "5.7", "heist-ad", MeanStd(71.0, digits=1), env="heist"),
     ),
     "minigrid": (
         # The paper's layout is not published, and ours is easier.
-        Published("PPO", _TEXT + "5.7", "minigrid-ppo", MeanStd(3.33), world="minigrid", comparable=False),
-        Published("Ours", _TEXT + "5.7", "minigrid-ad", MeanStd(8.04), world="minigrid", comparable=False),
+        Published("PPO", _TEXT + "5.7", "minigrid-ppo", MeanStd(3.33), env="minigrid", comparable=False),
+        Published("Ours", _TEXT + "5.7", "minigrid-ad", MeanStd(8.04), env="minigrid", comparable=False),
     ),
 }
 """By experiment, as `achieve reproduce` names them, in the paper's order."""

@@ -1,6 +1,6 @@
 """Episodes of an expert with the true names of what was unlocked: the data of the analyses of representations.
 
-Names of achievements come from the world's infos. They are for analysis alone: no agent sees or learns from them.
+Names of achievements come from the environment's infos. They are for analysis alone: no agent sees or learns from them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Recording:
     Attributes:
         length: L, its steps.
         unlocks: [m], the steps at which something was unlocked, in order.
-        labels: [m], what it was, as an index into the world's names.
+        labels: [m], what it was, as an index into the environment's names.
         pairs: [k, 2, H, W, C], the observations before and after each unlock but one at the very last step, which has
             no next observation of its own; k is m or m - 1.
         images: [L, H, W, C], or empty where they were not asked for.
@@ -62,7 +62,7 @@ class Recording:
 
 @dataclass(frozen=True)
 class Recordings:
-    """Episodes in order of completion, and the names of the world's achievements."""
+    """Episodes in order of completion, and the names of the environment's achievements."""
 
     episodes: tuple[Recording, ...]
     names: tuple[str, ...]
@@ -96,7 +96,7 @@ def record(
     expert.reset(seed)
     envs = _open(expert.config, seed, count)
     with using_env(), closing(envs):
-        expert.check_world(envs.single_observation_space.shape, int(envs.single_action_space.n))
+        expert.check_env(envs.single_observation_space.shape, int(envs.single_action_space.n))
         return _play(expert, envs, episodes, states, images, progress)
 
 
@@ -129,7 +129,7 @@ def encode(
     return torch.cat(parts)
 
 
-def check_same_world(expert: Agent, agents: Sequence[tuple[str, Agent]]) -> None:
+def check_same_env(expert: Agent, agents: Sequence[tuple[str, Agent]]) -> None:
     """Refuse agents that do not see what the expert sees."""
     ours = (expert.config.env.name, expert.image_shape)
     for name, agent in agents:
@@ -137,7 +137,7 @@ def check_same_world(expert: Agent, agents: Sequence[tuple[str, Agent]]) -> None
         if theirs != ours:
             raise ConfigError(
                 f"{name} plays {theirs[0]} {theirs[1]} and the expert {ours[0]} {ours[1]}; "
-                "both must see the same world: choose another --expert"
+                "both must see the same environment: choose another --expert"
             )
 
 
@@ -233,7 +233,7 @@ def _play(
         raise ConfigError(f"the expert unlocked nothing in {len(done_episodes)} episodes; choose another --expert")
     if any((episode.labels < 0).any() for episode in recordings.episodes):
         raise ConfigError(
-            f"the world {expert.config.env.name} rewards what it does not name as an achievement, "
+            f"the environment {expert.config.env.name} rewards what it does not name as an achievement, "
             "so its achievements cannot be told apart"
         )
     return recordings
@@ -243,5 +243,5 @@ def _counts(infos: dict[str, Any], names: tuple[str, ...], count: int) -> Ints:
     """Return how often each environment did each achievement in its episode. [N, A]."""
     table = infos.get("achievements")
     if table is None or any(name not in table for name in names):
-        raise ConfigError("this world does not name its achievements in its infos, so there are no labels")
+        raise ConfigError("this environment does not name its achievements in its infos, so there are no labels")
     return np.stack([np.asarray(table[name], np.int64) for name in names], 1).reshape(count, len(names))

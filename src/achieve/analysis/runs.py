@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from achieve.config import TrainConfig, differences, from_dict
-from achieve.envs.worlds import World, find_world
+from achieve.envs.registry import EnvSpec, find_env_spec
 from achieve.errors import AchieveError, ConfigError, RunFolderError
 from achieve.presets import INDIFFERENT, PRESETS, changes, setting, variant
 from achieve.run.files import reason
@@ -38,7 +38,7 @@ class Run:
 
     path: Path
     config: TrainConfig
-    world: World
+    spec: EnvSpec
     episodes: Episodes
     score: RunScore
     summary: Mapping[str, Any]
@@ -77,7 +77,7 @@ class Run:
 
     def read_at(self, step: int) -> Run:
         """Return the run evaluated at this step, or at its end if that comes first."""
-        return replace(self, score=score_run(self.episodes, self.summary.get("steps"), step, self.world))
+        return replace(self, score=score_run(self.episodes, self.summary.get("steps"), step, self.spec))
 
     @property
     def command(self) -> str | None:
@@ -100,17 +100,17 @@ class Gathered(NamedTuple):
     folders: tuple[Path, ...]
     """Every folder that was looked into, where results of analyses may lie."""
 
-    def seeds(self, preset: str, world: str | None = None) -> list[Run]:
-        """Return the runs of a preset that count, by seed; by default in the preset's own world."""
-        world = world or (PRESETS[preset].env.name if preset in PRESETS else "crafter")
-        return [run for run in self._of(preset, world) if run.uncounted is None]
+    def seeds(self, preset: str, env: str | None = None) -> list[Run]:
+        """Return the runs of a preset that count, by seed; by default in the preset's own environment."""
+        env = env or (PRESETS[preset].env.name if preset in PRESETS else "crafter")
+        return [run for run in self._of(preset, env) if run.uncounted is None]
 
-    def shorter(self, preset: str, world: str) -> list[Run]:
+    def shorter(self, preset: str, env: str) -> list[Run]:
         """Return the runs of a preset that would count if they were longer, by seed."""
-        return [run for run in self._of(preset, world) if run.short]
+        return [run for run in self._of(preset, env) if run.short]
 
-    def _of(self, preset: str, world: str) -> list[Run]:
-        runs = [run for run in self.runs if (run.preset, run.world.name) == (preset, world)]
+    def _of(self, preset: str, env: str) -> list[Run]:
+        runs = [run for run in self.runs if (run.preset, run.spec.name) == (preset, env)]
         return sorted(runs, key=lambda run: run.seed)
 
 
@@ -174,7 +174,7 @@ def _labels(runs: Sequence[Run]) -> list[str]:
 def read_groups(folders: Sequence[Path]) -> tuple[list[Group], list[str]]:
     """Return the runs in these folders by group, all evaluated at the same step, and notes on what that took.
 
-    They must be of one world and have episodes.
+    They must be of one environment and have episodes.
     """
     if not folders:
         raise ConfigError("name at least one run folder")
@@ -182,15 +182,15 @@ def read_groups(folders: Sequence[Path]) -> tuple[list[Group], list[str]]:
     for run in runs:
         if not len(run.episodes.step):
             raise ConfigError(f"{run.path} has no finished episode yet, so there is nothing to draw")
-        if run.world.name != runs[0].world.name:
+        if run.spec.name != runs[0].spec.name:
             raise ConfigError(
-                f"{run.path} is a run in {run.world.title} and {runs[0].path} one in {runs[0].world.title}; "
+                f"{run.path} is a run in {run.spec.title} and {runs[0].path} one in {runs[0].spec.title}; "
                 "draw them apart"
             )
         if run.score.names != runs[0].score.names:
             raise ConfigError(
                 f"{run.path} has {len(run.score.names)} achievements and {runs[0].path} {len(runs[0].score.names)}, "
-                f"not the same ones; {run.world.title} was made with other options, so draw them apart"
+                f"not the same ones; {run.spec.title} was made with other options, so draw them apart"
             )
     groups = group_runs(runs)
     notes = [repeated(run) for group in groups for run in group.repeats]
@@ -277,7 +277,7 @@ def read_run(folder: Path, remarks: list[Remark]) -> Run:
     """Read one run from its folder; an `AchieveError` says what is wrong with it."""
     saved = read_config(folder)
     config = from_dict(saved["config"])
-    world = find_world(config.env.name)
+    spec = find_env_spec(config.env.name)
     try:
         summary = read_summary(folder) or {}
     except RunFolderError as error:
@@ -285,8 +285,8 @@ def read_run(folder: Path, remarks: list[Remark]) -> Run:
         summary = {}
     find_log(folder)
     episodes = load_episodes(folder)
-    score = score_run(episodes, summary.get("steps"), config.score_steps, world)
-    run = Run(folder, config, world, episodes, score, summary, tuple(saved.get("starts", ())))
+    score = score_run(episodes, summary.get("steps"), config.score_steps, spec)
+    run = Run(folder, config, spec, episodes, score, summary, tuple(saved.get("starts", ())))
     if difference := _disagreement(run):
         remarks.append(Remark(folder, difference))
     return replace(run, uncounted=_why_not(run), short=_is_short(run))
@@ -295,7 +295,7 @@ def read_run(folder: Path, remarks: list[Remark]) -> Run:
 def _disagreement(run: Run) -> str | None:
     """Say where the summary contradicts the log, which is the authority."""
     for name, value in (("score", run.score.score), ("reward", run.score.reward)):
-        key = f"{run.world.goal}_success_rate" if name == "score" and run.world.goal else name
+        key = f"{run.spec.goal}_success_rate" if name == "score" and run.spec.goal else name
         saved = run.summary.get(key)
         if isinstance(saved, int | float) and not math.isclose(saved, value, rel_tol=1e-6, abs_tol=1e-6):
             return f"summary.json says {key} {saved:.4f}, its log {value:.4f}; the log's figure is shown"
@@ -305,9 +305,9 @@ def _disagreement(run: Run) -> str | None:
 def _why_not(run: Run) -> str | None:
     if not len(run.episodes.step):
         return "no finished episode"
-    published = run.world.published_steps
+    published = run.spec.published_steps
     if published is None:
-        return "a world without published results"
+        return "an environment without published results"
     if run.score.read_at != published:
         done = "" if run.summary else "unfinished: "
         return f"{done}evaluated at {run.score.read_at:,} steps, published results at {published:,}"
@@ -323,7 +323,7 @@ def _why_not(run: Run) -> str | None:
 
 
 def _is_short(run: Run) -> bool:
-    published = run.world.published_steps
+    published = run.spec.published_steps
     if published is None or not len(run.episodes.step) or run.preset not in PRESETS or run.config.name is not None:
         return False
     return run.score.read_at < published and not changes(run.config)
@@ -334,14 +334,14 @@ def _counted(runs: Sequence[Run]) -> Iterator[Run]:
     seeds: dict[tuple[str, str, str], set[int]] = {}
     for run in runs:
         if run.uncounted is None or run.short:
-            seeds.setdefault((run.preset, run.world.name, run.precision), set()).add(run.seed)
+            seeds.setdefault((run.preset, run.spec.name, run.precision), set()).add(run.seed)
     counted: dict[tuple[str, str, int], Run] = {}
     for run in runs:
-        here = {key[2]: len(some) for key, some in seeds.items() if key[:2] == (run.preset, run.world.name)}
+        here = {key[2]: len(some) for key, some in seeds.items() if key[:2] == (run.preset, run.spec.name)}
         usual = max(here, key=lambda precision: here[precision], default=run.precision)
         if (run.uncounted is None or run.short) and run.precision != usual:
             why = f"computed in {run.precision} and most others in {usual}, so not averaged with them"
             run = replace(run, uncounted=why, short=False)
-        first = counted.setdefault((run.preset, run.world.name, run.seed), run) if run.uncounted is None else run
+        first = counted.setdefault((run.preset, run.spec.name, run.seed), run) if run.uncounted is None else run
         why = f"seed {run.seed} is counted once, as {first.path}"
         yield run if first is run else replace(run, uncounted=why, twin=first.path)

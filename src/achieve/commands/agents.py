@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from achieve.agent import PRETRAINED, Agent, load_agent
-from achieve.analysis.recordings import Recordings, check_same_world, record
+from achieve.analysis.recordings import Recordings, check_same_env, record
 from achieve.commands import say
 from achieve.commands.arguments import AnalysisArguments
 from achieve.commands.progress import Show
@@ -47,7 +47,7 @@ def load_agents(arguments: AnalysisArguments, sources: Sequence[str] | None = No
 def load_expert(arguments: AnalysisArguments, agents: Sequence[NamedAgent]) -> Agent:
     """Load the agent that plays; it must see what the others see."""
     expert = _load(arguments.expert, arguments)
-    check_same_world(expert, [(named.name, named.agent) for named in agents])
+    check_same_env(expert, [(named.name, named.agent) for named in agents])
     return expert
 
 

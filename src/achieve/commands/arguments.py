@@ -13,9 +13,9 @@ class WorldArguments:
     """Where agents play."""
 
     env: str | None = None
-    """World to play in, if not the one the agent was trained in, or if it is code that you allow to run."""
+    """Environment to play in, if not the one the agent was trained in, or if it is code that you allow to run."""
     trust: bool = False
-    """Import the code that somebody else's file names: a world `module:function`, or an option of one."""
+    """Import the code that somebody else's file names: an environment `module:function`, or an option of one."""
     seed: int = 0
     """Another seed plays other worlds."""
 
@@ -47,7 +47,7 @@ class GroupArguments:
     """Runs to group: those that differ only in their seeds are a group."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Run folders (or folders of `results/`), all of one world."""
+    """Run folders (or folders of `results/`), all of one environment."""
 
 
 @dataclass(frozen=True, kw_only=True)

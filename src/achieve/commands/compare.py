@@ -35,7 +35,7 @@ def run(arguments: list[str]) -> None:
 
     groups, notes = read_groups(parsed.runs)
     record: dict[str, object] = {"kind": "compare", "notes": notes}
-    for name, title in (("score", f"{groups[0].runs[0].world.measure} %"), ("reward", "reward")):
+    for name, title in (("score", f"{groups[0].runs[0].spec.measure} %"), ("reward", "reward")):
         by_seed = {group.label: values for group in groups if (values := _by_seed(group, name))}
         if not by_seed:
             continue

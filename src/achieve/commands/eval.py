@@ -8,7 +8,7 @@ from pathlib import Path
 from achieve.commands import console, parse
 from achieve.commands.arguments import PlayArguments
 from achieve.commands.progress import showing
-from achieve.envs import find_world
+from achieve.envs import find_env_spec
 from achieve.errors import ConfigError
 
 
@@ -46,11 +46,11 @@ def run(arguments: list[str]) -> None:
             progress=lambda done: show("playing", done / parsed.episodes),
         )
     rates = success_rates(episodes.achievements)
-    world = find_world(agent.config.env.name)
+    spec = find_env_spec(agent.config.env.name)
     steps = int(episodes.length.sum())
-    score = measure(rates, episodes.names, world.goal)
+    score = measure(rates, episodes.names, spec.goal)
     reward = float(episodes.reward.mean())
-    result = RunScore(score, reward, rates, episodes.names, parsed.episodes, steps, steps, world)
+    result = RunScore(score, reward, rates, episodes.names, parsed.episodes, steps, steps, spec)
     how = "greedy" if parsed.greedy else "sampled actions"
     notes = [
         f"{parsed.episodes} episodes of the final policy ({how}) in unseen worlds, seed {parsed.seed}: "
@@ -62,4 +62,4 @@ def run(arguments: list[str]) -> None:
     groups = {"": [(Path(parsed.agent).name, result)]}
     console.print(score_tables(groups, title="Final policy, unseen worlds", notes=notes))
     if parsed.out is not None:
-        save_episodes(parsed.out, episodes, world.decimals)
+        save_episodes(parsed.out, episodes, spec.decimals)

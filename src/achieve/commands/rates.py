@@ -36,7 +36,7 @@ def run(arguments: list[str]) -> None:
 
     groups, notes = read_groups(parsed.runs)
     first = groups[0].runs[0]
-    crafter = first.world.name == "crafter"
+    crafter = first.spec.name == "crafter"
     figure = draw_success_rates(
         {group.label: [run.score.success_rates for run in group.runs] for group in groups},
         first.score.names,

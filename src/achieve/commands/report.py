@@ -24,7 +24,7 @@ class ReportArguments:
     videos: bool = False
     """Film the agents whose weights are available. Without a GPU that takes a minute for each."""
     trust: bool = False
-    """With videos: import the code that somebody else's run names as its world."""
+    """With videos: import the code that somebody else's run names as its environment."""
     readme: tuple[Path, ...] = ()
     """Also rewrite the tables and picture between the markers of these Markdown files."""
 

@@ -47,7 +47,7 @@ def run(arguments: list[str]) -> None:
 
 
 def show_scores(runs: Sequence[Path], steps: int | None = None) -> None:
-    """Print the scores of runs, one table for each world."""
+    """Print the scores of runs, one table for each environment."""
     from achieve.analysis.runs import group_runs, read_run, repeated
 
     if steps is not None and steps < 1:
@@ -56,12 +56,12 @@ def show_scores(runs: Sequence[Path], steps: int | None = None) -> None:
     known = [run if steps is None else run.read_at(steps) for run in known]
     names = {run.path: run.path.name for run in known}
     notes = []
-    # Figures of different worlds are not comparable: each has its table. A layout of its own makes a world of its own.
+    # Figures of different environments, or of different layouts, are not comparable: each has its table.
     tables: dict[str, dict[str, list[NamedScore]]] = {}
     for group in group_runs(known):
         env = group.runs[0].config.env
         layout = f" ({', '.join(sorted(env.options))})" if env.options else ""
-        rows = tables.setdefault(f"{group.runs[0].world.title}{layout}", {})
+        rows = tables.setdefault(f"{group.runs[0].spec.title}{layout}", {})
         rows[group.label] = [(names[run.path], run.score) for run in group.runs]
         for run in group.repeats:
             rows[f"{group.label} ({run.path})"] = [(f"{names[run.path]} (seed {run.seed} again)", run.score)]
@@ -93,8 +93,8 @@ def score_tables(
 ) -> Group:
     """Return a table of runs with a mean for each group, then success rates by group, and notes below them.
 
-    groups: by label, runs that differ only in their seeds; all are of one world. The default notes are those of the
-    training protocol.
+    groups: by label, runs that differ only in their seeds; all are of one environment. The default notes are those of
+    the training protocol.
     """
     runs = [run for rows in groups.values() for _, run in rows]
     lines = [Text(note, "dim") for note in (_protocol_notes(runs) if notes is None else notes)]
@@ -115,7 +115,7 @@ def _runs_table(groups: Mapping[str, Sequence[NamedScore]], title: str) -> Table
     runs = [run for rows in groups.values() for _, run in rows]
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("run", overflow="fold")
-    for column in ("steps", "episodes", f"{runs[0].world.measure} %", "reward"):
+    for column in ("steps", "episodes", f"{runs[0].spec.measure} %", "reward"):
         table.add_column(column, justify="right", no_wrap=True)
     for label, rows in groups.items():
         for name, r in rows:
@@ -163,14 +163,14 @@ def _rates_table(groups: Mapping[str, Sequence[NamedScore]], bars: bool) -> Tabl
 
 def _protocol_notes(runs: Sequence[RunScore]) -> list[str]:
     windows = sorted({run.reward_window for run in runs})
-    world = runs[0].world
+    spec = runs[0].spec
     notes = [f"Reward: mean return of the episodes that ended in the last {windows[-1]:,} steps."]
-    if world.goal is not None:
+    if spec.goal is not None:
         notes = [
-            f"{title_case(world.goal)} and reward: success rate and mean return of the episodes that ended in the last "
+            f"{title_case(spec.goal)} and reward: success rate and mean return of the episodes that ended in the last "
             f"{windows[-1]:,} steps; the success rates above are over all episodes."
         ]
-    published = world.published_steps
+    published = spec.published_steps
     if published is not None and any(run.read_at < published for run in runs):
         notes.append(f"Evaluated before {published:,} steps, so not comparable with published results.")
     return notes

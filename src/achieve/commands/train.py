@@ -16,7 +16,7 @@ from achieve.commands import console, parse, say
 from achieve.commands.presets import preset_table
 from achieve.commands.progress import showing
 from achieve.commands.score import show_scores
-from achieve.envs import find_world
+from achieve.envs import find_env_spec
 from achieve.errors import ConfigError
 
 
@@ -25,8 +25,8 @@ class TrainArguments:
     """Train an agent, or resume a run: all settings, with the defaults of the preset."""
 
     train: Annotated[configs.TrainConfig, tyro.conf.arg(name="")]
-    world: Annotated[str | None, tyro.conf.arg(name="env", metavar="WORLD")] = None
-    """World to learn in: crafter, minigrid, heist, `module:function` that makes a Gymnasium environment, or a
+    environment: Annotated[str | None, tyro.conf.arg(name="env", metavar="ENV")] = None
+    """Environment to learn in: crafter, minigrid, heist, `module:function` that makes a Gymnasium environment, or a
     registered id. Sets env.name, and env.unlock-threshold unless that is given."""
     config: Path | None = None
     """Start from a saved config (a run folder or its config.json) instead of a preset."""
@@ -35,13 +35,13 @@ class TrainArguments:
     jobs: int = 1
     """With several seeds: runs at a time on each GPU, or on this machine without one; above 1 needs Ray."""
     folder: Path | None = None
-    """Run folder; runs/<preset>-s<seed> by default (runs/<preset>-<world>-s<seed> in a world that is not the preset's,
+    """Run folder; runs/<preset>-s<seed> by default (runs/<preset>-<env>-s<seed> if the environment is not the preset's,
     runs/<name>-s<seed> for a variant with a name).
     A run there with the same config is resumed."""
     report: bool = True
     """When done, write learning curve, video and a page with both into the run folder."""
     trust: bool = False
-    """With --config: import the code that somebody else's config names, such as a world `module:function`."""
+    """With --config: import the code that somebody else's config names, such as an environment `module:function`."""
     quiet: bool = False
     """No progress display."""
 
@@ -52,7 +52,7 @@ usage: achieve train [--preset NAME] [OPTIONS]
 Train an agent, or resume a run with the same command; a larger --total-steps extends a finished PPO run.
 
   --preset NAME      preset to start from, see below (ad)
-  --env WORLD        crafter, minigrid, heist, module:function, or a Gymnasium id
+  --env ENV          crafter, minigrid, heist, module:function, or a Gymnasium id
   --seed N           seed of everything random (0)
   --seeds 0-4        several seeds; --jobs K: K at a time (extra `ray`)
   --total-steps N    environment steps, such as 1e6 (the preset's)
@@ -64,7 +64,7 @@ Train an agent, or resume a run with the same command; a larger --total-steps ex
   --no-report        no learning curve, video and page when done
   --quiet            no progress display
 
-Every setting of method, network and world is a flag, such as --ppo.learning-rate 1e-4:
+Every setting of method, network and environment is a flag, such as --ppo.learning-rate 1e-4:
 `achieve train --help-all` lists them, after --preset NAME with that preset's defaults.
 
 Presets:"""
@@ -76,7 +76,7 @@ def parse_train(arguments: list[str]) -> TrainArguments:
     if source is not None and preset is not None:
         raise ConfigError("give --config or --preset, not both: a saved config names its preset")
     base = presets.get_preset(preset or "ad") if source is None else _saved_config(Path(source))
-    base = _in_world(base, _value_of("--env", arguments), _value_of("--env.name", arguments))
+    base = _in_env(base, _value_of("--env", arguments), _value_of("--env.name", arguments))
     parsed: TrainArguments = parse(TrainArguments, "train", arguments, TrainArguments(train=base))
     if source is not None and not parsed.trust:
         _refuse_code(parsed.train, source, arguments)
@@ -174,16 +174,16 @@ def _refuse_code(config: configs.TrainConfig, source: str, arguments: list[str])
         config = replace(config, env=replace(config.env, options=()))
     if any(argument.partition("=")[0] == "--distill.objectives" for argument in arguments):
         config = replace(config, distill=replace(config.distill, objectives=()))
-    world = _value_of("--env", arguments) or _value_of("--env.name", arguments)
-    trusted(config, source, env=world, learning=True)
+    environment = _value_of("--env", arguments) or _value_of("--env.name", arguments)
+    trusted(config, source, env=environment, learning=True)
 
 
-def _in_world(base: configs.TrainConfig, world: str | None, name: str | None) -> configs.TrainConfig:
-    """Return the base config in the world given by `--env` or `--env.name`, with that world's threshold."""
-    if world is not None and name is not None and world != name:
-        raise ConfigError(f"--env says {world!r} and --env.name {name!r}; give one of them")
-    wanted = world if world is not None else name
-    return base if wanted is None else configs.with_world(base, wanted)
+def _in_env(base: configs.TrainConfig, environment: str | None, name: str | None) -> configs.TrainConfig:
+    """Return the base config in the environment given by `--env` or `--env.name`, with that environment's threshold."""
+    if environment is not None and name is not None and environment != name:
+        raise ConfigError(f"--env says {environment!r} and --env.name {name!r}; give one of them")
+    wanted = environment if environment is not None else name
+    return base if wanted is None else configs.with_env(base, wanted)
 
 
 def _report(folder: Path, summary: Mapping[str, Any], env: configs.EnvConfig) -> None:
@@ -194,7 +194,7 @@ def _report(folder: Path, summary: Mapping[str, Any], env: configs.EnvConfig) ->
         page = write_run_page(folder, baseline, env=env, tell=show)
     show_scores([folder])
     reached = "-" if summary["reward"] is None else f"{summary['reward']:.2f}"
-    known = f"{find_world(env.name).measure} {baseline.score:.2f} %, mean return {baseline.mean_return:.2f}"
+    known = f"{find_env_spec(env.name).measure} {baseline.score:.2f} %, mean return {baseline.mean_return:.2f}"
     console.print(
         f"random agent: {known if math.isfinite(baseline.score) else 'unknown, its episodes do not end'}; "
         f"this agent at the end: mean return {reached}"

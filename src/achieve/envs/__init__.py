@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .base import FinishedEpisodes, WorldVecEnv
-from .worlds import WORLDS, World, find_world, is_known, unknown
+from .base import AchievementVecEnv, FinishedEpisodes
+from .registry import ENVIRONMENTS, EnvSpec, find_env_spec, is_known, unknown
 
-__all__ = ["WORLDS", "FinishedEpisodes", "World", "WorldVecEnv", "find_world", "make_vec", "register"]
+__all__ = ["ENVIRONMENTS", "AchievementVecEnv", "EnvSpec", "FinishedEpisodes", "find_env_spec", "make_vec", "register"]
 
 
 def make_vec(
@@ -25,11 +25,11 @@ def make_vec(
     *,
     infos: str = "final",
     **kwargs: Any,
-) -> WorldVecEnv:
+) -> AchievementVecEnv:
     """Make a vector environment by name.
 
     Args:
-        name: one of `WORLDS`, ``module:function``, or an id registered with Gymnasium.
+        name: one of `ENVIRONMENTS`, ``module:function``, or an id registered with Gymnasium.
         seed: a number, from which each environment's seed is derived; a sequence with a seed for each; or None for
             fresh ones.
         threads: how many threads (or, for Gymnasium's environments, processes) share the work; None chooses by the
@@ -43,12 +43,12 @@ def make_vec(
     from importlib import import_module
     from inspect import signature
 
-    world = find_world(name)
-    cls = getattr(import_module(world.module), world.cls)
-    own = [p for p in signature(cls).parameters if p not in ("num_envs", "seed", "threads", "infos", *world.arguments)]
+    spec = find_env_spec(name)
+    cls = getattr(import_module(spec.module), spec.cls)
+    own = [p for p in signature(cls).parameters if p not in ("num_envs", "seed", "threads", "infos", *spec.arguments)]
     for wrong in kwargs.keys() - set(own):
-        raise ValueError(f"the world {name} has no option {wrong!r}; it has: {', '.join(own) or 'none'}")
-    made: WorldVecEnv = cls(num_envs, seed, threads, infos=infos, **world.arguments, **kwargs)
+        raise ValueError(f"the environment {name} has no option {wrong!r}; it has: {', '.join(own) or 'none'}")
+    made: AchievementVecEnv = cls(num_envs, seed, threads, infos=infos, **spec.arguments, **kwargs)
     return made
 
 

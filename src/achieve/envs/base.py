@@ -1,7 +1,7 @@
 """The vector environment that all environments share: checks, locking, episode counts and saved states.
 
 A subclass describes itself in `__init__`, through `_check_arguments` and `_set_spaces`, and fills in the methods at the
-end of `WorldVecEnv`. They are called with checked arguments, one at a time.
+end of `AchievementVecEnv`. They are called with checked arguments, one at a time.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from gymnasium.vector.utils import batch_space
 from . import arrays
 from .arrays import FinishedEpisodes, StateError
 
-__all__ = ["FinishedEpisodes", "Outcome", "StateError", "WorldVecEnv"]
+__all__ = ["AchievementVecEnv", "FinishedEpisodes", "Outcome", "StateError"]
 
 Outcome = tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
 """Rewards, terminations, truncations, infos."""
 
 
-class WorldVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
+class AchievementVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     """A vector environment as `achieve.envs.make_vec` returns it.
 
     It resets an environment in the step in which its episode ends: the observation returned is the next episode's

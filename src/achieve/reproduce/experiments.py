@@ -30,7 +30,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "hierarchy": Experiment("not in the paper: the graph of achievements, without labels", ("ad",), "hierarchy"),
     "qrdqn": Experiment("appendix D: a value-based learner, with and without distillation", ("qrdqn", "qrdqn-ad")),
     "heist": Experiment("appendix E: Procgen Heist, 25M steps", ("heist-ad", "heist-ppo")),
-    "minigrid": Experiment("appendix E: the MiniGrid door-key world", ("minigrid-ad", "minigrid-ppo")),
+    "minigrid": Experiment("appendix E: the MiniGrid door-key tree", ("minigrid-ad", "minigrid-ppo")),
 }
 ALL = "all"
 

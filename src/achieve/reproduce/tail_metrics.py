@@ -29,7 +29,7 @@ def read_progress(folder: Path) -> Reading | None:
 
 
 def score_of(row: dict[str, Any]) -> float | None:
-    """Return the measure in a summary or a line of metrics: the score, or the success rate of the world's goal."""
+    """Return the measure in a summary or a line of metrics: the score, or the success rate of the goal."""
     for name, value in row.items():
         if name == "score" or name.endswith("_success_rate"):
             number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300

@@ -134,7 +134,7 @@ def episode_rows(
 ) -> Iterator[dict[str, float]]:
     """Rows of `episodes.jsonl`: what Crafter's recorder writes, plus the run's step.
 
-    Returns are rounded to one decimal as there: Crafter's rewards are multiples of 0.1. Other worlds want more.
+    Returns are rounded to one decimal as there: Crafter's rewards are multiples of 0.1. Other environments want more.
     """
     keys = [f"achievement_{name}" for name in names]
     for tick, length, episode_return, counts in zip(

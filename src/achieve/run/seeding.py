@@ -24,7 +24,7 @@ def stream_seed(seed: int, name: str) -> int:
     return int(stream(seed, name).generate_state(1, np.uint64)[0] >> 1)
 
 
-def world_seeds(seed: int, num_envs: int) -> list[int]:
+def env_seeds(seed: int, num_envs: int) -> list[int]:
     """A seed for each training environment of a run."""
     return [int(s) for s in stream(seed, "worlds").generate_state(num_envs, np.uint32) >> 1]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from achieve.envs.worlds import World
+from achieve.envs.registry import EnvSpec
 from achieve.schema import Check, boolean, items, number, table, whole
 from achieve.scoring.score import CRAFTER, measure
 
@@ -17,13 +17,13 @@ _PAIR = items(number(), 2)
 class RunningScore:
     """Success counts over all episodes up to a summed length of ``budget``, and the last returns.
 
-    Agrees with :func:`achieve.scoring.score.score_run`, which reads the log, but never reads it. In a world with a
-    goal, the measure is that achievement's success rate in the last hundred episodes.
+    Agrees with :func:`achieve.scoring.score.score_run`, which reads the log, but never reads it. In an environment with
+    a goal, the measure is that achievement's success rate in the last hundred episodes.
     """
 
-    def __init__(self, names: Sequence[str], budget: int, world: World = CRAFTER) -> None:
+    def __init__(self, names: Sequence[str], budget: int, spec: EnvSpec = CRAFTER) -> None:
         self.names = tuple(names)
-        self.goal = world.goal
+        self.goal = spec.goal
         self.budget = budget
         self.episodes = 0
         self.counted = 0

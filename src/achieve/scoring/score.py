@@ -2,7 +2,7 @@
 
 Pure functions on arrays. `k` is the number of finished episodes in order of completion, `A` the
 number of achievements (22 in Crafter). The protocol evaluates every figure at 1,000,000 environment
-steps; a shorter run is evaluated at its end, and says so. Worlds with a goal (Heist's gem) are
+steps; a shorter run is evaluated at its end, and says so. Environments with a goal (Heist's gem) are
 measured by that achievement's success rate in the last episodes instead of the score.
 """
 
@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from achieve.envs.worlds import WORLDS, World
+from achieve.envs.registry import ENVIRONMENTS, EnvSpec
 from achieve.scoring.episodes import Episodes
 
 BUDGET = 1_000_000
-CRAFTER = WORLDS["crafter"]
+CRAFTER = ENVIRONMENTS["crafter"]
 
 Floats = NDArray[np.float64]
 
@@ -94,7 +94,7 @@ class MeanStd(NamedTuple):
 class RunScore(NamedTuple):
     """What one run reached, evaluated at `read_at` environment steps.
 
-    `score` is the world's measure: the score, or in a world with a goal that achievement's success
+    `score` is the environment's measure: the score, or in an environment with a goal that achievement's success
     rate over the same episodes as the reward.
     """
 
@@ -105,14 +105,14 @@ class RunScore(NamedTuple):
     episodes: int
     read_at: int
     reward_window: int
-    world: World = CRAFTER
+    spec: EnvSpec = CRAFTER
 
     def as_dict(self) -> dict[str, Any]:
         """For `summary.json`; a figure that no episode supports is null."""
         rates = {n: or_none(r) for n, r in zip(self.names, self.success_rates, strict=True)}
         measured = {"score": or_none(self.score)}
-        if self.world.goal is not None:
-            measured = {f"{self.world.goal}_success_rate": or_none(self.score)}
+        if self.spec.goal is not None:
+            measured = {f"{self.spec.goal}_success_rate": or_none(self.score)}
         return {
             **measured,
             "reward": or_none(self.reward),
@@ -123,38 +123,38 @@ class RunScore(NamedTuple):
         }
 
 
-def score_run(episodes: Episodes, steps: int | None = None, budget: int = BUDGET, world: World = CRAFTER) -> RunScore:
+def score_run(episodes: Episodes, steps: int | None = None, budget: int = BUDGET, spec: EnvSpec = CRAFTER) -> RunScore:
     """Return score (or success rate) and reward of one run by the training protocol.
 
     `steps` is how many environment steps the run took (by default the last episode's end). The
     score counts the episodes within a summed length of `budget`; the reward, and the success rate
-    of a world's goal, those that ended in the world's window before it (100,000 steps in Crafter).
+    of an environment's goal, those that ended in the environment's window before it (100,000 steps in Crafter).
     A run shorter than published ones is evaluated at its end, over its last tenth.
     """
     last = int(episodes.step[-1]) if len(episodes.step) else 0
     read_at = min(budget, max(last, steps or 0))
-    full = read_at >= (world.published_steps or BUDGET)
-    window = world.window if full else max(1, min(world.window, read_at // 10))
+    full = read_at >= (spec.published_steps or BUDGET)
+    window = spec.window if full else max(1, min(spec.window, read_at // 10))
     counted = episodes_within(episodes.length, budget)
     rates = success_rates(episodes.achievements[:counted])
     measured = rates
-    if world.goal is not None:
+    if spec.goal is not None:
         recent = (episodes.step > read_at - window) & (episodes.step <= read_at)
         measured = success_rates(episodes.achievements[recent])
     return RunScore(
-        score=measure(measured, episodes.names, world.goal),
+        score=measure(measured, episodes.names, spec.goal),
         reward=final_reward(episodes.step, episodes.reward, read_at, window),
         success_rates=rates,
         names=episodes.names,
         episodes=counted,
         read_at=read_at,
         reward_window=window,
-        world=world,
+        spec=spec,
     )
 
 
 class LearningCurve(NamedTuple):
-    """A run's learning curve at `steps` [p]: the world's measure and the mean return of recent episodes."""
+    """A run's learning curve at `steps` [p]: the environment's measure and the mean return of recent episodes."""
 
     steps: NDArray[np.int64]
     score: Floats

@@ -19,7 +19,7 @@ from achieve.algo.objectives import find_objectives
 from achieve.algo.regularizers import Experience, Regularizer
 from achieve.algo.transport import partial_transport
 from achieve.config import FREE_FIELDS, TrainConfig, from_dict, refusal, to_dict, validate
-from achieve.envs import find_world, make_vec
+from achieve.envs import find_env_spec, make_vec
 from achieve.errors import CheckpointError, ConfigError
 from achieve.nn.model import AchievementNetwork
 from achieve.nn.optim import ClippedAdam
@@ -27,7 +27,7 @@ from achieve.openmp import make_sleep
 from achieve.run.checkpoint import Checkpoint, CheckpointWriter
 from achieve.run.env_errors import making_env
 from achieve.run.hardware import available_memory
-from achieve.run.seeding import Generators, stream_seed, world_seeds
+from achieve.run.seeding import Generators, env_seeds, stream_seed
 from achieve.run.segments import RowFiles
 from achieve.schema import Check, UnfitError, anything, each_value, items, maybe, number, one_of, table, text, whole
 from achieve.scoring.running_score import RunningScore
@@ -73,8 +73,8 @@ class BaseTrainer(ABC):
         self.latest: dict[str, float] = {}
         self._began: dict[str, float] = {}
         self._under_way: dict[str, float] = {}
-        self.world = find_world(config.env.name)
-        self.running_score = RunningScore(self.envs.achievement_names, config.score_steps, self.world)
+        self.spec = find_env_spec(config.env.name)
+        self.running_score = RunningScore(self.envs.achievement_names, config.score_steps, self.spec)
 
     @property
     @abstractmethod
@@ -357,7 +357,7 @@ def _under(prefix: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.
 
 
 WORLD_BYTES = {"crafter": 750_000, "minigrid": 70_000}
-"""Of one environment, as measured; of other worlds it is not known beforehand."""
+"""Of one environment, as measured; of other environments it is not known beforehand."""
 
 
 def check_memory(needed: int, device: torch.device, what: str, way_out: str) -> None:
@@ -382,7 +382,7 @@ def make_envs(config: TrainConfig) -> Any:
         return make_vec(
             env.name,
             num_envs=env.num_envs,
-            seed=world_seeds(config.seed, env.num_envs),
+            seed=env_seeds(config.seed, env.num_envs),
             threads=env.threads,
             infos="none",  # the learner looks at observations and rewards alone
             **env.arguments,
@@ -410,7 +410,7 @@ def resolve_device(name: str) -> torch.device:
 
 
 def check_spaces(envs: Any) -> tuple[tuple[int, int, int], int]:
-    """Image shape and number of actions, or a sentence on why this world cannot be learned in."""
+    """Image shape and number of actions, or a sentence on why this environment cannot be learned in."""
     space, actions = envs.single_observation_space, envs.single_action_space
     shape: tuple[int, ...] = getattr(space, "shape", None) or ()
     if len(shape) != 3 or space.dtype != np.uint8 or min(shape[:2]) < 8:

@@ -26,7 +26,7 @@ def finish(trainer: BaseTrainer, run: RunFolder, runs_at_once: float) -> dict[st
     config = trainer.config
     about = describe_agent(config, trainer.image_shape, trainer.num_actions)
     digest = save_weights(run.weights, trainer.network.state_dict(), about)
-    score = score_run(load_episodes(run.path), trainer.step, config.score_steps, trainer.world)
+    score = score_run(load_episodes(run.path), trainer.step, config.score_steps, trainer.spec)
     total = sum(trainer.seconds.values())
     summary = {
         "preset": config.preset,

@@ -32,7 +32,7 @@ def episode_moments(
     with using_env(), closing(make_player(agent.config.env, seed, GAME)) as player:
         agent.reset(seed)
         observation = player.reset()
-        agent.check_world(observation.shape, len(player.actions))
+        agent.check_env(observation.shape, len(player.actions))
         reward: float | None = None
         done = False
         step, total, action = 0, 0.0, "start"

@@ -1,4 +1,4 @@
-"""One game of a world at a time, as a video needs it: what the agent sees, what a viewer sees, what was achieved."""
+"""One game at a time, as a video needs it: what the agent sees, what a viewer sees, what was achieved."""
 
 from __future__ import annotations
 
@@ -87,9 +87,9 @@ class SinglePlayer:
 
 
 class VectorPlayer:
-    """Any other world, through its vector environment.
+    """Any other environment, through its vector environment.
 
-    The viewer sees what the world renders where it does, or else what the agent sees. In the step that ends an
+    The viewer sees what the environment renders where it does, or else what the agent sees. In the step that ends an
     episode the environment already begins the next one: the last picture is then the last one there was.
     """
 

@@ -11,7 +11,7 @@ from typing import Any
 from achieve.agent import load_agent
 from achieve.analysis.evaluate import evaluate_random
 from achieve.config import EnvConfig, from_dict
-from achieve.envs import find_world
+from achieve.envs import find_env_spec
 from achieve.errors import ConfigError
 from achieve.presets import variant
 from achieve.run.files import write_file
@@ -29,7 +29,7 @@ from achieve.viz.style import png
 RANDOM_EPISODES = 200
 RANDOM_STEPS = 50_000
 """Steps to spend on the random agent, and at most a quarter of the run's own: fewer episodes where they are long, so
-that in a slow world it does not take longer than training did."""
+that in a slow spec it does not take longer than training did."""
 FEWEST_EPISODES = 16
 EARLY = 100
 """Episodes at the beginning of a run, when an agent acts almost at random: as long as the random agent's."""
@@ -44,7 +44,7 @@ Tell = Callable[[str, float | None], None]
 def random_baseline(
     run: Path, tell: Tell = lambda what, share: None, *, env: EnvConfig | None = None, trust: bool = False
 ) -> Baseline:
-    """Return the score (or success rate) and the mean return of a random agent in the same world.
+    """Return the score (or success rate) and the mean return of a random agent in the same environment.
 
     Unknown (nan) where episodes do not end. ``env`` and ``trust`` are those of
     :func:`achieve.trust.trusted`.
@@ -66,7 +66,7 @@ def random_baseline(
     except ConfigError:  # at random, episodes need not end
         return unknown
     rates = success_rates(episodes.achievements)
-    measured = measure(rates, episodes.names, find_world(config.env.name).goal)
+    measured = measure(rates, episodes.names, find_env_spec(config.env.name).goal)
     return Baseline("random agent", measured, float(episodes.reward.mean()))
 
 
@@ -85,20 +85,20 @@ def write_run_page(
     """
     saved, summary = read_config(run), read_summary(run) or {}
     config = from_dict(saved["config"])
-    world = find_world(config.env.name)
+    spec = find_env_spec(config.env.name)
     baseline = baseline or random_baseline(run, tell, env=env, trust=trust)
     tell("drawing the curve", None)
     episodes = load_episodes(run)
     title = f"{variant(config)}, seed {config.seed}"
-    curve = png(draw_curves({title: [episodes]}, baseline, goal=world.goal))
+    curve = png(draw_curves({title: [episodes]}, baseline, goal=spec.goal))
     (run / "curve.png").write_bytes(curve)
     video = run / "video.mp4"
     film(load_agent(run, env=env, trust=trust), video, best_of=best_of, max_steps=VIDEO_STEPS, tell=tell)
     notes = [f"The run {config.origin}, not from scratch."] if config.origin else []
     page = render_page(
-        title=f"{world.title}: {title}",
+        title=f"{spec.title}: {title}",
         command=saved["starts"][0]["command"],
-        run=score_run(episodes, summary.get("steps"), config.score_steps, world),
+        run=score_run(episodes, summary.get("steps"), config.score_steps, spec),
         curve=curve,
         video=video.read_bytes(),
         baseline=baseline,
@@ -127,7 +127,7 @@ def render_page(
 
     facts: lines of the small table, such as the time taken and the machine; notes: sentences under the title.
     """
-    published = run.world.published_steps
+    published = run.spec.published_steps
     comparable = "" if published is None else f"published results are evaluated at {published:,}"
     return render(
         "run.html",

@@ -15,11 +15,11 @@ from achieve.envs import arrays
 from achieve.envs.gym import WorkerError
 from achieve.envs.gym.vec import GymVecEnv
 
-from .worlds import HERE
+from .envs import HERE
 
 
-def make(world: str, num_envs: int = 3, threads: int = 1, **kwargs) -> GymVecEnv:
-    return GymVecEnv(num_envs, 0, threads, id=f"{HERE}:{world}", **kwargs)
+def make(environment: str, num_envs: int = 3, threads: int = 1, **kwargs) -> GymVecEnv:
+    return GymVecEnv(num_envs, 0, threads, id=f"{HERE}:{environment}", **kwargs)
 
 
 def run_and_outlive(script: str) -> subprocess.CompletedProcess[str]:
@@ -29,7 +29,7 @@ def run_and_outlive(script: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("world", "said"),
+    ("environment", "said"),
     [
         ("Continuous", "only gymnasium.spaces.Discrete works, no continuous or combined actions"),
         ("Vectors", r"float32 of shape \(4,\); uint8 images.*options pixels=true"),
@@ -46,10 +46,11 @@ def run_and_outlive(script: str) -> subprocess.CompletedProcess[str]:
         ("AchieveTest/None-v0", "Gymnasium cannot make it"),
     ],
 )
-def test_what_cannot_work_is_said_at_once(world, said):
+def test_what_cannot_work_is_said_at_once(environment, said):
     with pytest.raises(ValueError, match=said) as error:
-        make(world)
-    assert f"the world {HERE}:{world} cannot be used" in str(error.value) and "Traceback" not in str(error.value)
+        make(environment)
+    text = str(error.value)
+    assert f"the environment {HERE}:{environment} cannot be used" in text and "Traceback" not in text
 
 
 @pytest.mark.parametrize(
@@ -81,11 +82,11 @@ def test_an_error_while_it_is_made_keeps_its_traceback(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(
-    ("world", "said"),
+    ("environment", "said"),
     [
-        ("Raises", r"environment \d of the world .*:Raises failed: KeyError.*\n(.*\n)*.*worlds.py.*\n(.*\n)*.*a bug"),
+        ("Raises", r"environment \d of .*:Raises failed: KeyError.*\n(.*\n)*.*envs.py.*\n(.*\n)*.*a bug"),
         ("RaisesAtReset", "no second episode"),
-        ("SaysExit", r"environment \d of the world .*:SaysExit failed: SystemExit\(.*\n(.*\n)*.*worlds.py"),
+        ("SaysExit", r"environment \d of .*:SaysExit failed: SystemExit\(.*\n(.*\n)*.*envs.py"),
         ("NoReward", "its reward is None; without rewards that are numbers there is nothing to learn from"),
         ("NotANumber", "its reward is nan"),
         ("OldStep", "its step returned 4 values, not the five values of Gymnasium"),
@@ -96,8 +97,8 @@ def test_an_error_while_it_is_made_keeps_its_traceback(tmp_path, monkeypatch):
         ("Uncountable", "counts the achievement 'walk' as 'often'; a whole number"),
     ],
 )
-def test_what_fails_under_way_is_reported(world, said, threads):
-    vec = make(world, num_envs=2, threads=threads, unlock_threshold=0.5)
+def test_what_fails_under_way_is_reported(environment, said, threads):
+    vec = make(environment, num_envs=2, threads=threads, unlock_threshold=0.5)
     processes = [w.process for w in vec._group._workers] if threads == 2 else []
     vec.reset()
     with pytest.raises(WorkerError, match=said):
@@ -111,16 +112,16 @@ def test_what_fails_under_way_is_reported(world, said, threads):
 
 
 @pytest.mark.parametrize(
-    ("world", "said"),
+    ("environment", "said"),
     [
-        ("Dies", "the worker process of environments 0 to 1 of the world .* was killed by SIGKILL"),
+        ("Dies", "the worker process of environments 0 to 1 of .* was killed by SIGKILL"),
         ("DiesWithChild", "was killed by SIGKILL"),
         ("Exits", "ended with exit code 7"),
-        ("NoPickle", "sending the infos of the world .* failed"),
+        ("NoPickle", "sending the infos of .* failed"),
     ],
 )
-def test_a_dead_worker_is_noticed_and_the_others_are_ended(world, said):
-    vec = make(world, num_envs=4, threads=2, infos="all" if world == "NoPickle" else "none")
+def test_a_dead_worker_is_noticed_and_the_others_are_ended(environment, said):
+    vec = make(environment, num_envs=4, threads=2, infos="all" if environment == "NoPickle" else "none")
     processes = [w.process for w in vec._group._workers]
     with pytest.raises(WorkerError, match=said):
         vec.reset()

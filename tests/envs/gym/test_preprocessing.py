@@ -86,13 +86,13 @@ def crafter() -> CrafterEnv:
     return CrafterEnv(area=(12, 12), length=20)
 
 
-def make(world: str, threads: int = 1, **kwargs) -> GymVecEnv:
-    return GymVecEnv(2, 0, threads, id=f"{HERE}:{world}", **kwargs)
+def make(environment: str, threads: int = 1, **kwargs) -> GymVecEnv:
+    return GymVecEnv(2, 0, threads, id=f"{HERE}:{environment}", **kwargs)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(
-    ("world", "options"),
+    ("environment", "options"),
     [
         ("Bundle", {"image_key": "image"}),
         ("Fractions", {"rescale": True}),
@@ -100,8 +100,8 @@ def make(world: str, threads: int = 1, **kwargs) -> GymVecEnv:
         ("Numbers", {"pixels": True}),
     ],
 )
-def test_the_same_picture_by_every_way(world, options, threads):
-    vec, plain = make(world, threads, **options), make("Frames")
+def test_the_same_picture_by_every_way(environment, options, threads):
+    vec, plain = make(environment, threads, **options), make("Frames")
     assert (vec.reset()[0] == plain.reset()[0]).all()
     for _ in range(12):
         assert (vec.step([0, 1])[0] == plain.step([0, 1])[0]).all()
@@ -132,7 +132,7 @@ def test_frames_are_stacked_as_channels_with_the_newest_last():
 
 
 @pytest.mark.parametrize(
-    ("world", "options", "said"),
+    ("environment", "options", "said"),
     [
         ("Bundle", {"image_key": "picture"}, "names nothing in its observation space, which is a dictionary"),
         ("Frames", {"image_key": "image"}, "image_key=image names nothing"),
@@ -148,9 +148,9 @@ def test_frames_are_stacked_as_channels_with_the_newest_last():
         ("crafter", {"unlock_threshold": 0.0}, "only a reward above 0.15 .* is 0; use --env.unlock-threshold 0.15"),
     ],
 )
-def test_what_cannot_be_shown_is_said(world, options, said):
+def test_what_cannot_be_shown_is_said(environment, options, said):
     with pytest.raises(ValueError, match=said):
-        make(world, **options)
+        make(environment, **options)
 
 
 def test_our_own_environment_brings_its_threshold():

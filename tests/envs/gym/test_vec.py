@@ -12,12 +12,12 @@ import pytest
 from achieve.envs.gym.vec import GymVecEnv
 from achieve.envs.gym.workers import episode_seed
 
-from . import worlds
-from .worlds import HERE
+from . import envs
+from .envs import HERE
 
 
-def make(world: str, num_envs: int = 3, threads: int = 1, **kwargs) -> GymVecEnv:
-    return GymVecEnv(num_envs, kwargs.pop("seed", 0), threads, id=f"{HERE}:{world}", **kwargs)
+def make(environment: str, num_envs: int = 3, threads: int = 1, **kwargs) -> GymVecEnv:
+    return GymVecEnv(num_envs, kwargs.pop("seed", 0), threads, id=f"{HERE}:{environment}", **kwargs)
 
 
 def actions_for(num_envs: int, steps: int, seed: int = 0) -> np.ndarray:
@@ -28,7 +28,7 @@ def actions_for(num_envs: int, steps: int, seed: int = 0) -> np.ndarray:
 def test_each_is_the_users_own_environment(threads):
     vec = make("Count", threads=threads, infos="all", unlock_threshold=0.5)
     assert vec.threads == threads and not vec.exact_resume
-    singles = [worlds.Count() for _ in range(3)]
+    singles = [envs.Count() for _ in range(3)]
     episodes = [0, 0, 0]
     lengths, returns, thirds = np.zeros(3, int), np.zeros(3), np.zeros(3, int)
     expected = []
@@ -89,9 +89,9 @@ def test_seeds_are_new_for_every_episode():
     vec.close()
 
 
-@pytest.mark.parametrize(("world", "shape"), [("Grey", (84, 84, 1)), ("Count", (9, 12, 4))])
-def test_images_of_any_size_and_channels(world, shape):
-    vec = make(world, threads=2)
+@pytest.mark.parametrize(("environment", "shape"), [("Grey", (84, 84, 1)), ("Count", (9, 12, 4))])
+def test_images_of_any_size_and_channels(environment, shape):
+    vec = make(environment, threads=2)
     assert vec.single_observation_space.shape == shape and vec.single_action_space.n == 5
     obs, infos = vec.reset()
     assert vec.observation_space.contains(obs) and infos == {}
@@ -150,14 +150,14 @@ def test_a_registered_id_and_a_module_that_registers():
 
 
 def test_a_module_in_the_current_folder(tmp_path):
-    (tmp_path / "my_world.py").write_text(pathlib.Path("examples/own_world.py").read_text())
+    (tmp_path / "my_env.py").write_text(pathlib.Path("examples/own_env.py").read_text())
     # No guard around the last lines, and two workers.
     (tmp_path / "script.py").write_text(
         "import os, sys\n"
         "sys.path[:] = [folder for folder in sys.path if folder != os.getcwd()]\n"
         f"sys.path.append({str(pathlib.Path('src').resolve())!r})\n"
         "from achieve.envs.gym.vec import GymVecEnv\n"
-        "vec = GymVecEnv(2, 0, 2, id='my_world:KeyDoorGoal')\n"
+        "vec = GymVecEnv(2, 0, 2, id='my_env:KeyDoorGoal')\n"
         "print(vec.reset()[0].shape, sorted({'torch', 'numba'} & set(sys.modules)))\n"
     )
     done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True)
@@ -165,10 +165,10 @@ def test_a_module_in_the_current_folder(tmp_path):
 
 
 def test_the_example():
-    lines = pathlib.Path("examples/own_world.py").read_text().splitlines()
+    lines = pathlib.Path("examples/own_env.py").read_text().splitlines()
     assert len(lines) < 30
     assert "\n".join(lines[2:]) in pathlib.Path("docs/environments.md").read_text(), "the documentation shows it whole"
-    vec = GymVecEnv(8, 0, 1, id="examples.own_world:KeyDoorGoal", unlock_threshold=0.5)
+    vec = GymVecEnv(8, 0, 1, id="examples.own_env:KeyDoorGoal", unlock_threshold=0.5)
     assert vec.achievement_names == ("take_key", "open_door", "reach_goal")
     vec.reset()
     for chosen in np.random.default_rng(0).integers(0, 4, (1500, 8)):

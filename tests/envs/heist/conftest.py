@@ -10,7 +10,7 @@ from tests.conftest import Optional
 @pytest.fixture(autouse=True)
 def procgen(optional: Optional):
     """The package, from `make heist`; skipped without it, except with CI=true."""
-    optional.world("heist")
+    optional.env("heist")
     from achieve.envs.heist.games import import_procgen
 
     return import_procgen()[0]

@@ -1,4 +1,4 @@
-"""What surrounds the world: the benchmark, the pictures, and what is said where MiniGrid is missing."""
+"""What surrounds the environment: the benchmark, the pictures, and what is said where MiniGrid is missing."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ print(made, compiled_calls())
 """
     first, second = (run_python("-c", script, cwd=tmp_path) for _ in range(2))
     assert (first.stdout, second.stdout) == ("3 3\n", "0 0\n"), first.stderr + second.stderr
-    assert first.stderr.count("compiling the MiniGrid world") == 1 and second.stderr == ""
+    assert first.stderr.count("compiling MiniGrid") == 1 and second.stderr == ""
 
 
 def test_without_a_folder_to_keep_it_in_code_is_compiled_all_the_same() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from achieve.envs.base import WorldVecEnv
+from achieve.envs.base import AchievementVecEnv
 from achieve.envs.minigrid import DoorKeyTreeVecEnv
 
 from .common import Solver
@@ -17,7 +17,7 @@ def actions_for(num_envs: int, steps: int, seed: int = 0) -> np.ndarray:
 
 def test_the_interface() -> None:
     vec = DoorKeyTreeVecEnv(3, seed=0)
-    assert isinstance(vec, WorldVecEnv) and vec.exact_resume
+    assert isinstance(vec, AchievementVecEnv) and vec.exact_resume
     assert len(vec.achievement_names) == 10
     obs, infos = vec.reset()
     assert vec.observation_space.contains(obs) and infos == {}

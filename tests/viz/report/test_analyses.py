@@ -123,7 +123,7 @@ def test_hierarchy(tmp_path: Path) -> None:
     assert section.folded == [("Edges of ad-s0", "found: A > b\nmissed: B > c; C > d\nfalse: none")]
 
 
-def test_hierarchy_of_a_world_whose_graph_is_not_known(tmp_path: Path) -> None:
+def test_hierarchy_of_an_environment_whose_graph_is_not_known(tmp_path: Path) -> None:
     save(tmp_path / "a", "hierarchy", [agent("ad", 0, **hierarchy(False))])
     section = sections(tmp_path)["hierarchy"]
     assert cells(section)[0][7:12] == ["truth unknown"] * 5 and section.folded == []

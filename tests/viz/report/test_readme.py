@@ -100,7 +100,7 @@ def test_only_what_stands_between_the_markers_is_renewed(tmp_path: Path) -> None
     assert not update(readme, gathered), "nothing changed, so nothing is written"
 
 
-def test_worlds_and_layouts_are_not_put_side_by_side(tmp_path: Path) -> None:
+def test_environments_and_layouts_are_not_put_side_by_side(tmp_path: Path) -> None:
     make_run(tmp_path / "ad-s0")
     make_run(tmp_path / "minigrid-ad-s0", "minigrid-ad")
     crafter, minigrid = results_tables(gather([tmp_path]))

@@ -16,7 +16,7 @@ from achieve.analysis.published import PUBLISHED
 from achieve.analysis.runs import gather
 from achieve.analysis.statistics import PERCENT, improvement_with_interval, iqm_with_interval
 from achieve.cli import main
-from achieve.config import with_world
+from achieve.config import with_env
 from achieve.errors import RunFolderError
 from achieve.presets import PRESETS
 from achieve.scoring.score import MeanStd
@@ -75,7 +75,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_run(folder / "runs" / "ad-i-s4", "ad-i", 4)
     make_run(folder / "runs" / "quick-s0", "quick")
     make_run(folder / "runs" / "minigrid-ad-s0", "minigrid-ad")
-    make_run(folder / "runs" / "own", config=with_world(PRESETS["ppo"], "pkg.mod:make<b>"))
+    make_run(folder / "runs" / "own", config=with_env(PRESETS["ppo"], "pkg.mod:make<b>"))
     write_report([folder / "runs"], folder / "out")
     return folder / "out"
 
@@ -136,7 +136,7 @@ def test_page_tells_seeds_commands_time_and_why_a_run_does_not_count(written: Pa
         "evaluated at 245,760 steps, published results at 1,000,000",
         "Some GPU (80 GiB)",
         "9 runs, of which 7 are comparable",
-        "a world without published results",
+        "an environment without published results",
         "not run",
     ):
         assert told in text, told
@@ -201,7 +201,7 @@ def test_runs_that_ended_early_give_way_to_whole_ones(tmp_path: Path) -> None:
     assert "Not counted, but drawn under Other runs: short." in found["qrdqn"].notes
 
 
-def test_success_rates_by_world(written: Path) -> None:
+def test_success_rates_by_environment(written: Path) -> None:
     rows = {row["achievement"]: row for row in read_csv(written / "tables" / "success-rates-crafter.csv")}
     assert float(rows["Collect wood"]["ad"]) == pytest.approx(40.0)
     assert float(rows["Collect wood"]["ppo"]) == pytest.approx(20.0)

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 
 from .. import arrays
-from ..worlds import WORLDS
+from ..registry import ENVIRONMENTS
 from . import snapshot
 from .batch import Batch, Config
 from .compiler import Program
@@ -51,7 +51,7 @@ class CrafterEnv(gymnasium.Env[np.ndarray, np.int64]):
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
-    unlock_threshold = WORLDS["crafter"].unlock_threshold
+    unlock_threshold = ENVIRONMENTS["crafter"].unlock_threshold
     """A reward above this means that an achievement was unlocked."""
 
     def __init__(

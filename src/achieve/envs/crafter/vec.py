@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import arrays
-from ..base import Outcome, WorldVecEnv
+from ..base import AchievementVecEnv, Outcome
 from . import snapshot
 from .advance import MAX_HELPERS
 from .batch import Batch, Config
@@ -52,13 +52,13 @@ def _references(arrays: list[np.ndarray]) -> int:
 _UNUSED = _references([np.empty(0, np.uint8)])
 
 
-class CrafterVecEnv(WorldVecEnv):
+class CrafterVecEnv(AchievementVecEnv):
     """``num_envs`` environments; number i is identical to ``CrafterEnv(seed=seeds[i])``.
 
     ``num_envs``, ``seed``, ``threads`` and ``infos`` are as in `make_vec`, the other arguments as in `CrafterEnv`.
     """
 
-    metadata: dict[str, Any] = WorldVecEnv.metadata | {"render_modes": ["rgb_array"], "render_fps": 10}
+    metadata: dict[str, Any] = AchievementVecEnv.metadata | {"render_modes": ["rgb_array"], "render_fps": 10}
     kind = snapshot.KIND
     version = snapshot.VERSION
     negative_seeds = True

@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 
 from ..names import UnfitError, WorkerError, failed, import_named
-from ..worlds import registering
+from ..registry import registering
 from .preprocessing import Preprocessing, image_shape
 
 
@@ -178,11 +178,11 @@ def examine(name: str, steps: Preprocessing, max_achievements: int) -> Descripti
         env = find_maker(name, steps)()
         return describe(env, max_achievements)
     except (UnfitError, gymnasium.error.DependencyNotInstalled) as error:
-        raise UnfitError(f"the world {name} cannot be used: {error}") from error
+        raise UnfitError(f"the environment {name} cannot be used: {error}") from error
     except WorkerError:
         raise
     except (Exception, SystemExit) as error:
-        raise failed(f"the world {name} failed at a trial", error) from error
+        raise failed(f"the environment {name} failed at a trial", error) from error
     finally:
         # A failure to close must not hide the failure that led here.
         with contextlib.suppress(Exception):

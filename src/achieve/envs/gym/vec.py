@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from .. import arrays
-from ..base import Outcome, WorldVecEnv
+from ..base import AchievementVecEnv, Outcome
 from ..names import UnfitError, WorkerError
 from .inspection import examine
 from .preprocessing import Preprocessing
 from .workers import EnvGroup, Report, Task, WorkerPool
 
 
-class GymVecEnv(WorldVecEnv):
+class GymVecEnv(AchievementVecEnv):
     """``num_envs`` environments registered with Gymnasium or made by a function of the user's.
 
     Observations must be uint8 images, height x width or height x width x channels of any size, and actions discrete.
@@ -75,7 +75,7 @@ class GymVecEnv(WorldVecEnv):
         own = self._about.unlock_threshold or 0.0
         if unlock_threshold is not None and unlock_threshold < own:
             raise UnfitError(
-                f"the world {id} says that only a reward above {own:g} is an achievement, but the threshold is "
+                f"the environment {id} says that only a reward above {own:g} is an achievement, but the threshold is "
                 f"{unlock_threshold:g}; use --env.unlock-threshold {own:g}"
             )
         threshold = float(own if unlock_threshold is None else unlock_threshold)
@@ -156,7 +156,7 @@ class GymVecEnv(WorldVecEnv):
 
     def _working(self) -> EnvGroup | WorkerPool:
         if self._group is None:
-            raise WorkerError(f"the environments of the world {self._id} are closed, or one has failed")
+            raise WorkerError(f"the environments of {self._id} are closed, or one has failed")
         return self._group
 
     def _gathered(self, reports: list[Report], done: np.ndarray | None) -> dict[str, Any]:

@@ -94,7 +94,7 @@ class EnvGroup:
         self._seeds: list[int] = []
         self._episodes: list[int] = []
         self._envs: list[Any] = []
-        with blamed(f"the world {task.name}"):
+        with blamed(f"the environment {task.name}"):
             maker = find_maker(task.name, task.preprocessing)
             for _ in self._members:
                 self._envs.append(maker())
@@ -110,7 +110,7 @@ class EnvGroup:
         arrays, wanted = self.arrays, self.task.infos
         reports: list[Report] = []
         for k, i in enumerate(self._members):
-            with blamed(f"environment {i} of the world {self.task.name}"):
+            with blamed(f"environment {i} of {self.task.name}"):
                 result = self._envs[k].step(int(arrays.actions[i]) + self.task.description.first_action)
                 obs, reward, terminated, truncated, info = check_step(result)
                 obs = self.task.description.image(obs)
@@ -140,7 +140,7 @@ class EnvGroup:
         self._envs = []
 
     def _begin(self, k: int, i: int) -> dict[str, Any]:
-        with blamed(f"environment {i} of the world {self.task.name}"):
+        with blamed(f"environment {i} of {self.task.name}"):
             obs, info = check_reset(self._envs[k].reset(seed=episode_seed(self._seeds[k], self._episodes[k])))
             self.arrays.obs[i] = self.task.description.image(obs)
         self._counts[i] = 0
@@ -239,7 +239,7 @@ class WorkerPool:
             how = "closed its connection"
         else:
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        return f"the worker process of {whose} of the world {self.task.name} {how}"
+        return f"the worker process of {whose} of {self.task.name} {how}"
 
 
 def _shared_memory(size: int) -> IO[bytes]:
@@ -293,7 +293,7 @@ def main() -> None:
             group = EnvGroup(task, SharedArrays(task, mmap.mmap(memory, SharedArrays.size(task))), members)
             answer: Any = None
             while True:
-                with blamed(f"sending the infos of the world {task.name}"):
+                with blamed(f"sending the infos of {task.name}"):
                     connection.send((True, answer))
                 command, *arguments = connection.recv()
                 answer = getattr(group, command)(*arguments)

@@ -25,7 +25,7 @@ def import_procgen() -> tuple[Any, Any]:
             return importlib.import_module("procgen.env"), importlib.import_module("cffi")
         except ImportError as error:
             raise ImportError(
-                f"the world heist needs Procgen, which cannot be imported ({error}); "
+                f"the environment heist needs Procgen, which cannot be imported ({error}); "
                 "`make heist` installs it, with Python 3.11 or 3.12 on Linux"
             ) from error
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import arrays
-from ..base import Outcome, WorldVecEnv
+from ..base import AchievementVecEnv, Outcome
 from .games import NUM_ACTIONS, Games
 from .locks import SIZE, LockWatch
 from .state import COLOURS, MAX_SIZE, read
@@ -19,7 +19,7 @@ LOCK_REWARD = 2.0
 GEM_REWARD = 10.0  # Procgen's own
 
 
-class HeistVecEnv(WorldVecEnv):
+class HeistVecEnv(AchievementVecEnv):
     """``num_envs`` games in hard mode, on unlimited levels: 2 for each lock opened, 10 for the gem.
 
     Game i depends only on its own seed. An episode ends at the gem (terminated) or after 1,000 steps (truncated).
@@ -32,7 +32,7 @@ class HeistVecEnv(WorldVecEnv):
     The other arguments are those of `make_vec`.
     """
 
-    metadata: dict[str, Any] = WorldVecEnv.metadata | {"render_modes": ["rgb_array"], "render_fps": 15}
+    metadata: dict[str, Any] = AchievementVecEnv.metadata | {"render_modes": ["rgb_array"], "render_fps": 15}
     kind = "heist"
 
     def __init__(

@@ -84,7 +84,7 @@ class Announcer(event.Listener):
     def on_start(self, event: Any) -> None:
         if not Announcer.said and event.data["dispatcher"].py_func.__module__ == __name__:
             Announcer.said = True
-            log.warning("achieve: compiling the MiniGrid world for this machine (some seconds, once)")
+            log.warning("achieve: compiling MiniGrid for this machine (some seconds, once)")
 
     def on_end(self, event: Any) -> None:
         pass

@@ -23,7 +23,7 @@ except ModuleNotFoundError as error:
     if error.name != "minigrid":
         raise
     raise ModuleNotFoundError(
-        "the world 'minigrid' needs the package minigrid: pip install 'minigrid>=3.2'", name="minigrid"
+        "the environment 'minigrid' needs the package minigrid: pip install 'minigrid>=3.2'", name="minigrid"
     ) from None
 
 VIEW = 7

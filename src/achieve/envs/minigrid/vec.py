@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import arrays
-from ..base import Outcome, WorldVecEnv
+from ..base import AchievementVecEnv, Outcome
 from . import snapshot
 from .engine import NUM_ACTIONS, Layout, Results, Worlds, draw_all, prepare, reset_all, step_all
 from .env import IMAGE, check_layout
@@ -16,7 +16,7 @@ from .tiles import tile_table
 from .tree import Tree
 
 
-class DoorKeyTreeVecEnv(WorldVecEnv):
+class DoorKeyTreeVecEnv(AchievementVecEnv):
     """``num_envs`` environments; number i plays the episodes of ``pixel_env()`` reset once with ``seed=seeds[i]``.
 
     It runs in one thread, because a step is shorter than waking another would take: ``threads`` must be None or 1.
@@ -43,7 +43,7 @@ class DoorKeyTreeVecEnv(WorldVecEnv):
         self._check_arguments(num_envs, seed, infos)
         n = self.num_envs
         if threads is not None and (isinstance(threads, bool) or threads != 1):
-            raise ValueError(f"threads is {threads!r}, but the world minigrid runs in one thread; leave it out")
+            raise ValueError(f"threads is {threads!r}, but the environment minigrid runs in one thread; leave it out")
         self.tree = Tree.make(depth, branching, tree)
         room_size, num_rows, max_steps = check_layout(self.tree, room_size, num_rows, max_steps)
         parents = np.array([-1 if parent is None else parent for parent in self.tree.parents], np.int64)

@@ -110,7 +110,7 @@ def _overview(gathered: Gathered) -> Section:
     """Show how far along each experiment is."""
 
     def seeds(name: str) -> dict[str, int]:
-        return {e.preset: len(gathered.seeds(e.preset, e.world)) for e in PUBLISHED[name] if e.preset}
+        return {e.preset: len(gathered.seeds(e.preset, e.env)) for e in PUBLISHED[name] if e.preset}
 
     title = "Runs behind the figures"
     columns = [

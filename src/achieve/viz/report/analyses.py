@@ -207,7 +207,7 @@ def hierarchy_table(name: str, record: Record) -> Table:
 
 
 def hierarchy_edges(record: Record) -> list[tuple[str, str]]:
-    """Return, for each agent whose world's graph is known, a heading and its edges found, missed and false."""
+    """Return, for each agent whose environment's graph is known, a heading and its edges found, missed and false."""
     folded = []
     for agent in record["agents"]:
         if agent["direct_edges"] is not None:

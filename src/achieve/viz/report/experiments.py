@@ -18,7 +18,7 @@ from achieve.analysis.statistics import (
     improvement_with_interval,
     iqm_with_interval,
 )
-from achieve.envs.worlds import find_world
+from achieve.envs.registry import find_env_spec
 from achieve.viz.report.section import Media, Section, compact, draw_runs, draw_scores
 from achieve.viz.style import count
 from achieve.viz.table import NOT_PUBLISHED, NOT_RUN, ONE_SEED, Cell, Missing, Table, estimate, tabulate
@@ -76,9 +76,9 @@ _BASELINES: Mapping[str, Sequence[tuple[str, str]]] = {
 def experiment_section(name: str, gathered: Gathered) -> Section:
     """Make one of the paper's experiments: table, comparison, curves, and the command that runs it."""
     entries = PUBLISHED[name]
-    runs = {entry.preset: gathered.seeds(entry.preset, entry.world) for entry in entries if entry.preset}
+    runs = {entry.preset: gathered.seeds(entry.preset, entry.env) for entry in entries if entry.preset}
     there = {preset: some for preset, some in runs.items() if some}
-    measure = _measure(entries[0].world)
+    measure = _measure(entries[0].env)
     # An experiment of which only what Table 1 draws was run has nothing to add.
     new = there.keys() - _drawn_before(name)
     pictures = []
@@ -116,9 +116,9 @@ def experiment_section(name: str, gathered: Gathered) -> Section:
 def shorter_runs(name: str, gathered: Gathered) -> dict[str, list[Run]]:
     """Return runs that stopped early, of the agents of this experiment that have no others."""
     short = {
-        entry.preset: gathered.shorter(entry.preset, entry.world)
+        entry.preset: gathered.shorter(entry.preset, entry.env)
         for entry in PUBLISHED[name]
-        if entry.preset and entry.preset not in _drawn_before(name) and not gathered.seeds(entry.preset, entry.world)
+        if entry.preset and entry.preset not in _drawn_before(name) and not gathered.seeds(entry.preset, entry.env)
     }
     return {preset: runs for preset, runs in short.items() if runs}
 
@@ -163,8 +163,8 @@ def interval(estimated: Interval) -> Cell:
     return ONE_SEED if estimated.limits is None else estimated
 
 
-def _measure(world: str) -> str:
-    goal = find_world(world).goal
+def _measure(env: str) -> str:
+    goal = find_env_spec(env).goal
     return "score %" if goal is None else f"{goal} success rate %"
 
 
@@ -211,7 +211,7 @@ def shorter_table(name: str, gathered: Gathered) -> Table | None:
         ("preset", "preset", str, lambda run: run.preset),
         ("seed", "seed", int, lambda run: run.seed),
         ("steps", "evaluated at step", int, lambda run: at),
-        ("score", _measure(short[0].world.name), MeanStd, lambda run: estimate([run.score.score], missing=NO_EPISODE)),
+        ("score", _measure(short[0].spec.name), MeanStd, lambda run: estimate([run.score.score], missing=NO_EPISODE)),
         ("reward", "reward", MeanStd, lambda run: estimate([run.score.reward], missing=NO_EPISODE)),
     ]
     return tabulate(f"{name}-shorter", "Runs that stop early", [run.read_at(at) for run in short], columns)

@@ -23,11 +23,11 @@ LINES = 6
 def runs_section(gathered: Gathered) -> Section:
     """List all runs, whether they count or not, and the command of each."""
     labels = _labels(gathered.runs)
-    runs = sorted(gathered.runs, key=lambda run: (run.world.name, run.preset, labels[run.path], run.seed))
+    runs = sorted(gathered.runs, key=lambda run: (run.spec.name, run.preset, labels[run.path], run.seed))
     columns = [
         ("run", "run", str, lambda run: str(run.path)),
         ("group", "group", str, lambda run: labels[run.path]),
-        ("world", "world", str, lambda run: run.world.title),
+        ("env", "env", str, lambda run: run.spec.title),
         ("seed", "seed", int, lambda run: run.seed),
         ("steps", "evaluated at step", int, lambda run: run.score.read_at),
         ("episodes", "episodes", int, lambda run: run.score.episodes),
@@ -53,11 +53,11 @@ def hardware_section(gathered: Gathered) -> Section:
     """List time and memory by group, length and machine, as complete runs recorded them."""
     labels = _labels(gathered.runs)
     groups: dict[tuple[str, str, str, int, Any], list[Run]] = {}
-    for run in sorted(gathered.runs, key=lambda run: (run.world.name, run.preset, labels[run.path], at_once(run))):
+    for run in sorted(gathered.runs, key=lambda run: (run.spec.name, run.preset, labels[run.path], at_once(run))):
         if run.summary.get("seconds"):
             machine = run.summary.get("machine")
             where = one_line(machine) if machine else ""
-            key = (labels[run.path], run.world.title, where, round(at_once(run)), run.summary.get("steps"))
+            key = (labels[run.path], run.spec.title, where, round(at_once(run)), run.summary.get("steps"))
             groups.setdefault(key, []).append(run)
 
     def recorded(runs: Sequence[Run], key: str, digits: int) -> Cell:
@@ -72,7 +72,7 @@ def hardware_section(gathered: Gathered) -> Section:
 
     columns = [
         ("group", "group", str, lambda group: group[0][0]),
-        ("world", "world", str, lambda group: group[0][1]),
+        ("env", "env", str, lambda group: group[0][1]),
         ("machine", "machine", str, lambda group: group[0][2] or UNKNOWN),
         ("runs", "runs", int, lambda group: len(group[1])),
         ("at_once", "runs per device", MeanStd, lambda group: shared_by(group[1])),
@@ -97,18 +97,18 @@ def hardware_section(gathered: Gathered) -> Section:
 
 
 def others_section(gathered: Gathered) -> Section | None:
-    """Show the runs that are not beside published figures, by world and group, with their learning curves."""
+    """Show the runs that are not beside published figures, by environment and group, with their learning curves."""
     shown = drawn_as_shorter(gathered)
-    worlds: dict[str, list[Run]] = {}
+    envs: dict[str, list[Run]] = {}
     for run in gathered.runs:
         if run.uncounted is not None and run.twin is None and len(run.episodes.step) and run.path not in shown:
-            worlds.setdefault(run.world.title, []).append(run)
-    if not worlds:
+            envs.setdefault(run.spec.title, []).append(run)
+    if not envs:
         return None
     tables: list[Table] = []
     pictures: list[Media] = []
     counts: list[tuple[str, int]] = []
-    for title, runs in worlds.items():
+    for title, runs in envs.items():
         name = "other-" + "".join(c if c.isalnum() else "-" for c in title.lower())
         groups = sorted(_with_repeats(group_runs(runs)), key=lambda group: group.label)
         counts += [(group.label, len(group.runs)) for group in groups]
@@ -120,8 +120,8 @@ def others_section(gathered: Gathered) -> Section | None:
     return Section(
         key="others",
         title="Other runs" if any(run.uncounted is None for run in gathered.runs) else "Runs",
-        about="Runs that are not comparable with published figures: shorter, unfinished, in another world, or with "
-        "other settings. Runs that differ only in their seeds form a group, evaluated where its shortest run ends. The "
+        about="Runs that are not comparable with published figures: shorter, unfinished, in another environment, or "
+        "with other settings. Runs that differ only in their seeds form a group, evaluated where its shortest run ends. The "
         "table of all runs gives the reason for each.",
         tables=tables,
         pictures=pictures,
@@ -148,7 +148,7 @@ def _groups_table(name: str, title: str, groups: Sequence[Group]) -> Table:
         ("group", "group", str, lambda group: group.label),
         ("seeds", "seeds", str, lambda group: ", ".join(str(run.seed) for run in group.runs)),
         ("steps", "evaluated at step", int, lambda group: group.runs[0].score.read_at),
-        ("score", f"{groups[0].runs[0].world.measure} %", MeanStd, lambda group: of(group, "score")),
+        ("score", f"{groups[0].runs[0].spec.measure} %", MeanStd, lambda group: of(group, "score")),
         ("mean", "mean [95 %]", Interval, mean),
         ("reward", "reward", MeanStd, lambda group: of(group, "reward")),
     ]
@@ -194,8 +194,8 @@ def _table(value: Any) -> Mapping[str, Any]:
 def _phases(runs: Sequence[Run], labels: Mapping[Path, str]) -> list[Table]:
     """Show where the time goes, in seconds per run, in the least-shared runs."""
     timed: dict[tuple[str, str, Any], list[Run]] = {}
-    for run in sorted(runs, key=lambda run: (run.world.name, run.preset)):
-        timed.setdefault((labels[run.path], run.world.title, run.summary.get("steps")), []).append(run)
+    for run in sorted(runs, key=lambda run: (run.spec.name, run.preset)):
+        timed.setdefault((labels[run.path], run.spec.title, run.summary.get("steps")), []).append(run)
     seconds = {key: [_table(run.summary["seconds"]) for run in least_shared(some)] for key, some in timed.items()}
     groups = [(key, some) for key, some in seconds.items() if some]
     phases = dict.fromkeys(phase for _, some in groups for each in some for phase in each if phase != "total")
@@ -203,7 +203,7 @@ def _phases(runs: Sequence[Run], labels: Mapping[Path, str]) -> list[Table]:
         return []
     columns = [
         ("group", "group", str, lambda group: group[0][0]),
-        ("world", "world", str, lambda group: group[0][1]),
+        ("env", "env", str, lambda group: group[0][1]),
         *(
             (phase, f"{phase}, s", MeanStd, lambda group, phase=phase: estimate(
                 [each[phase] for each in group[1] if phase in each], 1, Missing("-")

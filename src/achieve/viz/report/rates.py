@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from achieve.analysis.published import HUMAN_SOURCE, HUMAN_SUCCESS_RATES, SUCCESS_CLAIMS
 from achieve.analysis.runs import Gathered, Run
-from achieve.envs.worlds import WORLDS
+from achieve.envs.registry import ENVIRONMENTS
 from achieve.scoring.episodes import title_case
 from achieve.scoring.score import MeanStd
 from achieve.viz.bars import draw_success_rates
@@ -24,14 +24,14 @@ AGENTS: Mapping[str, Sequence[str]] = {
 
 
 def rates_section(gathered: Gathered) -> Section:
-    """Make a table of all achievements of each world, and bars on a logarithmic axis."""
+    """Make a table of all achievements of each environment, and bars on a logarithmic axis."""
     tables: list[Table] = []
     pictures: list[Media] = []
-    for world, presets in AGENTS.items():
-        runs = {preset: gathered.seeds(preset, world) for preset in presets}
+    for env, presets in AGENTS.items():
+        runs = {preset: gathered.seeds(preset, env) for preset in presets}
         if any(runs.values()):
-            tables.append(_table(world, runs))
-            pictures.append(_picture(world, {preset: some for preset, some in runs.items() if some}))
+            tables.append(_table(env, runs))
+            pictures.append(_picture(env, {preset: some for preset, some in runs.items() if some}))
     return Section(
         key="success-rates",
         title="Success rates",
@@ -46,7 +46,7 @@ def rates_section(gathered: Gathered) -> Section:
     )
 
 
-def _table(world: str, runs: Runs) -> Table:
+def _table(env: str, runs: Runs) -> Table:
     claims = {claim.achievement: f"{claim.relation} {claim.percent:g}" for claim in SUCCESS_CLAIMS}
 
     def column(preset: str) -> tuple[str, str, type, Callable[[str], Cell]]:
@@ -57,31 +57,31 @@ def _table(world: str, runs: Runs) -> Table:
         ("achievement", "achievement", str, title_case),
         *map(column, runs),
     ]
-    if world == "crafter":
+    if env == "crafter":
         columns += [
             ("published_ad", "published ad, %", int, lambda name: claims.get(name, Missing("figure only"))),
             ("human", "human, %", MeanStd, lambda name: MeanStd(HUMAN_SUCCESS_RATES[name], digits=1)),
         ]
-    return tabulate(f"success-rates-{world}", f"Success rates in {WORLDS[world].title}", _names(runs), columns)
+    return tabulate(f"success-rates-{env}", f"Success rates in {ENVIRONMENTS[env].title}", _names(runs), columns)
 
 
-def _picture(world: str, runs: Runs) -> Media:
+def _picture(env: str, runs: Runs) -> Media:
     names = _names(runs)
     # A run that does not know an achievement has no rate for it, which is drawn as none.
     rates = {
         preset: [[(_rates([run], name) or [math.nan])[0] for name in names] for run in some]
         for preset, some in runs.items()
     }
-    crafter = world == "crafter"
+    crafter = env == "crafter"
     figure = draw_success_rates(
         rates,
         names,
         {"human players": HUMAN_SUCCESS_RATES} if crafter else {},
         SUCCESS_CLAIMS if crafter and "ad" in runs else (),
     )
-    title = WORLDS[world].title
+    title = ENVIRONMENTS[env].title
     caption = f"{title}, on a logarithmic axis: means over seeds, a dot for each seed, a cross where the rate is zero."
-    return Media(f"success-rates-{world}", caption, compact(figure))
+    return Media(f"success-rates-{env}", caption, compact(figure))
 
 
 def _names(runs: Runs) -> list[str]:

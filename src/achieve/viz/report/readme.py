@@ -17,7 +17,7 @@ from typing import Any
 
 from achieve.analysis.published import PUBLISHED, Published, find_published
 from achieve.analysis.runs import Gathered, Run
-from achieve.envs import find_world
+from achieve.envs import find_env_spec
 from achieve.errors import ConfigError, RunFolderError
 from achieve.run.files import reason, write_file
 from achieve.scoring.score import MeanStd
@@ -95,23 +95,23 @@ BLOCKS: Mapping[str, Callable[[Gathered], str]] = {
 
 
 def results_tables(gathered: Gathered) -> list[Table]:
-    """Return a table for each world: the presets that were run, and the method and its baseline in any case."""
+    """Return a table for each environment: the presets that were run, and the method and its baseline in any case."""
     entries = [find_published(entry.preset) for rows in PUBLISHED.values() for entry in rows if entry.preset]
-    worlds: dict[str, dict[str, tuple[Published, list[Run]]]] = {}
+    envs: dict[str, dict[str, tuple[Published, list[Run]]]] = {}
     for entry in entries:
         assert entry is not None and entry.preset is not None
-        runs = gathered.seeds(entry.preset, entry.world)
+        runs = gathered.seeds(entry.preset, entry.env)
         if runs or entry.preset in ALWAYS:
-            worlds.setdefault(entry.world, {})[entry.preset] = entry, runs
-    return [_results_table(world, list(rows.values())) for world, rows in worlds.items()]
+            envs.setdefault(entry.env, {})[entry.preset] = entry, runs
+    return [_results_table(env, list(rows.values())) for env, rows in envs.items()]
 
 
-def _results_table(world: str, rows: Sequence[tuple[Published, list[Run]]]) -> Table:
+def _results_table(env: str, rows: Sequence[tuple[Published, list[Run]]]) -> Table:
     def timed(runs: Sequence[Run], cell: Callable[[Sequence[Run]], Cell]) -> Cell:
         alone = least_shared(runs)
         return cell(alone) if alone else Missing("not recorded" if runs else "-")
 
-    title, measure = find_world(world).title, find_world(world).measure
+    title, measure = find_env_spec(env).title, find_env_spec(env).measure
     columns = [
         ("agent", f"agent in {title}", str, lambda row: f"`{row[0].preset}`: {method(row[0])}"),
         ("score", f"{measure} %", MeanStd, lambda row: estimate(run.score.score for run in row[1])),
@@ -123,7 +123,7 @@ def _results_table(world: str, rows: Sequence[tuple[Published, list[Run]]]) -> T
         ("at_once", "runs per GPU", MeanStd, lambda row: timed(row[1], shared_by)),
         ("machine", "on", str, lambda row: _cards(row[1])),
     ]
-    return tabulate(f"results-{world}", title, rows, columns)
+    return tabulate(f"results-{env}", title, rows, columns)
 
 
 def draw(gathered: Gathered) -> bytes:

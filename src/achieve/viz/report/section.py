@@ -88,8 +88,8 @@ def draw_scores(scores: Mapping[str, tuple[MeanStd | None, Sequence[float]]], un
 
 
 def draw_runs(groups: Mapping[str, Sequence[Run]], published: Mapping[str, MeanStd] | None = None) -> Figure:
-    """Draw the learning curves of groups of runs in one world, each with an episode; `published` are final scores."""
-    goal = next(run for runs in groups.values() for run in runs).world.goal
+    """Draw the learning curves of groups of runs in one environment; `published` are final scores."""
+    goal = next(run for runs in groups.values() for run in runs).spec.goal
     episodes = {label: [run.episodes for run in runs] for label, runs in groups.items()}
     return draw_curves(episodes, published=published, goal=goal)
 

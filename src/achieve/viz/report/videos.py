@@ -18,21 +18,21 @@ TRIES = 8
 
 
 def videos_section(gathered: Gathered, *, trust: bool = False) -> tuple[Section, list[Remark]]:
-    """Film the best seed of every group and world that has weights; also return what could not be shown.
+    """Film the best seed of every group and environment that has weights; also return what could not be shown.
 
-    A run whose files name code as its world is shown only with ``trust``.
+    A run whose files name code as its environment is shown only with ``trust``.
     """
     best: dict[tuple[str, str], Run] = {}
     for run in gathered.runs:
         if agent_of(run) is not None:
-            key = (variant(run.config), run.world.name)
+            key = (variant(run.config), run.spec.name)
             best[key] = max(best.get(key, run), run, key=lambda run: (run.uncounted is None, run.score.score))
     videos, remarks = [], []
     for run in best.values():
         try:
             videos.append(_video(run, trust=trust))
         except UntrustedError:
-            remarks.append(Remark(run.path, f"no video: its world {run.world.name} is code; --trust lets it run"))
+            remarks.append(Remark(run.path, f"no video: its environment {run.spec.name} is code; --trust lets it run"))
         except AchieveError as error:
             remarks.append(Remark(run.path, f"no video: {error}"))
     section = Section(
@@ -65,7 +65,7 @@ def _video(run: Run, *, trust: bool) -> Media:
         played = film(load_agent(name, trust=trust), path, best_of=TRIES, max_steps=STEPS, every=2, half=True)
         data = path.read_bytes()
     caption = (
-        f"{variant(run.config)} in {run.world.title}, seed {run.seed}: {played.unlocked} achievements, "
+        f"{variant(run.config)} in {run.spec.title}, seed {run.seed}: {played.unlocked} achievements, "
         f"return {played.episode_return:.1f}."
     )
-    return Media(re.sub(r"[^\w.]+", "-", f"{variant(run.config)}-{run.world.name}"), caption, data)
+    return Media(re.sub(r"[^\w.]+", "-", f"{variant(run.config)}-{run.spec.name}"), caption, data)

@@ -1,4 +1,4 @@
-"""`--env` and the presets of other worlds: what is resolved, where the run goes, and by what it is measured."""
+"""`--env` and the presets of other environments: what is resolved, where the run goes, and by what it is measured."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from achieve.config import TrainConfig, from_dict, to_dict, with_world
-from achieve.envs import WORLDS, find_world
+from achieve.config import TrainConfig, from_dict, to_dict, with_env
+from achieve.envs import ENVIRONMENTS, find_env_spec
 from achieve.errors import ConfigError
 from achieve.presets import PRESETS, get_preset
 from achieve.train import default_folder
@@ -45,7 +45,7 @@ def resolved(achieve: Command, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize("flags", [("--env", "minigrid"), ("--env=minigrid",), ("--env.name", "minigrid")])
-def test_world_brings_its_threshold(resolved: Any, flags: tuple[str, ...]) -> None:
+def test_environment_brings_its_threshold(resolved: Any, flags: tuple[str, ...]) -> None:
     config, folder = resolved("--preset", "quick", *flags)
     assert (config.env.name, config.env.threshold) == ("minigrid", 0.5)
     assert config.env.num_envs == get_preset("quick").env.num_envs, "the rest is the preset's"
@@ -60,7 +60,7 @@ def test_threshold_that_is_given_stays(resolved: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "folder"),
     [
-        ("own_world:make_env", "runs/ad-own_world-make_env-s3"),
+        ("own_env:make_env", "runs/ad-own_env-make_env-s3"),
         ("pkg/Own-v0", "runs/ad-pkg-Own-v0-s3"),
         ("CartPole-v1", "runs/ad-CartPole-v1-s3"),
     ],
@@ -72,7 +72,7 @@ def test_gymnasium_names(resolved: Any, name: str, folder: str) -> None:
     assert where == Path(folder)
 
 
-def test_saved_config_keeps_its_threshold_unless_the_world_changes(resolved: Any, settings: Path) -> None:
+def test_saved_config_keeps_its_threshold_unless_the_environment_changes(resolved: Any, settings: Path) -> None:
     assert resolved("--config", settings, "--env.unlock-threshold", "0.4", "--env", "crafter")[0].env == (
         resolved("--config", settings, "--env.unlock-threshold", "0.4")[0].env
     )
@@ -81,23 +81,24 @@ def test_saved_config_keeps_its_threshold_unless_the_world_changes(resolved: Any
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_preset_has_its_worlds_threshold_and_the_short_folder(name: str) -> None:
+def test_preset_has_its_environments_threshold_and_the_short_folder(name: str) -> None:
     config = get_preset(name)
-    world = WORLDS[config.env.name]
-    assert config.env.threshold == world.unlock_threshold
-    assert config.score_steps == world.published_steps or name == "quick"
+    spec = ENVIRONMENTS[config.env.name]
+    assert config.env.threshold == spec.unlock_threshold
+    assert config.score_steps == spec.published_steps or name == "quick"
     assert default_folder(config) == Path(f"runs/{name}-s0")
 
 
-@pytest.mark.parametrize(("world", "steps"), [("minigrid", 1_024_000), ("heist", 25_000_000)])
-def test_presets_of_a_world_differ_in_the_method_alone(world: str, steps: int) -> None:
-    ad, ppo = get_preset(f"{world}-ad"), get_preset(f"{world}-ppo")
-    assert ad.env == ppo.env and ad.ppo == ppo.ppo and ad.env.name == world
+@pytest.mark.parametrize(("environment", "steps"), [("minigrid", 1_024_000), ("heist", 25_000_000)])
+def test_presets_of_an_environment_differ_in_the_method_alone(environment: str, steps: int) -> None:
+    ad, ppo = get_preset(f"{environment}-ad"), get_preset(f"{environment}-ppo")
+    assert ad.env == ppo.env and ad.ppo == ppo.ppo and ad.env.name == environment
     assert ad.model == get_preset("ad").model and ppo.model == get_preset("ppo").model
     assert ppo.distill == get_preset("ppo").distill
     # What is Heist's own in distillation has its reasons in docs/environments.md.
     own = {"value_reg": "frozen", "episodes_per_update": 32, "batch_size": 1024, "learning_rate": 1e-4}
-    assert ad.distill == (replace(get_preset("ad").distill, **own) if world == "heist" else get_preset("ad").distill)
+    published = get_preset("ad").distill
+    assert ad.distill == (replace(published, **own) if environment == "heist" else published)
     assert ad.total_steps == ppo.total_steps == steps
 
 
@@ -109,7 +110,7 @@ def test_options_are_read_kept_and_left_behind(resolved: Any) -> None:
     python = ("tree=(None, 0)", "keep_keys=False", "mood=None", "name_of=open(1)")
     found = resolved("--env", "minigrid", "--env.options", *python)[0].env.arguments
     assert found == {"tree": (None, 0), "keep_keys": False, "mood": None, "name_of": "open(1)"}
-    assert with_world(config, "heist").env.arguments == {}, "they were the other world's"
+    assert with_env(config, "heist").env.arguments == {}, "they were the other environment's"
     assert resolved("--env", "a:b", "--env.options", "max_achievements=3")[0].env.arguments == {
         "unlock_threshold": 0.0,
         "max_achievements": 3,
@@ -121,7 +122,7 @@ def test_options_are_read_kept_and_left_behind(resolved: Any) -> None:
     [
         (["--env.options", "depth"], "env.options has 'depth'; give name=value, such as depth=3"),
         (["--env.options", "3=depth"], "env.options has '3=depth'; give name=value"),
-        (["--env.options", "depht=3"], "the world minigrid has no option 'depht'; it has: depth, branching, tree"),
+        (["--env.options", "depht=3"], "the environment minigrid has no option 'depht'; it has: depth, branching"),
         (["--env.options", "seed=3"], "env.options has 'seed=3', which is no option; a flag of its own"),
         (["--env.options", "depth=0"], "depth"),
     ],
@@ -135,7 +136,7 @@ def test_options_that_cannot_work(
     assert not (tmp_path / "run").exists()
 
 
-def test_options_reach_the_world(achieve: Command, settings: Path, tmp_path: Path, optional: Optional) -> None:
+def test_options_reach_the_environment(achieve: Command, settings: Path, tmp_path: Path, optional: Optional) -> None:
     optional.module("minigrid")
     folder = tmp_path / "run"
     command = ("train", "--config", settings, "--env", "minigrid", "--folder", folder, "--no-report", "--quiet")
@@ -147,25 +148,25 @@ def test_options_reach_the_world(achieve: Command, settings: Path, tmp_path: Pat
     assert (code, err) == (0, "") and "v.gif: 21 frames" in out
 
 
-def test_example_of_an_own_world(achieve: Command, settings: Path, tmp_path: Path) -> None:
-    """The command that examples/own_world.py names, with a smaller agent and fewer steps."""
-    command = re.search(r"achieve (train .+)", (ROOT / "examples" / "own_world.py").read_text())
+def test_example_of_an_own_env(achieve: Command, settings: Path, tmp_path: Path) -> None:
+    """The command that examples/own_env.py names, with a smaller agent and fewer steps."""
+    command = re.search(r"achieve (train .+)", (ROOT / "examples" / "own_env.py").read_text())
     assert command is not None
     words = command.group(1).split()
-    world = words[words.index("--env") + 1]
+    environment = words[words.index("--env") + 1]
     folder = tmp_path / "run"
     flags = ("--folder", folder, "--no-report", "--quiet", "--total-steps", 2048)
-    code, out, err = achieve("train", "--config", settings, "--env", world, *flags)
+    code, out, err = achieve("train", "--config", settings, "--env", environment, *flags)
     assert (code, err) == (0, "")
     assert set(read(folder / "summary.json")["success_rates"]) == {"take_key", "open_door", "reach_goal"}
     assert all(name in out for name in ("Take key", "Open door", "Reach goal"))
 
 
-def test_what_worlds_are_measured_by() -> None:
-    assert [WORLDS[name].measure for name in ("crafter", "minigrid", "heist")] == ["score", "score", "gem"]
-    assert find_world("pkg:make").measure == "score"
+def test_what_environments_are_measured_by() -> None:
+    assert [ENVIRONMENTS[name].measure for name in ("crafter", "minigrid", "heist")] == ["score", "score", "gem"]
+    assert find_env_spec("pkg:make").measure == "score"
 
 
-def test_unknown_world() -> None:
-    with pytest.raises(ConfigError, match="there is no world named 'nethack'; known are: crafter, minigrid, heist"):
-        with_world(TrainConfig(), "nethack")
+def test_unknown_environment() -> None:
+    with pytest.raises(ConfigError, match="there is no environment named 'nethack'; known are: crafter, minigrid"):
+        with_env(TrainConfig(), "nethack")

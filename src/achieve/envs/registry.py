@@ -9,7 +9,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class World:
+class EnvSpec:
     """An environment: where its vector environment is, what counts as an achievement, and how agents are measured."""
 
     name: str
@@ -40,10 +40,10 @@ class World:
         return self.goal or "score"
 
 
-WORLDS: dict[str, World] = {
-    world.name: world
-    for world in (
-        World(
+ENVIRONMENTS: dict[str, EnvSpec] = {
+    spec.name: spec
+    for spec in (
+        EnvSpec(
             "crafter",
             "the game of the `crafter` package, exact and compiled",
             "achieve.envs.crafter.vec",
@@ -52,7 +52,7 @@ WORLDS: dict[str, World] = {
             title="Crafter",
             decimals=1,  # as the original's recorder writes them
         ),
-        World(
+        EnvSpec(
             "minigrid",
             "a tree of locked doors and keys on `minigrid`, ten achievements",
             "achieve.envs.minigrid.vec",
@@ -60,7 +60,7 @@ WORLDS: dict[str, World] = {
             0.5,
             title="MiniGrid",
         ),
-        World(
+        EnvSpec(
             "heist",
             "Procgen Heist in hard mode, 2 for each lock and 10 for the gem (`make heist`)",
             "achieve.envs.heist.vec",
@@ -75,16 +75,16 @@ WORLDS: dict[str, World] = {
     )
 }
 
-KNOWN = f"{', '.join(WORLDS)}, a Gymnasium id such as pkg/Name-v0, or module:function"
+KNOWN = f"{', '.join(ENVIRONMENTS)}, a Gymnasium id such as pkg/Name-v0, or module:function"
 _REGISTERED_BY = {"MiniGrid-": "minigrid", "BabyAI-": "minigrid", "ALE/": "ale_py"}
 """Modules that register well-known ids, by prefix."""
 
 
-def find_world(name: str) -> World:
+def find_env_spec(name: str) -> EnvSpec:
     """Return the entry of that name. Any other name is taken for a Gymnasium environment's, which `make_vec` checks."""
-    if name in WORLDS:
-        return WORLDS[name]
-    return World(
+    if name in ENVIRONMENTS:
+        return ENVIRONMENTS[name]
+    return EnvSpec(
         name,
         "a Gymnasium environment",
         "achieve.envs.gym.vec",
@@ -101,12 +101,12 @@ def is_known(name: str) -> bool:
     """Return whether the name is known here, or could be a Gymnasium environment's."""
     import gymnasium
 
-    return name in WORLDS or ":" in name or "/" in name or name in gymnasium.registry
+    return name in ENVIRONMENTS or ":" in name or "/" in name or name in gymnasium.registry
 
 
 def unknown(name: str) -> str:
     """Return an error message for a name that is not known."""
-    told = f"there is no world named {name!r}; known are: {KNOWN}"
+    told = f"there is no environment named {name!r}; known are: {KNOWN}"
     return f"{told}; {registering(name)}" if re.search(r"-v\d+$", name) else told
 
 

@@ -1,4 +1,4 @@
-"""A small deterministic world for tests: quick to step, easy to unlock things in, free of any dependency."""
+"""A small deterministic environment for tests: quick to step, easy to unlock things in, free of any dependency."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMES = ("first", "second", "third", "fourth")
 SIZE = 16
 
 
-class TinyWorld:
+class TinyEnv:
     """Vector environment with images of noise around a state, four achievements in a row and short episodes.
 
     Action 1 unlocks the next achievement with probability 0.4 (reward 1, or 0.9 with damage). Episodes
@@ -134,7 +134,7 @@ class TinyWorld:
         self._return[env] = 0
 
 
-class ScriptedWorld:
+class ScriptedEnv:
     """Random images with rewards and episode ends given in advance, row by row; remembers the actions it was given."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Each world end to end on a tiny config: trained by the command line, killed, continued, scored, evaluated, shown."""
+"""Each environment end to end on a tiny config: trained by command, killed, continued, scored, evaluated, shown."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from achieve.scoring.episodes import load_episodes
 from achieve.train import PPOTrainer
 from tests.conftest import Optional
 from tests.system.conftest import Command
-from tests.system.own_world import CRASH, LIMIT
+from tests.system.own_env import CRASH, LIMIT
 from tests.system.processes import Child, Nursery
 from tests.system.runs import FILES, assert_same_run, checkpoint_file, read, rows
 from tests.system.tiny import tiny_config, write_settings
 
 Start = Callable[..., Child]
-OWN = "tests.system.own_world"
+OWN = "tests.system.own_env"
 # Long enough that episodes of 750 and up to 1,000 steps end within a phase.
 LONG = {
     "ppo": {"rollout_length": 64},
@@ -48,12 +48,12 @@ FLAGS: dict[str, tuple[object, ...]] = {
 
 @pytest.fixture(scope="module")
 def start(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Start:
-    """Trains a world in a folder, as a process of its own: ``start(world, folder, *flags)``."""
+    """Trains an environment in a folder, as a process of its own: ``start(environment, folder, *flags)``."""
     settings = write_settings(tmp_path_factory.mktemp("settings") / "long.json", **LONG)
 
-    def run(world: str, folder: Path, *flags: object, slow_writes: float = 0.0) -> Child:
-        command = ("train", "--config", settings, "--env", world, "--folder", folder, "--no-report", *flags)
-        return nursery.start(*command, *FLAGS.get(world, ()), slow_writes=slow_writes)
+    def run(environment: str, folder: Path, *flags: object, slow_writes: float = 0.0) -> Child:
+        command = ("train", "--config", settings, "--env", environment, "--folder", folder, "--no-report", *flags)
+        return nursery.start(*command, *FLAGS.get(environment, ()), slow_writes=slow_writes)
 
     return run
 
@@ -62,43 +62,43 @@ def start(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Start:
 def trained(
     request: pytest.FixtureRequest, start: Start, optional: Optional, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, Path]:
-    """A world and the folder of a run in it, trained without interruption. Not to be written to."""
-    optional.world(request.param)
+    """An environment and the folder of a run in it, trained without interruption. Not to be written to."""
+    optional.env(request.param)
     folder = tmp_path_factory.mktemp(request.param) / "run"
     start(request.param, folder, "--quiet").run()
     return request.param, folder
 
 
 def test_run_leaves_what_a_run_leaves(trained: tuple[str, Path]) -> None:
-    world, folder = trained
+    environment, folder = trained
     assert {path.name for path in folder.iterdir() if not path.name.startswith(".")} == FILES
-    assert read(folder / "config.json")["config"]["env"]["name"] == world
+    assert read(folder / "config.json")["config"]["env"]["name"] == environment
     summary = read(folder / "summary.json")
-    assert summary["steps"] == {"minigrid": 2048, "heist": LONG["total_steps"]}[world]
-    assert {"minigrid": "minigrid", "heist": "procgen-mirror"}[world] in summary["versions"]
+    assert summary["steps"] == {"minigrid": 2048, "heist": LONG["total_steps"]}[environment]
+    assert {"minigrid": "minigrid", "heist": "procgen-mirror"}[environment] in summary["versions"]
     phases = [row for row in rows(folder / "metrics.jsonl") if row["kind"] == "distill"]
     assert sum(row["usable"] for row in phases) > 0, "or nothing was distilled"
     assert sum(row["prediction_updates"] for row in phases) > 0
 
 
 def test_killed_run_continues_bit_for_bit(trained: tuple[str, Path], start: Start, tmp_path: Path) -> None:
-    world, reference = trained
+    environment, reference = trained
     folder = tmp_path / "run"
-    child = start(world, folder, "--quiet", slow_writes=0.004)
+    child = start(environment, folder, "--quiet", slow_writes=0.004)
     assert child.wait_for(checkpoint_file(folder).exists)
     child.send(signal.SIGKILL)
     child.wait()
     assert not (folder / "summary.json").exists()
-    start(world, folder, "--quiet").run()
+    start(environment, folder, "--quiet").run()
     assert_same_run(folder, reference)
 
 
-def test_score_is_by_the_worlds_measure(trained: tuple[str, Path], achieve: Command) -> None:
-    world, folder = trained
+def test_score_is_by_the_environments_measure(trained: tuple[str, Path], achieve: Command) -> None:
+    environment, folder = trained
     summary = read(folder / "summary.json")
     code, out, err = achieve("score", folder)
     assert (code, err) == (0, "")
-    if world == "heist":
+    if environment == "heist":
         measured, column = summary["gem_success_rate"], "gem %"
         assert "score" not in summary and "Gem and reward: success rate" in out
         assert "Evaluated before 25,000,000 steps" in out
@@ -109,34 +109,34 @@ def test_score_is_by_the_worlds_measure(trained: tuple[str, Path], achieve: Comm
     cell = "-" if measured is None else f"{measured:.2f}"
     assert re.search(rf"│ run +│ +[\d,]+ │ +{summary['episodes']} │ +{re.escape(cell)} │", out), out
     last = [row for row in rows(folder / "metrics.jsonl") if row["kind"] == "ppo"][-1]
-    assert ("gem_success_rate" in last, "score" in last) == (world == "heist", world != "heist")
+    assert ("gem_success_rate" in last, "score" in last) == (environment == "heist", environment != "heist")
 
 
 def test_evaluation_and_video(trained: tuple[str, Path], achieve: Command, tmp_path: Path) -> None:
-    world, folder = trained
+    environment, folder = trained
     code, out, err = achieve("eval", folder, "--episodes", 2, "--out", tmp_path / "e.jsonl")
     assert (code, err) == (0, "") and "Final policy, unseen worlds" in out
     episodes = load_episodes(tmp_path / "e.jsonl")
     assert len(episodes.length) == 2
     rates = 100 * (episodes.achievements > 0).mean(0)
-    if world == "heist":
+    if environment == "heist":
         assert f"│ {rates[episodes.names.index('gem')]:.2f} │" in re.sub(" +", " ", out)
     code, out, err = achieve("video", folder, "--out", tmp_path / "v.gif", "--max-steps", 4)
     assert (code, err) == (0, "") and "v.gif: 5 frames" in out
 
 
-def test_runs_of_two_worlds_have_two_tables(trained: tuple[str, Path], finished: Path, achieve: Command) -> None:
-    world, folder = trained
+def test_runs_of_two_environments_have_two_tables(trained: tuple[str, Path], finished: Path, achieve: Command) -> None:
+    environment, folder = trained
     code, out, _ = achieve("score", finished, folder)
     assert code == 0
     assert out.count("Training score, ") == 2 and "mean ± std" not in out
-    assert {"minigrid": "Training score, MiniGrid", "heist": "Training score, Heist"}[world] in out
+    assert {"minigrid": "Training score, MiniGrid", "heist": "Training score, Heist"}[environment] in out
 
 
 SHORT = ("--env.num-envs", 4, "--distill.rollouts-per-phase", 2, "--total-steps", 1024, "--score-steps", 1024)
 
 
-def test_own_world_in_workers_is_continued_with_new_episodes(start: Start, tmp_path: Path) -> None:
+def test_own_environment_in_workers_is_continued_with_new_episodes(start: Start, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     flags = (*SHORT, "--env.threads", 2)
     child = start(f"{OWN}:make_env", folder, "--quiet", *flags, slow_writes=0.004)
@@ -157,7 +157,7 @@ def test_own_world_in_workers_is_continued_with_new_episodes(start: Start, tmp_p
     assert sum(row["matching_updates"] for row in distilled) > 0
 
 
-def test_own_world_has_a_report(achieve: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_environment_has_a_report(achieve: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from achieve.viz import run_page
 
     monkeypatch.setattr(run_page, "RANDOM_EPISODES", 3)
@@ -165,7 +165,7 @@ def test_own_world_has_a_report(achieve: Command, tmp_path: Path, monkeypatch: p
     settings = write_settings(tmp_path / "s.json", preset="quick", **LONG)
     code, out, err = achieve("train", "--config", settings, "--env", f"{OWN}:make_env", "--quiet", *SHORT)
     assert (code, err) == (0, "")
-    folder = Path("runs/quick-tests.system.own_world-make_env-s0")
+    folder = Path("runs/quick-tests.system.own_env-make_env-s0")
     assert (folder / "index.html").exists() and (folder / "video.mp4").exists()
     page = (folder / "index.html").read_text()
     assert f"{OWN}:make_env: quick, seed 0" in page and "published" not in page
@@ -173,7 +173,7 @@ def test_own_world_has_a_report(achieve: Command, tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_world_that_fails_leaves_a_run_to_continue(
+def test_environment_that_fails_leaves_a_run_to_continue(
     achieve: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -194,7 +194,7 @@ def test_world_that_fails_leaves_a_run_to_continue(
         patch.setattr(CheckpointWriter, "save", crash_after_the_first_checkpoint)
         code, _, err = achieve(*command)
     assert code == 2
-    assert "OSError: the staircase has fallen down" in err and "own_world.py" in err, err
+    assert "OSError: the staircase has fallen down" in err and "own_env.py" in err, err
     assert re.search(rf"When it is mended, the same command continues the run in {folder} from step [\d,]+\.", err)
     assert checkpoint_file(folder).exists() and not (folder / "summary.json").exists()
     CRASH.unlink()
@@ -214,7 +214,7 @@ def test_world_that_fails_leaves_a_run_to_continue(
         ("CartPole-v1", "uint8 images"),
     ],
 )
-def test_worlds_that_cannot_be_learned_in(achieve: Command, tmp_path: Path, name: str, sentence: str) -> None:
+def test_environments_that_cannot_be_learned_in(achieve: Command, tmp_path: Path, name: str, sentence: str) -> None:
     settings = write_settings(tmp_path / "s.json")
     code, _, err = achieve("train", "--config", settings, "--env", name, "--folder", tmp_path / "run", "--quiet")
     assert code == 2 and sentence in err, err
@@ -222,7 +222,7 @@ def test_worlds_that_cannot_be_learned_in(achieve: Command, tmp_path: Path, name
     assert not (tmp_path / "run").exists()
 
 
-def test_world_without_an_end_is_reported_on_and_refused_by_eval(achieve: Command, tmp_path: Path) -> None:
+def test_environment_without_an_end_is_reported_on_and_refused_by_eval(achieve: Command, tmp_path: Path) -> None:
     settings = write_settings(tmp_path / "s.json")
     folder = tmp_path / "run"
     code, out, err = achieve("train", "--config", settings, "--env", f"{OWN}:Endless", "--folder", folder, *SHORT)
@@ -232,7 +232,7 @@ def test_world_without_an_end_is_reported_on_and_refused_by_eval(achieve: Comman
         evaluate(load_agent(folder, trust=True), 2, patience=50)
 
 
-def test_world_without_achievements_is_told_so(achieve: Command, tmp_path: Path) -> None:
+def test_environment_without_achievements_is_told_so(achieve: Command, tmp_path: Path) -> None:
     settings = write_settings(tmp_path / "s.json")
     command = ("train", "--config", settings, "--env", f"{OWN}:Worthless", "--folder", tmp_path / "run", "--no-report")
     code, out, err = achieve(*command, *SHORT)
@@ -240,7 +240,7 @@ def test_world_without_achievements_is_told_so(achieve: Command, tmp_path: Path)
     assert "no achievement was unlocked in this run: no reward was above 0 (--env.unlock-threshold)" in out
 
 
-def test_world_whose_package_is_missing(
+def test_environment_whose_package_is_missing(
     achieve: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Missing:
@@ -252,8 +252,8 @@ def test_world_whose_package_is_missing(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "meta_path", [Missing(), *sys.meta_path])
     settings = write_settings(tmp_path / "s.json")
-    for world, remedy in (("minigrid", "pip install 'minigrid>=3.2'"), ("heist", "`make heist`")):
-        code, _, err = achieve("train", "--config", settings, "--env", world, "--folder", tmp_path / "run")
+    for environment, remedy in (("minigrid", "pip install 'minigrid>=3.2'"), ("heist", "`make heist`")):
+        code, _, err = achieve("train", "--config", settings, "--env", environment, "--folder", tmp_path / "run")
         assert code == 2 and remedy in err and err.count("\n") == 1, err
 
 

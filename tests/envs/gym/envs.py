@@ -1,4 +1,4 @@
-"""Small environments, right and wrong ones; named as `tests.envs.gym.worlds:Name`."""
+"""Small environments, right and wrong ones; named as `tests.envs.gym.envs:Name`."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""A world of one's own: take the key, open the door, reach the goal, on a board of 8x8 whose edges meet."""
+"""Your own environment: take the key, open the door, reach the goal, on a board of 8x8 whose edges meet."""
 
 import gymnasium
 import numpy as np
 
 
-class KeyDoorGoal(gymnasium.Env):  # achieve train --preset quick --env examples.own_world:KeyDoorGoal
+class KeyDoorGoal(gymnasium.Env):  # achieve train --preset quick --env examples.own_env:KeyDoorGoal
     observation_space = gymnasium.spaces.Box(0, 255, (32, 32, 3), np.uint8)
     action_space = gymnasium.spaces.Discrete(4)
 

@@ -1,4 +1,4 @@
-"""Worlds changed by options that the config records: trained, stopped, continued, evaluated, shown."""
+"""Environments changed by options that the config records: trained, stopped, continued, evaluated, shown."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tests.system.tiny import tiny_config
 RULES = "rules=tests.envs.rules:RULES"
 
 
-def train_and_stop(config: TrainConfig, folder: Path, monkeypatch: pytest.MonkeyPatch, world: type[Any]) -> None:
+def train_and_stop(config: TrainConfig, folder: Path, monkeypatch: pytest.MonkeyPatch, environment: type[Any]) -> None:
     """Trains until after the first checkpoint, as if the process were killed there."""
-    plain, taken = world.step, 0
+    plain, taken = environment.step, 0
 
     def step(self: Any, *arguments: Any, **named: Any) -> Any:
         nonlocal taken
@@ -31,7 +31,7 @@ def train_and_stop(config: TrainConfig, folder: Path, monkeypatch: pytest.Monkey
         return plain(self, *arguments, **named)
 
     with monkeypatch.context() as patch:
-        patch.setattr(world, "step", step)
+        patch.setattr(environment, "step", step)
         with pytest.raises(KeyboardInterrupt):
             train(config, folder, quiet=True)
     assert not (folder / "summary.json").exists()
@@ -88,7 +88,7 @@ def test_images_by_option_are_trained_on_continued_evaluated_and_shown(
     assert (code, err) == (0, "") and "v.gif: 5 frames" in out
 
 
-def test_the_threshold_is_the_worlds_own_unless_it_is_given() -> None:
+def test_the_threshold_is_the_environments_own_unless_it_is_given() -> None:
     for name, own in (("crafter", 0.15), ("minigrid", 0.5), ("heist", 1.0), ("module:make", 0.0)):
         assert EnvConfig(name=name).threshold == own
         config = TrainConfig(env=EnvConfig(name=name))
