@@ -21,8 +21,8 @@ LONG, SHORT = 768, 512
 STAGES = ("fresh", "resumed", "extended", "finished")
 IN_THE_MIDDLE = "rename:run/checkpoint/checkpoint.safetensors#2"
 """Where runs are stopped that are then resumed."""
-SECONDS = 0.05
-"""Between checkpoints at most, so that a short run has some; fewer in one that is to be stopped in its middle."""
+SECONDS = 0.02
+"""Between checkpoints at most, so that a short run has some."""
 KILLED_AGAIN = 0.3
 """Share of killed runs whose continuation is killed too."""
 
@@ -129,7 +129,7 @@ class Bench:
         root, steps = self._root(name), SHORT if stage == "extended" else LONG
         # A complete run of QR-DQN has given up its replay: one that is under way is extended.
         whole = stage == "extended" and METHODS[method].get("learner") != "qrdqn"
-        end = self.attempt(method, root, None if whole else IN_THE_MIDDLE, steps=steps, seconds=SECONDS / 5)
+        end = self.attempt(method, root, None if whole else IN_THE_MIDDLE, steps=steps)
         assert end.killed or (whole and end.code == 0), f"{method}, {stage}: {end.output}"
 
     def _traced(self, method: str, root: Path, steps: int) -> tuple[list[Event], float]:
@@ -162,7 +162,6 @@ class Bench:
         kill_after: float | None = None,
         notes: Path | None = None,
         steps: int = LONG,
-        seconds: float = SECONDS,
     ) -> End:
         """Call the run once, in a process of its own."""
 
@@ -178,7 +177,7 @@ class Bench:
             self._sabotage()
             settings = {**METHODS[method], "preset": "tiny", "device": "cpu", "torch_threads": 1}
             length = {"total_steps": steps, "score_steps": LONG}
-            config = from_dict({**settings, **length, "checkpoint_seconds": seconds})
+            config = from_dict({**settings, **length, "checkpoint_seconds": SECONDS})
             try:
                 achieve.train(config, root / "run", quiet=True)
             except AchieveError as error:
