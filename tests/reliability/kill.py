@@ -21,7 +21,7 @@ LONG, SHORT = 768, 512
 STAGES = ("fresh", "resumed", "extended", "finished")
 IN_THE_MIDDLE = "rename:run/checkpoint/checkpoint.safetensors#2"
 """Where runs are stopped that are then resumed."""
-SECONDS = 0.02
+SECONDS = 0.1
 """Between checkpoints at most, so that a short run has some."""
 KILLED_AGAIN = 0.3
 """Share of killed runs whose continuation is killed too."""

@@ -51,5 +51,6 @@ def test_names_are_those_within_the_folder(tmp_path: Path) -> None:
     assert tracer.name(tmp_path / "run" / "config.json") == "run/config.json"
     assert tracer.name(b"/elsewhere") is None
     assert tracer.name(str(tmp_path / "tmp/achieve-runs-0/cpu.17.4711")) == "tmp/achieve-runs-0/cpu"
+    assert tracer.name(tmp_path / "run/replay/.rows-0-64.safetensors.tmp") == "run/replay/.rows.safetensors.tmp"
     with open(tmp_path / "a", "wb") as file:
         assert tracer.name(file.fileno()) == "a"

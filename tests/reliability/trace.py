@@ -82,8 +82,8 @@ class Tracer:
         path = os.path.abspath(path)
         if not path.startswith(self._root):
             return None
-        # The record of runs under way has process numbers in its files' names.
-        return re.sub(r"(/cpu)\.\d+\.\d+$", r"\1", path.removeprefix(self._root))
+        # Names with a process's number, and with those of the rows they hold, are another in every run.
+        return re.sub(r"(/cpu)\.\d+\.\d+$|(rows)-\d+-\d+", r"\1\2", path.removeprefix(self._root))
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":
