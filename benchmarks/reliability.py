@@ -77,9 +77,9 @@ def kill_lines(counts: dict[str, int]) -> list[str]:
         "which files are in the folder.",
         "",
         f"All operations on files were traced, {counts['file operations traced']:,} of them, and there are "
-        f"{counts['aims']:,} aims: just before every opening for writing, renaming, removal and cut, and half way "
-        "through the first, the middle and the last write to a file. The other kills came at a random moment "
-        f"({counts['kills at a random moment']:,}) or at any operation at all.",
+        f"{counts['aims']:,} aims: of every file, the first three times that it is opened for writing, renamed, "
+        "removed or cut, just before that, and half way through its first, middle and last write. The other kills came "
+        f"at a random moment ({counts['kills at a random moment']:,}) or at any operation at all.",
         "",
         *table(
             ("kills", *STAGES),

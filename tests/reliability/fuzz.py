@@ -320,7 +320,7 @@ class Checkpoints(Files):
             in_child_value(lambda m=method: self._stopped(m))
 
     def _run_config(self, method: str) -> Any:
-        return self.config(method, total_steps=384, checkpoint_seconds=0.0)
+        return self.config(method, total_steps=384, checkpoint_seconds=0.001)
 
     def _stopped(self, method: str) -> None:
         """A run folder with a checkpoint in the middle of the run."""
@@ -355,7 +355,7 @@ class Checkpoints(Files):
         # Tensors that are read lie in the file, which is written over and over here.
         self.good = saved._replace(tensors={name: tensor.clone() for name, tensor in saved.tensors.items()})
         self.data = (self.run / "checkpoint" / "checkpoint.safetensors").read_bytes()
-        self.frames = {path: path.read_bytes() for path in (self.run / "checkpoint").glob("rows/*")}
+        self.frames = {path: path.read_bytes() for path in (self.run / "checkpoint").glob("replay/*")}
         self.trainer = self.trainer_of(self.run_config)
         self.trainer.keep_files_in(self.run / "checkpoint")
 

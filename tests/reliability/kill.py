@@ -21,6 +21,8 @@ LONG, SHORT = 768, 512
 STAGES = ("fresh", "resumed", "extended", "finished")
 IN_THE_MIDDLE = "rename:run/checkpoint/checkpoint.safetensors#2"
 """Where runs are stopped that are then resumed."""
+SECONDS = 0.1
+"""Between checkpoints at most, so that a short run has some."""
 KILLED_AGAIN = 0.3
 """Share of killed runs whose continuation is killed too."""
 
@@ -174,7 +176,8 @@ class Bench:
                 tracer.install()
             self._sabotage()
             settings = {**METHODS[method], "preset": "tiny", "device": "cpu", "torch_threads": 1}
-            config = from_dict({**settings, "checkpoint_seconds": 0.2, "total_steps": steps, "score_steps": LONG})
+            length = {"total_steps": steps, "score_steps": LONG}
+            config = from_dict({**settings, **length, "checkpoint_seconds": SECONDS})
             try:
                 achieve.train(config, root / "run", quiet=True)
             except AchieveError as error:
@@ -189,13 +192,15 @@ class Bench:
     def plan(self, count: int, seed: int) -> list[Job]:
         """Every aim of every stage once, then random ones: `count` in all, at least a quarter of it at random.
 
-        A `count` below that of the aims is that many of them, and as many at random.
+        Of many more aims than `count`, some of each stage are taken.
         """
         rng = random.Random(seed)
         places = list(self.scenarios)
-        jobs = [Job(*key, rng.randrange(10**6), aim) for key in places for aim in aims(self.scenarios[key].events)]
-        if len(jobs) > count:
-            jobs = rng.sample(jobs, count // 2) if count < len(jobs) // 2 else jobs
+        everywhere = {key: aims(self.scenarios[key].events) for key in places}
+        if sum(map(len, everywhere.values())) > 2 * count:
+            share = max(1, count // 2 // len(places))
+            everywhere = {key: rng.sample(there, min(share, len(there))) for key, there in everywhere.items()}
+        jobs = [Job(*key, rng.randrange(10**6), aim) for key, there in everywhere.items() for aim in there]
         count = max(count, len(jobs) + count // 4)
         # A finished run is called again in a moment, which is soon killed often enough.
         weights = [1.0 if stage != "finished" else 0.1 for _, stage in places]

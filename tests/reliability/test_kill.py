@@ -24,8 +24,8 @@ def test_it_notices_a_file_that_is_written_in_place(tallies: Tallies) -> None:
     assert failure["what"].startswith("lost: ") and "checkpoint.safetensors is damaged" in failure["what"]
 
 
-def test_it_notices_a_log_with_lines_twice(tallies: Tallies) -> None:
-    tally = tallies("kill")["logs that are not cut"]
+def test_it_notices_a_log_that_is_cut_too_short(tallies: Tallies) -> None:
+    tally = tallies("kill")["logs that are cut too short"]
     assert len(tally.failures) == 1 and tally.counts["kills"]
 
 
@@ -34,7 +34,7 @@ def test_an_id_names_its_job() -> None:
     assert Job.read(str(job)) == job
 
 
-def test_aims_are_all_events_but_of_the_writes_to_a_file_three() -> None:
+def test_aims_are_the_first_events_of_a_file_and_inside_its_writes() -> None:
     order = "open:a write:a write:a write:a write:a write:a fsync:a rename:b remove:c"
     counts: Counter[str] = Counter()
     events = []
@@ -43,6 +43,7 @@ def test_aims_are_all_events_but_of_the_writes_to_a_file_three() -> None:
         events.append(Event(operation, name, counts[operation + name]))
     inside = ["write:a#1+half", "write:a#3+half", "write:a#5+half"]
     assert aims(events) == ["open:a#1", "write:a#1", *inside, "rename:b#1", "remove:c#1"]
+    assert aims([Event("rename", "b", number) for number in range(1, 9)]) == ["rename:b#1", "rename:b#2", "rename:b#3"]
 
 
 def test_names_are_those_within_the_folder(tmp_path: Path) -> None:
@@ -50,5 +51,6 @@ def test_names_are_those_within_the_folder(tmp_path: Path) -> None:
     assert tracer.name(tmp_path / "run" / "config.json") == "run/config.json"
     assert tracer.name(b"/elsewhere") is None
     assert tracer.name(str(tmp_path / "tmp/achieve-runs-0/cpu.17.4711")) == "tmp/achieve-runs-0/cpu"
+    assert tracer.name(tmp_path / "run/replay/.rows-0-64.safetensors.tmp") == "run/replay/.rows.safetensors.tmp"
     with open(tmp_path / "a", "wb") as file:
         assert tracer.name(file.fileno()) == "a"

@@ -82,8 +82,8 @@ class Tracer:
         path = os.path.abspath(path)
         if not path.startswith(self._root):
             return None
-        # The record of runs under way has process numbers in its files' names.
-        return re.sub(r"(/cpu)\.\d+\.\d+$", r"\1", path.removeprefix(self._root))
+        # Names with a process's number, and with those of the rows they hold, are another in every run.
+        return re.sub(r"(/cpu)\.\d+\.\d+$|(rows)-\d+-\d+", r"\1\2", path.removeprefix(self._root))
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":
@@ -143,17 +143,21 @@ def die() -> None:
     signal.pause()
 
 
-def aims(events: list[Event]) -> list[str]:
-    """Where to aim: at every event; of the writes between two openings of a file, into the first, middle and last.
+def aims(events: list[Event], times: int = 3) -> list[str]:
+    """Where to aim: at what is done to a file, the first few times.
 
-    A sync is no aim: a process that dies before it leaves the same files as one that dies after it.
+    A file that is written is aimed at before its first write and in the middle of its first, middle and last one, from
+    one opening to the next. A sync is no aim: a process that dies before it leaves the same files as one that dies
+    after it.
     """
     found: list[str] = []
     writes: dict[str, list[Event]] = {}
+    rounds: dict[str, int] = {}
 
     def flush(name: str) -> None:
         held = writes.pop(name, [])
-        if held:
+        rounds[name] = rounds.get(name, 0) + bool(held)
+        if held and rounds[name] <= times:
             found.append(str(held[0]))
             found.extend(f"{one}+half" for one in dict.fromkeys((held[0], held[len(held) // 2], held[-1])))
 
@@ -162,7 +166,7 @@ def aims(events: list[Event]) -> list[str]:
             writes.setdefault(event.name, []).append(event)
             continue
         flush(event.name)
-        if event.operation != "fsync":
+        if event.operation != "fsync" and event.number <= times:
             found.append(str(event))
     for name in list(writes):
         flush(name)

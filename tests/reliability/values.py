@@ -98,13 +98,13 @@ def _changed_leaf(rng: Random, value: Any) -> Any:
     return anything(rng)
 
 
-def torn(rng: Random, data: bytes, others: Sequence[bytes] = ()) -> bytes:
-    """Bytes with one or a few things changed: cut, flipped, overwritten, spliced."""
+def torn(rng: Random, data: bytes, others: Sequence[bytes] = (), *, in_place: bool = False) -> bytes:
+    """Bytes with one or a few things changed: cut, flipped, overwritten, spliced; `in_place` keeps their number."""
     made = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 8))):
         size = max(1, len(made))
         at = rng.randrange(size)
-        roll = rng.randrange(9)
+        roll = rng.choice((2, 3, 4, 7)) if in_place else rng.randrange(9)
         if roll == 0:
             del made[at:]
         elif roll == 1:
@@ -114,8 +114,8 @@ def torn(rng: Random, data: bytes, others: Sequence[bytes] = ()) -> bytes:
         elif roll == 3 and made:
             made[at % len(made)] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)))
         elif roll == 4:
-            width, word = 8, _word(rng)
-            made[at // width * width : at // width * width + width] = word
+            at = min(at // 8 * 8, max(0, size - 8))
+            made[at : at + 8] = _word(rng)
         elif roll == 5:
             made[at : at + rng.choice((1, 4, 64))] = b""
         elif roll == 6:
@@ -170,7 +170,10 @@ def torn_state(rng: Random, data: bytes, others: Sequence[bytes], *, packed: boo
     if roll < 0.55:
         header = changed(rng, header)
     else:
-        body = zlib.compress(torn(rng, zlib.decompress(body)), 1) if packed else torn(rng, body)
+        in_place = rng.random() < 0.8
+        plain = zlib.decompress(body) if packed else body
+        body = torn(rng, plain, in_place=in_place)
+        body = zlib.compress(body, 1) if packed else body
     text = json.dumps(header).encode()
     return _sealed(_PREFIX.pack(magic, version, len(text)) + text + body)
 
