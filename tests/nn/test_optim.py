@@ -91,7 +91,7 @@ def test_a_gradient_that_is_not_finite_is_skipped() -> None:
     for broken in (float("inf"), float("nan")):
         step_on(optimizer, network.loss(2) * broken)
         assert all(torch.equal(a, b) for a, b in zip(weights, network.parameters(), strict=True))
-        assert all(torch.equal(state[n], t) for n, t in optimizer.state_tensors().items())
+        assert all(torch.equal(state[n], t) for n, t in optimizer.state_tensors().items() if n != "skipped")
     step_on(optimizer, network.loss(2))
     assert not torch.equal(weights[0], network.a)
 

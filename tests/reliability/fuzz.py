@@ -521,7 +521,7 @@ class Configs(Files):
         odd = [str(v) for v in (values.anything(rng), values.anything(rng), rng.choice(values.WORDS))]
         flags = (
             "--seed", "--total-steps", "--ppo.gamma", "--env", "--env.options", "--model.channels", "--preset",
-            "--config", "--folder", "--device", "--distill.order", "--precision", "--learner", "--no-such",
+            "--config", "--folder", "--device", "--distill.objectives", "--precision", "--learner", "--no-such",
         )  # fmt: skip
         lines = (
             ["train", rng.choice(flags), odd[0]],

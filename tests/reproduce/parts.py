@@ -42,7 +42,7 @@ def write_run(
         with JsonlWriter(path / "metrics.jsonl") as metrics:
             metrics.write({"kind": "ppo", "step": step, "score": 1.25, "mean_return": 0.5})
     if summary is not None:
-        (path / "summary.json").write_text(json.dumps(summary))
+        (path / "summary.json").write_text(json.dumps({"steps": run.config.planned_steps, **summary}))
     return path
 
 

@@ -41,7 +41,7 @@ def test_a_rough_rate_for_every_preset() -> None:
     [
         ({"steps_per_second": 1234.0, "machine": {"gpus": [{"name": "A"}]}}, 1234.0),
         ({"steps_per_second": 10.0, "machine": {"gpus": []}}, ON_H200["ppo"][1]),  # of another kind of machine
-        ({"machine": None}, ON_H200["ppo"][1]),
+        ({"machine": {}}, ON_H200["ppo"][1]),
     ],
 )
 def test_a_finished_run_of_such_a_machine_is_a_measurement(

@@ -30,14 +30,14 @@ def test_every_combination_with_every_seed_the_first_seeds_first() -> None:
 
 
 def test_values_are_read_as_flags_are() -> None:
-    settings = ["distill.matching=true,False", "ppo.learning_rate=1e-3", "model.channels=4 8 8,16 32 32"]
+    settings = ["ppo.value_half=true,False", "ppo.learning_rate=1e-3", "model.channels=4 8 8,16 32 32"]
     runs = grid("quick", settings, [0])
     assert [run.group for run in runs] == [
-        f"quick-{matching}-learning_rate0.001-channels{channels}"
-        for matching in ("matching", "no-matching")
+        f"quick-{half}-learning_rate0.001-channels{channels}"
+        for half in ("value_half", "no-value_half")
         for channels in ("4x8x8", "16x32x32")
     ]
-    assert [run.config.distill.matching for run in runs] == [True, True, False, False]
+    assert [run.config.ppo.value_half for run in runs] == [True, True, False, False]
     assert runs[0].config.model.channels == (4, 8, 8)
     # What varies by the same name in two tables is told apart.
     (run,) = grid("quick", ["ppo.learning_rate=0.001", "distill.learning_rate=0.002"], [0])
@@ -67,7 +67,7 @@ def test_names_are_short_safe_and_of_their_own_values_alone() -> None:
         (["ppo.gamma=0.9,"], "'ppo.gamma=0.9,' is not a setting and its values"),
         (["ppo.gamma=0.9,much"], "ppo.gamma=much has a value of the wrong kind"),
         (["ppo.gamma=0.9,2", "env.num_envs=8"], "ppo.gamma=2 env.num_envs=8 cannot be trained: ppo.gamma is 2.0"),
-        (["distill.matching=yes"], "distill.matching is 'yes'; give true or false"),
+        (["distill.enabled=yes"], "distill.enabled is 'yes'; give true or false"),
         (["ppo.gamma=0.9,0.90"], "two variants are the same, quick-gamma0.9"),
         (["ppo.gamma=0.9", "ppo.gamma=0.8"], "a setting is given twice"),
         (["seed=0,1"], "seed cannot vary in a sweep; give --seeds"),

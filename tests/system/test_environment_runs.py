@@ -168,7 +168,7 @@ def test_own_environment_has_a_report(achieve: Command, tmp_path: Path, monkeypa
     folder = Path("runs/quick-tests.system.own_env-make_env-s0")
     assert (folder / "index.html").exists() and (folder / "video.mp4").exists()
     page = (folder / "index.html").read_text()
-    assert f"{OWN}:make_env: quick, seed 0" in page and "published" not in page
+    assert f"{OWN}:make_env: quick, " in page and ", seed 0" in page and "published" not in page
     assert "not comparable" not in out
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,7 @@ PLAIN = {"distill": {"enabled": False, "matching": False}, "model": {"memory": F
 
 def made(config: TrainConfig, tmp_path: Path) -> tuple[BaseTrainer, str | None]:
     """A trainer that has taken the weights its config names, and what is said about that."""
-    trainer = make_trainer(settle(config, tmp_path / "nowhere"), lambda: None)
+    trainer = make_trainer(settle(config, tmp_path / "nowhere"))
     return trainer, take_weights(trainer)
 
 
@@ -52,7 +51,7 @@ def test_what_an_exported_agent_lacks_is_drawn_as_usual(finished: Path, tmp_path
     path = tmp_path / "small.safetensors"
     export_agent(finished, path)
     trainer, told = made(tiny_config(init_from=str(path), seed=5), tmp_path)
-    usual = make_trainer(tiny_config(seed=5), lambda: None)
+    usual = make_trainer(tiny_config(seed=5))
     theirs, _ = load_weights(path)
     drawn = usual.network.state_dict()
     for name, tensor in trainer.network.state_dict().items():
@@ -79,7 +78,7 @@ def test_export_may_keep_the_auxiliary_nets(finished: Path, tmp_path: Path, achi
 
 def test_between_learners_the_encoder_comes_along(tmp_path: Path) -> None:
     """Heads of other names are drawn; QR-DQN's target network is what its network is."""
-    source = make_trainer(tiny_config(**PLAIN, ppo={"num_minibatches": 2}), lambda: None)
+    source = make_trainer(tiny_config(**PLAIN, ppo={"num_minibatches": 2}))
     shape, actions = source.image_shape, source.num_actions
     path = tmp_path / "ppo.safetensors"
     save_weights(path, source.network.state_dict(), describe_agent(source.config, shape, actions))
@@ -128,7 +127,7 @@ def test_sources_that_are_none(finished: Path, tmp_path: Path) -> None:
 def test_weights_that_change_meanwhile(finished: Path, tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     shutil.copy(find_weights(finished), path)
-    trainer = make_trainer(settle(tiny_config(init_from=str(path)), tmp_path), lambda: None)
+    trainer = make_trainer(settle(tiny_config(init_from=str(path)), tmp_path))
     export_agent(finished, path)
     with pytest.raises(RunFolderError, match="have changed meanwhile"):
         take_weights(trainer)
@@ -162,7 +161,7 @@ def test_run_says_where_it_comes_from_and_needs_only_its_folder(
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["achieve.train"], "_learn", stop)
+    monkeypatch.setattr(BaseTrainer, "safe_point", stop)
     with pytest.raises(KeyboardInterrupt):
         train(config, tmp_path / "stopped", quiet=True)
     monkeypatch.undo()

@@ -40,8 +40,8 @@ def test_phase_with_hundreds_of_unlocks() -> None:
     assert report.achievements == 290 + 150 + 7
     # Matches of each source with the two others, in parts of at most a batch.
     matches = [150 + 7, 150 + 7, 7 + 7]
-    assert report.matching_updates == sum(-(-count // BATCH) for count in matches)
-    assert report.statistics["matching_matches"] * report.matching_updates == pytest.approx(sum(matches))
+    assert report.updates["matching"] == sum(-(-count // BATCH) for count in matches)
+    assert report.statistics["matching_matches"] * report.updates["matching"] == pytest.approx(sum(matches))
     # An update encodes a match's two images and a state, or a step of an episode with its negative and its anchor.
     assert max(sizes[True]) <= 4 * BATCH
     assert max(sizes[False]) <= 1024
@@ -59,27 +59,19 @@ def test_parts_add_up_to_the_whole() -> None:
         setting = make_setting(config, episodes=EPISODES, solver=identity)
         network, distiller = setting.network, setting.distiller
         total = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in network.named_parameters()}
-        step = distiller.matching_optimizer.step
+        objective, update = distiller.objectives["matching"], distiller._update
 
-        def spy(loss: torch.Tensor, skip: torch.Tensor | None = None) -> torch.Tensor:
-            norm = step(loss, skip)
+        def counted(objective: Any, loss: Any, row: torch.Tensor, **layout: Any) -> None:
+            given = getattr(loss, "keywords", {}).get("matches")
+            count = float(given.sum()) if given is not None else 157.0
+            update(objective, loss, row, **layout)
             for name, p in network.named_parameters():
                 if p.grad is not None:
-                    total[name] += p.grad.double() * counts[-1]
-            return norm
+                    total[name] += p.grad.double() * count
 
-        counts: list[float] = []
-        update = distiller._matching_update
-
-        def counted(row: torch.Tensor, **settings: Any) -> None:
-            given = settings.get("matches")
-            counts.append(float(given.sum()) if given is not None else 157.0)
-            update(row, **settings)
-
-        distiller.matching_optimizer.step = spy  # type: ignore[method-assign]
-        distiller._matching_update = counted  # type: ignore[method-assign]
+        distiller._update = counted  # type: ignore[method-assign]
         # The negatives are drawn once for a source; parts see the same draws.
-        distiller._match_all(setting.usable[:2] + setting.usable[2:], np.random.default_rng(0), torch.Generator())
+        distiller._epoch(objective, setting.usable, np.random.default_rng(0), torch.Generator())
         return total
 
     parts, whole = gradients(BATCH), gradients(512)

@@ -158,7 +158,7 @@ def test_run_that_ends_between_phases(train: Train, tmp_path: Path) -> None:
 
 
 def test_plain_ppo_resumes_from_checkpoints_between_rollouts(train: Train, tmp_path: Path) -> None:
-    flags = ("--distill.no-enabled", "--distill.no-matching", "--model.no-memory")
+    flags = ("--distill.no-enabled", "--model.no-memory")
     whole, folder = tmp_path / "whole", tmp_path / "stopped"
     train(whole, *flags).run()
     child = train(folder, *flags, "--checkpoint-seconds", 0.1, slow_writes=LONG_PAUSE)
@@ -190,7 +190,7 @@ def test_complete_run_goes_on_for_longer(train: Train, finished: Path, tmp_path:
 def test_run_is_ended_early(train: Train, stopped: Path, finished: Path) -> None:
     saved = load_checkpoint(stopped / "checkpoint")
     assert saved is not None
-    step = saved.state["rollouts"] * NUM_ENVS * ROLLOUT
+    step = (saved.state["rollouts"] + 1) * NUM_ENVS * ROLLOUT  # the rollout under way is done to its end
     train(stopped, "--total-steps", step).run()
     assert read(stopped / "summary.json")["steps"] == step
     assert finished.joinpath("episodes.jsonl").read_text().startswith((stopped / "episodes.jsonl").read_text())

@@ -130,7 +130,7 @@ def _names(settings: Any, prefix: str = "") -> list[str]:
 
 
 def _flags(name: str, value: str, start: TrainConfig) -> list[str]:
-    """Return a setting as flags of `achieve train`: `--ppo.gamma 0.9`, `--distill.no-matching`."""
+    """Return a setting as flags of `achieve train`: `--ppo.gamma 0.9`, `--distill.no-enabled`."""
     flag = name.replace("_", "-")
     if not isinstance(attrgetter(name)(start), bool):
         return [f"--{flag}", *value.split()]

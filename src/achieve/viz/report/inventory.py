@@ -27,7 +27,7 @@ def runs_section(gathered: Gathered) -> Section:
     columns = [
         ("run", "run", str, lambda run: str(run.path)),
         ("group", "group", str, lambda run: labels[run.path]),
-        ("env", "env", str, lambda run: run.spec.title),
+        ("environment", "environment", str, lambda run: run.spec.title),
         ("seed", "seed", int, lambda run: run.seed),
         ("steps", "evaluated at step", int, lambda run: run.score.read_at),
         ("episodes", "episodes", int, lambda run: run.score.episodes),
@@ -72,7 +72,7 @@ def hardware_section(gathered: Gathered) -> Section:
 
     columns = [
         ("group", "group", str, lambda group: group[0][0]),
-        ("env", "env", str, lambda group: group[0][1]),
+        ("environment", "environment", str, lambda group: group[0][1]),
         ("machine", "machine", str, lambda group: group[0][2] or UNKNOWN),
         ("runs", "runs", int, lambda group: len(group[1])),
         ("at_once", "runs per device", MeanStd, lambda group: shared_by(group[1])),
@@ -121,8 +121,8 @@ def others_section(gathered: Gathered) -> Section | None:
         key="others",
         title="Other runs" if any(run.uncounted is None for run in gathered.runs) else "Runs",
         about="Runs that are not comparable with published figures: shorter, unfinished, in another environment, or "
-        "with other settings. Runs that differ only in their seeds form a group, evaluated where its shortest run ends. The "
-        "table of all runs gives the reason for each.",
+        "with other settings. Runs that differ only in their seeds form a group, evaluated where its shortest run "
+        "ends. The table of all runs gives the reason for each.",
         tables=tables,
         pictures=pictures,
         notes=caution(counts),
@@ -203,7 +203,7 @@ def _phases(runs: Sequence[Run], labels: Mapping[Path, str]) -> list[Table]:
         return []
     columns = [
         ("group", "group", str, lambda group: group[0][0]),
-        ("env", "env", str, lambda group: group[0][1]),
+        ("environment", "environment", str, lambda group: group[0][1]),
         *(
             (phase, f"{phase}, s", MeanStd, lambda group, phase=phase: estimate(
                 [each[phase] for each in group[1] if phase in each], 1, Missing("-")
