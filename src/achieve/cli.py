@@ -13,7 +13,7 @@ from rich.table import Table
 
 import achieve
 from achieve.commands import ABOUT
-from achieve.errors import AchieveError, UntrustedError
+from achieve.errors import AchieveError, UntrustedError, on_one_line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,6 +42,12 @@ def _run(arguments: list[str]) -> int:
         return 2
     except AchieveError as error:
         print(f"achieve {name}: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # of a path that was given
+        path = on_one_line(str(error.filename or "a file")[:80])
+        print(f"achieve {name}: {path}: {error.strerror or error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:
         print(f"achieve {name}: {str(stop) or 'interrupted'}", file=sys.stderr)

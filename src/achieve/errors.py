@@ -11,6 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 
+def on_one_line(text: str) -> str:
+    """The text with line breaks and control characters, of a file or a path that it quotes, as Python writes them."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 class AchieveError(Exception):
     """Base of every error whose message is written for the person at the keyboard."""
 
@@ -31,8 +36,7 @@ class CheckpointError(RunFolderError):
     """A checkpoint that cannot be written or read."""
 
     def __str__(self) -> str:
-        """On one line, whatever is in the file that it quotes."""
-        return "".join(c if c.isprintable() else repr(c)[1:-1] for c in super().__str__())
+        return on_one_line(super().__str__())
 
 
 class UntrustedError(RunFolderError):
@@ -50,6 +54,9 @@ class UntrustedError(RunFolderError):
 
 class EpisodeLogError(RunFolderError):
     """An episode log that is missing or does not hold what it should."""
+
+    def __str__(self) -> str:
+        return on_one_line(super().__str__())
 
 
 class EnvFailedError(AchieveError):

@@ -135,6 +135,7 @@ def test_the_older_interface_goes_on_after_the_end():
         ({"size": 0}, "size=(0, 0)"),
         ({"size": (64, 9)}, "size=(64, 9)"),
         ({"size": 2**20}, "size="),
+        ({"size": (2**20, 64)}, "size="),
         ({"size": float("nan")}, "nan"),
         ({"length": float("nan")}, "nan"),
         ({"length": "long"}, "'long'"),

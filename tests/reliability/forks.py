@@ -136,6 +136,7 @@ def in_child(work: Callable[[], int], log: Path, kill_after: float | None = None
         patience: seconds after which it counts as hanging and is ended, with SIGABRT.
     """
     began = time.monotonic()
+    log.write_bytes(b"")  # the child may be killed before it does so
     pid = os.fork()
     if pid == 0:
         _be_child(work, log)

@@ -30,7 +30,7 @@ from tests.reliability.forks import Tally, in_child, spread
 from tests.reliability.kill import METHODS, shared_memory
 
 PATIENCE = 10.0
-"""Seconds one input may take."""
+"""Seconds of computing that one input may take; of waiting, ten times as many."""
 ROOM = 2 << 30
 """Bytes of memory the inputs of a block may add."""
 MOST_DEATHS = 20
@@ -589,7 +589,8 @@ class Block:
                 counts[name] += number
             if end.code == 0:
                 break
-            what = {-signal.SIGALRM: f"no end within {PATIENCE:g} s", RAN_CODE: "code named in a file was run"}
+            endless = f"no end within {PATIENCE:g} s"
+            what = {-signal.SIGALRM: endless, -signal.SIGPROF: endless, RAN_CODE: "code named in a file was run"}
             text = what.get(end.code, f"the process ended with {end.code}")
             failures.append({"id": f"{self._name}:{self._seed}:{at}", "what": text, "where": _told(end.output)})
             counts["failed"] += 1
@@ -600,6 +601,8 @@ class Block:
 
     def _child(self, begin: int, notes: Path) -> int:
         faulthandler.enable(all_threads=False)  # so that a death by signal tells where
+        for number in (signal.SIGALRM, signal.SIGPROF):
+            faulthandler.register(number, all_threads=False, chain=True)
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", ".*left out a torn last line")  # which is what should happen
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -610,7 +613,8 @@ class Block:
         resource.setrlimit(resource.RLIMIT_AS, (size + ROOM, size + ROOM))
         for index in range(begin, self._stop):
             self._shared[:] = struct.pack("<qqqq", index, accepted, refused, failed)
-            signal.setitimer(signal.ITIMER_REAL, PATIENCE)
+            signal.setitimer(signal.ITIMER_PROF, PATIENCE)
+            signal.setitimer(signal.ITIMER_REAL, 10 * PATIENCE)
             what, trace = "", None
             try:
                 kind.attempt(Random(f"{self._name}:{self._seed}:{index}"))
@@ -633,7 +637,8 @@ class Block:
                     record = {"id": f"{self._name}:{self._seed}:{index}", "what": what, "where": place[0]}
                     with open(notes, "a") as file:
                         file.write(json.dumps(record) + "\n")
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        for timer in (signal.ITIMER_PROF, signal.ITIMER_REAL):
+            signal.setitimer(timer, 0)
         self._shared[:] = struct.pack("<qqqq", self._stop, accepted, refused, failed)
         return 0
 

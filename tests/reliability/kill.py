@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import tempfile
@@ -220,7 +221,7 @@ class Bench:
     def run(self, job: Job) -> dict[str, Any]:
         """Kill one run, once or several times, call it until it is complete, and compare."""
         rng = random.Random(job.seed)
-        name = f"job-{job.method}-{job.stage}-{job.seed}"
+        name = f"job-{os.getpid()}"
         template = None if job.stage == "fresh" else self.folder / f"{job.method}-at-{job.stage}"
         root = self._root(name, template)
         kills, aim = 0, job.aim

@@ -215,3 +215,9 @@ def test_missing_tracker_names_the_extra(
         "achieve train: Weights & Biases is not installed; run: pip install wandb\n",
     )
     assert achieve("train", "--config", settings, *flags)[0] == 0, "without it the run goes on"
+
+
+def test_a_name_that_no_file_can_have_is_one_line(achieve: Command) -> None:
+    for name in ("x" * 5000, "two\nlines"):
+        code, _, error = achieve("score", name)
+        assert code == 2 and error.startswith("achieve score: ") and error.count("\n") == 1 and len(error) < 300

@@ -28,6 +28,7 @@ TABLE_CELLS = 128 * 128
 """Largest world for which noise tables are kept, at about 3.6 KB per cell."""
 MAX_CELLS = 2**24
 MAX_PIXELS = 2**26
+MAX_SIDE = 2**14
 
 NO_ACTIONS = np.zeros(0, np.int64)
 
@@ -84,8 +85,8 @@ class Config:
 def check_size(size: tuple[int, int], view: tuple[int, int]) -> None:
     if size[0] < 2 * view[0] or size[1] < 2 * view[1]:
         raise ValueError(f"size={size} gives view={view} less than two pixels a cell")
-    if size[0] * size[1] > MAX_PIXELS:
-        raise ValueError(f"size={size} is more than the {MAX_PIXELS} pixels an image may have")
+    if size[0] * size[1] > MAX_PIXELS or max(size) > MAX_SIDE:
+        raise ValueError(f"size={size} is more than the {MAX_SIDE} pixels a side or {MAX_PIXELS} an image may have")
 
 
 @dataclass(frozen=True, eq=False)

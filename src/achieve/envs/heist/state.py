@@ -26,6 +26,7 @@ MAX_SIZE = 2**20
 _ENTITY_WORDS = 31
 _X, _Y, _TYPE, _IMAGE, _THEME = 0, 1, 6, 7, 8
 _TIMEOUT, _LEVEL_SEED, _TIME = 4, 5, 13  # of the 15 words after the generators
+_REALS = (*range(6), 12, 13, 14, 21, *range(25, 31))  # place, speed, size, angles and the like
 _END = 0xCAFECAFE
 _TWISTER_WORDS = 625
 _OUTSIDE = 2  # of the 9 words before the grid: what lies beyond it
@@ -101,7 +102,9 @@ def read(data: bytes) -> HeistState:
     if (width, height, cells) != (WORLD_DIM, WORLD_DIM, WORLD_DIM**2):
         raise ValueError(f"a saved state of Heist has a world of {width}x{height}, not {WORLD_DIM}x{WORLD_DIM}")
     grid = np.array(reader.words(cells)).reshape(height, width)
-    _, _, drawn = reader.words(3)  # number of keys, world dim, and the number of keys once more
+    keys, dim, drawn = reader.words(3)
+    if dim != WORLD_DIM or not 0 <= keys == drawn <= len(COLOURS):
+        raise ValueError(f"a saved state of Heist has {keys} keys, of which {drawn} are counted")
     held = reader.words(drawn)
     (end,) = reader.words(1)
     if end & 0xFFFFFFFF != _END or reader.position != len(data):
@@ -112,7 +115,8 @@ def read(data: bytes) -> HeistState:
     if not (np.isin(grid, (WALL, SPACE)).all() and around[_OUTSIDE] == WALL):
         raise ValueError("a saved state of Heist has cells that are neither wall nor floor")
     known = np.isin(kinds, (PLAYER, LOCK, KEY, GEM, _OWN_KEY)) & np.isin(words[:, _IMAGE], (PLAYER, LOCK, KEY, GEM))
-    if not (known & (themes >= 0) & (themes < len(COLOURS)) & np.isfinite(places).all(1)).all():
+    finite = np.isfinite(words[:, _REALS].view("<f4")).all(1)
+    if not (known & (themes >= 0) & (themes < len(COLOURS)) & finite).all():
         raise ValueError("a saved state of Heist has things that are not in the game")
 
     def by_colour(kind: int) -> dict[int, tuple[float, float]]:
