@@ -7,7 +7,8 @@ from pathlib import Path
 
 import tyro
 
-from achieve.commands import console, parse, say
+from achieve.commands import parse, say
+from achieve.commands.progress import showing
 
 DEFAULT_SOURCES = ("results", "runs")
 
@@ -34,10 +35,8 @@ def run(arguments: list[str]) -> None:
     from achieve.viz.report import write_report
 
     sources = parsed.sources or tuple(Path(name) for name in DEFAULT_SOURCES if Path(name).is_dir())
-    with console.status("...") as status:
-        page, gathered = write_report(
-            sources, parsed.out, videos=parsed.videos, trust=parsed.trust, tell=lambda text: status.update(text)
-        )
+    with showing() as show:
+        page, gathered = write_report(sources, parsed.out, videos=parsed.videos, trust=parsed.trust, tell=show)
     for remark in gathered.remarks:
         say(f"{remark.path}: {remark.text}")
     counted = sum(run.uncounted is None for run in gathered.runs)
