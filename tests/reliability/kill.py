@@ -246,7 +246,7 @@ class Bench:
         failures = [{"id": str(job), "what": wrong, "where": job.aim.partition("#")[0]}] if wrong else []
         counts = {
             "kills": kills,
-            "runs": 1,
+            "runs": int(kills > 0),
             "runs lost": wrong.startswith("lost"),
             "runs with files left behind": wrong.startswith("left behind"),
             "runs with other bits": bool(wrong) and not wrong.startswith(("lost", "left behind")),
