@@ -42,7 +42,10 @@ def run_beside(work: Any, beside: Any) -> None:
     """Calls ``beside`` again and again while ``work`` runs in another thread."""
     failure: list[BaseException] = []
 
+    together = threading.Barrier(2)  # or quick work is over before anything happens beside it
+
     def guarded() -> None:
+        together.wait()
         try:
             work()
         except BaseException as error:
@@ -50,6 +53,8 @@ def run_beside(work: Any, beside: Any) -> None:
 
     thread = threading.Thread(target=guarded)
     thread.start()
+    together.wait()
+    beside()
     while thread.is_alive():
         beside()
     thread.join()
