@@ -72,6 +72,11 @@ class AchievementVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self._counter = arrays.EpisodeCounter(self.num_envs, len(achievement_names))
 
     @property
+    def begun(self) -> bool:
+        """Whether there are episodes to step: after `reset`, or after the `load_state` of a state with episodes."""
+        return self._begun
+
+    @property
     def seeds(self) -> tuple[int, ...]:
         """Each environment's seed."""
         return tuple(self._seeds)

@@ -284,6 +284,8 @@ class BaseTrainer(ABC):
             raise CheckpointError(
                 f"the checkpoint's environments do not fit this run ({error}); {WAY_OUT}"
             ) from error
+        if self.envs.exact_resume and not getattr(self.envs, "begun", True):
+            raise CheckpointError(f"the checkpoint's environments have not begun their episodes; {WAY_OUT}")
         if not self.envs.exact_resume:
             self.restart()
             self.restarted = True
