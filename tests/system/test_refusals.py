@@ -16,6 +16,7 @@ from achieve.run import checkpoint as checkpoints
 from achieve.run import tensors
 from achieve.run.checkpoint import load_checkpoint, save_checkpoint
 from achieve.train import PPOTrainer
+from achieve.trainers.base import make_envs
 from tests.system.conftest import Command, Train
 from tests.system.processes import Nursery
 from tests.system.runs import (
@@ -116,6 +117,15 @@ def test_checkpoint_with_other_environments(refused: Any, stopped: Path) -> None
     blobs = {"envs": saved.blobs["envs"][:-1]}
     save_checkpoint(stopped / "checkpoint", saved.tensors, saved.state, blobs)
     assert "the checkpoint's environments do not fit this run" in refused(stopped)
+
+
+def test_checkpoint_with_environments_that_were_never_reset(refused: Any, stopped: Path) -> None:
+    saved = load_checkpoint(stopped / "checkpoint")
+    assert saved is not None
+    never = make_envs(tiny_config())
+    save_checkpoint(stopped / "checkpoint", saved.tensors, saved.state, {"envs": never.save_state()})
+    never.close()
+    assert "environments have not begun their episodes" in refused(stopped)
 
 
 def test_checkpoint_of_a_newer_version(
