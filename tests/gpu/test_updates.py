@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 
 import numpy as np
@@ -34,6 +35,28 @@ ARITHMETICS = [("fp32", False), ("fp16", True)]
 # updates. At this one the weights stay where gradients are alike, and the updates can be told from noise.
 SLOWLY = 1e-6
 CLOSE = 0.1  # of the way gone
+
+
+def test_garbage_collected_graphs_do_not_spoil_a_capture() -> None:
+    """Graphs of an earlier learner, in a cycle, are freed at any allocation; a capture must not notice."""
+    total = torch.zeros(3, device=DEVICE)
+    threshold = gc.get_threshold()
+    try:
+        for _ in range(3):
+            runner = GraphRunner(lambda: [total], enabled=True)
+            cycle: list[object] = [runner]
+            cycle.append(cycle)
+            gc.set_threshold(1, 1, 1)
+
+            def step(x: torch.Tensor) -> None:
+                kept = [[i] for i in range(1000)]  # enough new objects to start a collection
+                total.add_(x + len(kept))
+
+            runner("add", step, torch.ones(3, device=DEVICE))
+            del runner, cycle
+    finally:
+        gc.set_threshold(*threshold)
+    assert total.tolist() == [3003.0] * 3
 
 
 def test_a_captured_step_runs_once_per_call() -> None:

@@ -7,7 +7,9 @@ with a single launch. Without a GPU, or with capture switched off, the same func
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+import contextlib
+import gc
+from collections.abc import Callable, Hashable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -76,9 +78,21 @@ class GraphRunner:
             for tensor, value in zip(state, saved, strict=True):
                 tensor.copy_(value)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        with _no_garbage_collection(), torch.cuda.graph(graph, pool=self._pool):
             step(*static)
         return graph, static
+
+
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Put off collection within the block: freeing an old graph would spoil the one being captured."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _forbidden(error: RuntimeError) -> bool:
