@@ -54,6 +54,10 @@ def little_memory(room: int = 2**30) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, limits)
 
 
+def describe(config: str) -> str:
+    return f'{{"config": {config}, "image_shape": [16, 24, 3], "num_actions": 5}}'
+
+
 def refused(path: Path, sentence: str) -> None:
     with little_memory(), pytest.raises(RunFolderError, match=sentence) as caught:
         load_agent(path)
@@ -64,19 +68,19 @@ def refused(path: Path, sentence: str) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("not json", "what it says of its agent is not JSON"),
+        ("not json", "the description of its agent is not JSON"),
         ("", "is not JSON"),
-        ("[1, 2]", r"is \[1, 2\], not a table"),
-        ("null", "is None, not a table"),
-        ("3", "is 3, not a table"),
+        ("[1, 2]", r"must be a table of settings, not \[1, 2\]"),
+        ("null", "agent must be a table of settings, not None"),
+        ("3", "must be a table of settings, not 3"),
         ("[" * 100_000 + "]" * 100_000, "nested too deep"),
         ('{"a":' * 100_000 + "1" + "}" * 100_000, "nested too deep"),
         ("9" * 10_000, "is not JSON"),
-        ('"\\ud800"', r"is '\\ud800', not a table"),
-        ("{}", "the config must be a table of settings, not None"),
-        ('{"config": {}}', "images are of the shape None"),
-        ('{"config": {"model": 3}}', "model must be a table of settings, not 3"),
-        ('{"config": {"seed": 1e400}}', "seed is inf; a value of type int is needed"),
+        ('"\\ud800"', r"must be a table of settings, not '\\ud800'"),
+        ("{}", "agent.config is missing"),
+        ('{"config": {}}', "agent.image_shape is missing"),
+        (describe('{"model": 3}'), "model must be a table of settings, not 3"),
+        (describe('{"seed": 1e400}'), "seed is inf; a value of type int is needed"),
     ],
 )
 def test_metadata_that_is_no_agent(tmp_path: Path, weights: dict[str, Any], text: str, sentence: str) -> None:
@@ -88,25 +92,25 @@ def test_metadata_that_is_no_agent(tmp_path: Path, weights: dict[str, Any], text
 @pytest.mark.parametrize(
     ("place", "value", "sentence"),
     [
-        ("num_actions", 0, "has 0 actions"),
-        ("num_actions", -3, "has -3 actions"),
-        ("num_actions", True, "has True actions"),
-        ("num_actions", 5.0, "has 5.0 actions"),
-        ("num_actions", None, "has None actions"),
+        ("num_actions", 0, "agent.num_actions is 0; it must be above 0"),
+        ("num_actions", -3, "num_actions is -3; it must be above 0"),
+        ("num_actions", True, "num_actions is True; a value of type int is needed"),
+        ("num_actions", 5.0, "num_actions is 5.0; a value of type int"),
+        ("num_actions", None, "num_actions is None; a value of type int"),
         ("num_actions", HUGE, "too few for the network"),
-        ("num_actions", 10**400, "has a huge number actions"),
+        ("num_actions", 10**400, "num_actions is a huge number; integers go up to"),
         ("num_actions", 6, "policy.weight' is missing or has another size"),
-        ("image_shape", [16, 24], r"of the shape \[16, 24\]"),
-        ("image_shape", [16, 24, 0], r"of the shape \[16, 24, 0\]"),
-        ("image_shape", [-16, -24, 3], r"of the shape \[-16, -24, 3\]"),
-        ("image_shape", [True, 24, 3], r"of the shape \[True, 24, 3\]"),
-        ("image_shape", ["16", 24, 3], "of the shape"),
-        ("image_shape", [4, 4, 3], "at least 8 x 8 x 1"),
-        ("image_shape", {"a": 1}, "of the shape"),
-        ("image_shape", "abc", "of the shape 'abc'"),
+        ("image_shape", [16, 24], "image_shape has 2 entries; it must have 3"),
+        ("image_shape", [16, 24, 0], "image_shape is 0; it must be above 0"),
+        ("image_shape", [-16, -24, 3], "image_shape is -16; it must be above 0"),
+        ("image_shape", [True, 24, 3], "image_shape is True; a value of type int is needed"),
+        ("image_shape", ["16", 24, 3], "image_shape is '16'; a value of type int is needed"),
+        ("image_shape", [4, 4, 3], "sees images of 4 x 4; at least 8 x 8"),
+        ("image_shape", {"a": 1}, "image_shape is {'a': 1}; give a list"),
+        ("image_shape", "abc", "image_shape is 'abc'; give a list"),
         ("image_shape", [HUGE, HUGE, 3], "too few for the network"),
         ("image_shape", [16, 24, HUGE], "too few for the network"),
-        ("image_shape", [10**300, 8, 1], "of the shape"),
+        ("image_shape", [10**300, 8, 1], "image_shape is a huge number"),
         ("image_shape", [16, 31, 3], None),
         ("image_shape", [16, 48, 3], "too few for the network"),
         ("image_shape", [16, 16, 3], "is missing or has another size"),

@@ -1,4 +1,4 @@
-"""A trained agent to hold in hand.
+"""Trained agents that act.
 
     agent = load_agent("pretrained")
     obs, _ = env.reset()
@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,10 +28,10 @@ from achieve.errors import ConfigError, DivergedError, RunFolderError
 from achieve.nn.model import AchievementNetwork, ActorCritic, QuantileNetwork
 from achieve.openmp import make_sleep
 from achieve.run.checkpoint import FILE_NAME, load_checkpoint
-from achieve.run.files import reason
+from achieve.run.files import explained
 from achieve.run.folder import read_config
 from achieve.run.weights import load_weights, save_weights
-from achieve.settings import LARGEST, parse_json, shown
+from achieve.settings import PositiveInt, Range, UnfitError, convert, parse_json, shown
 from achieve.trust import trusted
 
 PRETRAINED = "pretrained"
@@ -39,23 +39,18 @@ AUXILIARY = ("film.", "predictor.")
 
 
 class Agent:
-    """Acts in one or many environments at once, and keeps the memory of the last achievement itself.
+    """Acts in one or several environments at once, and keeps track of the memory, the last achievement.
 
     An agent of QR-DQN acts as at the end of its training: epsilon-greedily, on the mean of each action's quantiles.
 
     Attributes:
-        config: of the run it comes from.
-        logits: [N, A] of the last :meth:`act`, on the CPU; with QR-DQN the log-probabilities of acting so.
-        values: [N] of the last :meth:`act`, in units of return; with QR-DQN those of the best actions.
+        config: of the run it was trained in.
+        logits: [N, A] of the last :meth:`act`, on the CPU; with QR-DQN, log-probabilities.
+        values: [N] of the last :meth:`act`, in units of return; with QR-DQN, those of the greedy actions.
     """
 
     def __init__(
-        self,
-        network: AchievementNetwork,
-        config: TrainConfig,
-        image_shape: tuple[int, int, int],
-        *,
-        seed: int = 0,
+        self, network: AchievementNetwork, config: TrainConfig, image_shape: tuple[int, int, int], *, seed: int = 0
     ) -> None:
         make_sleep()
         self.network = network.eval()
@@ -66,7 +61,7 @@ class Agent:
         self.reset()
 
     def reset(self, seed: int | None = None) -> None:
-        """Forget everything, as before the first observation; with ``seed``, start the sampling anew too."""
+        """Forget the episode, as before the first observation; with ``seed``, also seed the sampling of actions."""
         if seed is not None:
             self._generator.manual_seed(seed)
         self._memory: Tensor | None = None
@@ -87,9 +82,8 @@ class Agent:
 
         Args:
             observation: bytes [H, W, C] of one environment, or [N, H, W, C] of several.
-            reward: what came with the observation, a number or [N]; None at the start.
-            done: whether the step before ended its episode, so that this observation starts another; None at the
-                start.
+            reward: the reward that came with the observation, a number or [N]; None at the start.
+            done: whether the last step ended its episode, so that this observation starts another; None at the start.
             greedy: take the most probable action; by default actions are sampled, as in training.
 
         Returns:
@@ -107,10 +101,15 @@ class Agent:
         count = len(images)
         if self._latent is not None and len(self._latent) != count:
             raise ValueError(f"this agent has been acting in {len(self._latent)} environments, got {count}; reset() it")
-        ended = self._vector(done, count, "done")
+        rewards, dones = self._vector(reward, count, "reward"), self._vector(done, count, "done")
         phi = self.network.encode(torch.from_numpy(np.ascontiguousarray(images)).to(self._device))
-        self._remember(phi, self._vector(reward, count, "reward"), ended)
-        self.logits, self.values = (tensor.cpu() for tensor in self._judge(phi))
+        if self._memory is None or self._latent is None:
+            self._memory = torch.zeros_like(phi)
+        else:
+            threshold = self.config.env.threshold
+            self._memory = next_memory(self._memory, self._latent, phi, rewards, dones > 0, threshold)
+        self._latent = phi
+        self.logits, self.values = (tensor.cpu() for tensor in self._evaluate(phi))
         if not self.logits.isfinite().all():
             raise DivergedError("the agent's weights are so large that its logits are not finite; it cannot act")
         if greedy:
@@ -121,15 +120,15 @@ class Agent:
         return int(actions[0]) if single else actions.numpy()
 
     def check_env(self, image_shape: tuple[int, ...], num_actions: int) -> None:
-        """Refuse an environment that shows other images, or takes other actions, than this agent knows."""
+        """Raise ConfigError for an environment with other images or actions than this agent was trained with."""
         if (image_shape, num_actions) != (self.image_shape, self.network.num_actions):
             raise ConfigError(
                 f"the environment {self.config.env.name} shows images of shape {image_shape} and takes {num_actions} "
                 f"actions; this agent knows images of shape {self.image_shape} and {self.network.num_actions} actions"
             )
 
-    def _judge(self, phi: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits [N, A] and values [N] in units of return."""
+    def _evaluate(self, phi: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits [N, A] and values [N] in units of return."""
         if isinstance(self.network, QuantileNetwork):
             values = action_values(self.network.quantiles(phi, self._memory))
             return epsilon_greedy_logits(values, self.config.qrdqn.epsilon_end), values.amax(1)
@@ -137,25 +136,8 @@ class Agent:
         logits, values = self.network.heads(phi, self._memory)
         return logits, self.network.normalizer.denormalize(values)
 
-    def _remember(self, phi: Tensor, reward: Tensor | None, done: Tensor | None) -> None:
-        if self._memory is None or self._latent is None:
-            self._memory = torch.zeros_like(phi)
-        else:
-            zeros = torch.zeros(len(phi), device=phi.device)
-            self._memory = next_memory(
-                self._memory,
-                self._latent,
-                phi,
-                zeros if reward is None else reward,
-                (zeros if done is None else done) > 0,
-                self.config.env.threshold,
-            )
-        self._latent = phi
-
-    def _vector(self, value: ArrayLike | None, count: int, name: str) -> Tensor | None:
-        if value is None:
-            return None
-        array: NDArray[np.float32] = np.asarray(value, dtype=np.float32).reshape(-1)
+    def _vector(self, value: ArrayLike | None, count: int, name: str) -> Tensor:
+        array: NDArray[np.float32] = np.asarray([0] * count if value is None else value, dtype=np.float32).reshape(-1)
         if len(array) != count:
             raise ValueError(f"{name} has {len(array)} entries for {count} observations")
         return torch.from_numpy(array).to(self._device)
@@ -169,16 +151,14 @@ def load_agent(
     env: str | EnvConfig | None = None,
     trust: bool = False,
 ) -> Agent:
-    """The agent of a run, of a weight file, or the one that comes with the package (``"pretrained"``).
-
-    A run that has not finished gives the agent of its last checkpoint.
+    """Return the agent of a run (while it is in progress, of its last checkpoint) or of a weight file.
 
     Args:
-        source: a run folder, a weight file, or ``"pretrained"``.
+        source: a run folder, a weight file, or ``"pretrained"`` for the agent that comes with the package.
         device: where its network is.
         seed: of the sampled actions.
         env: the environment to play in; by default the one it was trained in.
-        trust: a file may name an environment as ``module:function``, and playing it runs that code. This is refused
+        trust: a file may name code as ``module:name``, such as an environment, which playing would run. This is refused
             unless the same environment is given as ``env``, or the file is trusted.
 
     Raises:
@@ -186,15 +166,19 @@ def load_agent(
     """
     tensors, about = read_weights(source)
     config = trusted(about.config, source, env=env, trust=trust)
-    shape, actions = about.image_shape, about.num_actions
     acting = {name: t.float() for name, t in tensors.items() if not name.startswith(AUXILIARY)}
     elements = sum(t.numel() for t in acting.values())
-    if _fewest_weights(config, shape, actions) > elements:
+    if _fewest_weights(about) > elements:
         raise RunFolderError(
             f"{source}: its weights do not fit its config: they are {elements:,} numbers, too few for the network and "
-            f"the images of {' x '.join(map(str, shape))} that it describes"
+            f"the images of {' x '.join(map(str, about.image_shape))} that it describes"
         )
-    network = _make_network(config, shape, actions)
+    network: AchievementNetwork
+    if config.learner == "qrdqn":
+        quantiles = config.qrdqn.num_quantiles
+        network = QuantileNetwork(config.model, *about[1:], auxiliary=False, num_quantiles=quantiles)
+    else:
+        network = ActorCritic(config.model, *about[1:], auxiliary=False)
     needed = {name: t.shape for name, t in network.state_dict().items()}
     wrong = [name for name in needed | acting if name not in acting or acting[name].shape != needed.get(name)]
     if wrong:
@@ -202,20 +186,21 @@ def load_agent(
             f"{source}: its weights do not fit its config, {shown(wrong[0])} is missing or has another size"
         )
     network.load_state_dict(acting)
-    return Agent(network.to(device), config, shape, seed=seed)
+    return Agent(network.to(device), config, about.image_shape, seed=seed)
 
 
-def _make_network(config: TrainConfig, image_shape: tuple[int, int, int], num_actions: int) -> AchievementNetwork:
-    if config.learner == "qrdqn":
-        quantiles = config.qrdqn.num_quantiles
-        return QuantileNetwork(config.model, image_shape, num_actions, auxiliary=False, num_quantiles=quantiles)
-    return ActorCritic(config.model, image_shape, num_actions, auxiliary=False)
+class About(NamedTuple):
+    """What weights belong to."""
+
+    config: TrainConfig
+    image_shape: tuple[int, int, int]
+    num_actions: int
 
 
-def _fewest_weights(config: TrainConfig, image_shape: tuple[int, int, int], num_actions: int) -> int:
-    """Weights of the largest layers alone, so that a network is made only if there are weights for it."""
+def _fewest_weights(about: About) -> int:
+    """Return the size of the largest layers, so that no network is made for which there are no weights."""
+    config, (height, width, inputs), num_actions = about
     model = config.model
-    height, width, inputs = image_shape
     a, b, c = model.channels
     if model.encoder == "residual":
         convolutions = sum(9 * one * two + 36 * two * two for one, two in zip((inputs, a, b), (a, b, c), strict=True))
@@ -228,49 +213,35 @@ def _fewest_weights(config: TrainConfig, image_shape: tuple[int, int, int], num_
     return convolutions + dense + model.hidden_size * outputs
 
 
-class About(NamedTuple):
-    """What weights belong to."""
-
-    config: TrainConfig
-    image_shape: tuple[int, int, int]
-    num_actions: int
-
-    def as_metadata(self) -> dict[str, str]:
-        """As it is written into a weight file, enough to load it alone."""
-        values = {
-            "config": to_dict(self.config),
-            "image_shape": list(self.image_shape),
-            "num_actions": self.num_actions,
-        }
-        return {"agent": json.dumps(values)}
-
-
 def find_weights(source: str | Path) -> Path:
-    """The file that holds an agent's weights: a run's last checkpoint where the run has not finished."""
+    """Return the file with the weights of an agent: of a run in progress, the last checkpoint."""
     if source == PRETRAINED:
         return Path(str(files("achieve") / "assets" / "pretrained.safetensors"))
     path = Path(source)
-    try:
+    with explained(f"{source} cannot be read"):
         if path.is_file():
             return path
         if not path.exists():
             raise RunFolderError(f"{source} is neither a run folder nor a weight file, nor the word 'pretrained'")
-        weights, checkpoint = path / "weights.safetensors", path / "checkpoint" / FILE_NAME
-        found = next((file for file in (weights, checkpoint) if file.is_file()), None)
-    except OSError as error:
-        raise RunFolderError(f"{source} cannot be read: {reason(error)}") from error
-    if found is None:
-        raise RunFolderError(f"{path} has neither weights nor a checkpoint: there is no agent in it (yet)")
-    return found
+        for file in (path / "weights.safetensors", path / "checkpoint" / FILE_NAME):
+            if file.is_file():
+                return file
+    raise RunFolderError(f"{path} has neither weights nor a checkpoint: there is no agent in it (yet)")
 
 
 def read_weights(source: str | Path) -> tuple[dict[str, Tensor], About]:
-    """An agent's weights, all of them and checked, and what they belong to."""
+    """Return all weights of an agent, checked, and what they belong to."""
     path = find_weights(source)
     if path.name == FILE_NAME and path.parent.name == "checkpoint":
         tensors, about, _ = read_checkpoint_agent(path.parent.parent)
     else:
-        tensors, about = _read_file(path)
+        tensors, metadata = load_weights(path)
+        if "agent" not in metadata:
+            raise RunFolderError(f"{path} does not say which agent its weights belong to")
+        try:
+            about = _about(path, parse_json(metadata["agent"]))
+        except ValueError as error:
+            raise RunFolderError(f"{path}: the description of its agent is not JSON ({error})") from error
     for name, tensor in tensors.items():
         if not tensor.is_floating_point():
             raise RunFolderError(f"{path}: {shown(name)} is of type {tensor.dtype}; weights are fractions")
@@ -280,70 +251,52 @@ def read_weights(source: str | Path) -> tuple[dict[str, Tensor], About]:
 
 
 def read_checkpoint_agent(run: Path) -> tuple[dict[str, Tensor], About, int]:
-    """Weights and what they belong to, from the last checkpoint of a run, and the step it was written at."""
+    """Return the weights in the last checkpoint of a run, what they belong to, and the step of the checkpoint."""
     folder = run / "checkpoint"
-    config = _config(read_config(run)["config"], run)
+    values = read_config(run)["config"]
     checkpoint = load_checkpoint(folder)
     if checkpoint is None:
         raise RunFolderError(f"{run} has neither weights nor a checkpoint: there is no agent in it (yet)")
-    prefix = "network/"
-    tensors = {k.removeprefix(prefix): v for k, v in checkpoint.tensors.items() if k.startswith(prefix)}
-    values = config.learner == "qrdqn"
-    head, seen = ("advantage.bias", "explorer/observation") if values else ("policy.bias", "collector/observation")
+    tensors = {k.removeprefix("network/"): v for k, v in checkpoint.tensors.items() if k.startswith("network/")}
+    quantiles = values.get("learner") == "qrdqn"
+    head, seen = ("advantage.bias", "explorer/observation") if quantiles else ("policy.bias", "collector/observation")
     if head not in tensors or not tensors[head].dim() or seen not in checkpoint.tensors:
         raise RunFolderError(f"{folder} does not hold an agent; it is not a training run's")
-    outputs = len(tensors[head])
-    actions = outputs // config.qrdqn.num_quantiles if values else outputs
-    about = _about(folder, config, list(checkpoint.tensors[seen].shape[1:]), actions)
+    outputs, shape = len(tensors[head]), list(checkpoint.tensors[seen].shape[1:])
+    about = _about(run, {"config": values, "image_shape": shape, "num_actions": outputs})
+    if quantiles:
+        about = about._replace(num_actions=max(1, outputs // about.config.qrdqn.num_quantiles))
     rollouts = checkpoint.state.get("rollouts")
-    return tensors, about, rollouts * config.rollout_steps if type(rollouts) is int else 0
+    return tensors, about, rollouts * about.config.rollout_steps if type(rollouts) is int else 0
 
 
-def _read_file(path: Path) -> tuple[dict[str, Tensor], About]:
-    tensors, metadata = load_weights(path)
-    if "agent" not in metadata:
-        raise RunFolderError(f"{path} does not say which agent its weights belong to")
+_SHAPE = Annotated[list[PositiveInt], Range(3, 3)]
+
+
+def _about(path: Path, values: Any) -> About:
     try:
-        about = parse_json(metadata["agent"])
-    except ValueError as error:
-        raise RunFolderError(f"{path}: what it says of its agent is not JSON ({error})") from error
-    if not isinstance(about, dict):
-        raise RunFolderError(f"{path}: what it says of its agent is {shown(about)}, not a table")
-    config = _config(about.get("config"), path)
-    return tensors, _about(path, config, about.get("image_shape"), about.get("num_actions"))
-
-
-def _config(value: Any, path: Path) -> TrainConfig:
-    try:
-        return from_dict(value)
-    except ConfigError as error:
-        raise RunFolderError(f"{path}: its config cannot be used: {error}") from error
-
-
-def _about(path: Path, config: TrainConfig, image_shape: Any, num_actions: Any) -> About:
-    sides = image_shape if isinstance(image_shape, list) and len(image_shape) == 3 else (0, 0, 0)
-    if any(type(side) is not int or not least <= side <= LARGEST for side, least in zip(sides, (8, 8, 1), strict=True)):
-        raise RunFolderError(
-            f"{path}: its agent's images are of the shape {shown(image_shape)}; height, width and channels are needed, "
-            "at least 8 x 8 x 1"
-        )
-    if type(num_actions) is not int or not 1 <= num_actions <= LARGEST:
-        raise RunFolderError(f"{path}: its agent has {shown(num_actions)} actions; at least one is needed")
-    height, width, channels = sides
-    return About(config, (height, width, channels), num_actions)
+        given = convert({"config": dict[str, Any], "image_shape": _SHAPE, "num_actions": PositiveInt}, values, "agent")
+        config = from_dict(given["config"])
+    except (UnfitError, ConfigError) as error:
+        raise RunFolderError(f"{path}: its agent cannot be used: {error}") from error
+    height, width, channels = given["image_shape"]
+    if min(height, width) < 8:
+        raise RunFolderError(f"{path}: its agent sees images of {height} x {width}; at least 8 x 8 are needed")
+    return About(config, (height, width, channels), given["num_actions"])
 
 
 def describe_agent(config: TrainConfig, image_shape: tuple[int, int, int], num_actions: int) -> dict[str, str]:
-    """The metadata of a weight file, enough to load it alone."""
-    return About(config, image_shape, num_actions).as_metadata()
+    """Return the metadata of a weight file, which make it self-contained."""
+    values = {"config": to_dict(config), "image_shape": image_shape, "num_actions": num_actions}
+    return {"agent": json.dumps(values)}
 
 
 def save_acting(
     path: str | Path, tensors: Mapping[str, Tensor], about: Mapping[str, str], *, auxiliary: bool = False
 ) -> str:
-    """Write the acting weights, with ``auxiliary`` all of them, in half precision. Returns the file's SHA-256."""
+    """Write the weights that acting needs, with ``auxiliary`` all, in half precision. Returns the file's SHA-256."""
     kept = {
-        # The normaliser's three scalars cost nothing and lose digits.
+        # The three scalars of value normalisation cost nothing and would lose digits.
         name: t if name.startswith("normalizer.") else t.half()
         for name, t in tensors.items()
         if auxiliary or not name.startswith(AUXILIARY)
@@ -352,14 +305,14 @@ def save_acting(
 
 
 def export_agent(source: str | Path, path: str | Path, *, auxiliary: bool = False) -> str:
-    """Write an agent's weights in half precision: what acting needs, in a small file.
+    """Write a small file with the weights of an agent in half precision: those that acting needs.
 
-    With ``auxiliary`` also those of the nets that predict the next achievement, which only distillation trains. Returns
-    the file's SHA-256.
+    With ``auxiliary``, also those of the networks that predict the next achievement, which only distillation trains.
+    Returns the file's SHA-256.
     """
     tensors, about = read_weights(source)
     if auxiliary and not any(name.startswith(AUXILIARY) for name in tensors):
         raise RunFolderError(
             f"{source} has no auxiliary nets: it was trained without distillation, or exported without them"
         )
-    return save_acting(path, tensors, about.as_metadata(), auxiliary=auxiliary)
+    return save_acting(path, tensors, describe_agent(*about), auxiliary=auxiliary)

@@ -14,7 +14,7 @@ import torch
 from achieve.agent import find_weights, read_weights
 from achieve.config import TrainConfig
 from achieve.errors import ConfigError, RunFolderError
-from achieve.run.files import reason
+from achieve.run.files import explained
 from achieve.run.folder import read_config
 from achieve.run.weights import file_sha256
 from achieve.trainers.base import BaseTrainer
@@ -84,7 +84,5 @@ def _parts(names: list[str]) -> str:
 
 def _sha256(source: str) -> str:
     path = find_weights(source)
-    try:
+    with explained(f"{path} cannot be read"):
         return file_sha256(path)
-    except OSError as error:
-        raise RunFolderError(f"{path} cannot be read: {reason(error)}") from error

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-from achieve.config import FREE_FIELDS, EnvConfig, TrainConfig, to_dict, validate
+from achieve.config import EnvConfig, TrainConfig, to_dict, validate
 from achieve.errors import RunFolderError
 from achieve.initial import settle, take_weights
 from achieve.plugins import load_class
@@ -28,11 +28,12 @@ from achieve.run.neighbours import Neighbours, device_key
 from achieve.run.progress import Progress
 from achieve.run.signals import Interrupted, StopRequest
 from achieve.run.trackers import TensorBoardTracker, Tracker, WandbTracker
-from achieve.trainers.base import BaseTrainer, check_spaces, make_envs, resolve_device
+from achieve.trainers.base import BaseTrainer
 from achieve.trainers.ending import as_long, finish, make_whole
 from achieve.trainers.journal import Journal
 from achieve.trainers.ppo import PPOTrainer
 from achieve.trainers.qrdqn import QRDQNTrainer
+from achieve.trainers.setup import check_spaces, make_envs, resolve_device
 
 __all__ = ["Interrupted", "PPOTrainer", "check_spaces", "default_folder", "make_envs", "resolve_device", "train"]
 
@@ -68,7 +69,7 @@ def train(
     config = settle(config, path)
     began = time.perf_counter()
     with contextlib.ExitStack() as stack:
-        run = stack.enter_context(RunFolder.open(path, config, free=FREE_FIELDS))
+        run = stack.enter_context(RunFolder.open(path, config))
         summary = read_summary(path)
         if summary is not None and as_long(run, summary, config):
             make_whole(run, summary, config)

@@ -181,7 +181,7 @@ def test_a_restored_replay_is_the_same(rows: int) -> None:
     other.row, other.memories.next = replay.row, replay.memories.next
     other.put_memories(replay.live_memories())
     for first in range(max(0, replay.row - 20), replay.row):
-        other.restore(first, replay.lend(first, first + 1, lambda: None).clone())
+        other.restore(first, {"frames": replay.lend(first, first + 1, lambda: None)["frames"].clone()})
     frames = torch.from_numpy(rng.integers(0, 256, (3, *FRAME), dtype=np.uint8))
     for one in (replay, other):
         one.begin(frames, np.ones(3, dtype=np.int32))
@@ -197,7 +197,7 @@ def test_lent_rows_are_not_overwritten_before_they_are_written() -> None:
     play.begin(rng)
     play.run(15, rng)
     calls: list[int] = []
-    lent = play.replay.lend(5, 15, lambda: calls.append(play.replay.row))
+    lent = play.replay.lend(5, 15, lambda: calls.append(play.replay.row))["frames"]
     kept = lent.clone()
     while not calls:
         assert torch.equal(lent, kept)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,22 @@ import torch
 
 from achieve.errors import CheckpointError
 from achieve.run.segments import RowFiles, Rows, check_files, tidy_files
-from achieve.schema import UnfitError
+from achieve.settings import UnfitError
 
-LIKE = {"number": torch.zeros(0, 1, dtype=torch.uint8)}
+
+class Store:
+    """Rows of one number each, which go to a function."""
+
+    rows = 100
+
+    def __init__(self, put: Callable[[int, dict[str, torch.Tensor]], None]) -> None:
+        self.restore = put
+
+    def no_rows(self) -> dict[str, torch.Tensor]:
+        return {"number": torch.zeros(0, 1, dtype=torch.uint8)}
+
+    def lend(self, first: int, last: int, settle: Callable[[], None]) -> dict[str, torch.Tensor]:
+        raise NotImplementedError
 
 
 def numbered(rows: Rows) -> dict[str, torch.Tensor]:
@@ -27,7 +41,7 @@ def read(folder: Path, files: list[list[int]], ring: int) -> dict[int, int]:
         for offset, row in enumerate(rows["number"][:, 0].tolist()):
             found[(first + offset) % ring] = row
 
-    RowFiles(folder, ring).load(files, LIKE, put)
+    RowFiles(folder, ring).load(files, Store(put))
     return found
 
 
@@ -66,7 +80,7 @@ def test_a_continued_run_goes_on_with_the_files_it_has_loaded(tmp_path: Path) ->
     write()
     (files.folder / "rows-30-60.safetensors").write_bytes(b"left by a killed process")
     again = RowFiles(tmp_path, 100)
-    again.load(listed, LIKE, lambda first, rows: None)
+    again.load(listed, Store(lambda first, rows: None))
     listed, write, clean = again.save([(rows, numbered(rows)) for rows in again.plan(0, 55)], 0)
     assert listed == [[0, 30], [30, 55]]
     write()
@@ -103,4 +117,4 @@ def test_a_file_that_is_no_use(tmp_path: Path, harm: str) -> None:
         listed = [[0, 31]]
         path.rename(files.folder / "rows-0-31.safetensors")
     with pytest.raises(CheckpointError, match=r"rows-0-3\d.*(missing|damaged).*start the run again"):
-        RowFiles(tmp_path, 100).load(listed, LIKE, lambda first, rows: None)
+        RowFiles(tmp_path, 100).load(listed, Store(lambda first, rows: None))

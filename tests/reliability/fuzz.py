@@ -384,8 +384,11 @@ class Checkpoints(Files):
         return None
 
     def _write(self, rng: Random) -> None:
+        import torch
+
         from achieve.run.checkpoint import save_checkpoint
         from achieve.run.tensors import read_tensors, write_tensors
+        from achieve.trainers.base import ENVS
 
         folder, good = self.run / "checkpoint", self.good
         path = folder / "checkpoint.safetensors"
@@ -396,14 +399,18 @@ class Checkpoints(Files):
             path.write_bytes(self.header_changed(rng, self.data))
         elif roll < 0.6:
             state = values.changed(rng, good.state)
-            save_checkpoint(folder, good.tensors, state, good.blobs)
+            save_checkpoint(folder, good.tensors, state)
         elif roll < 0.85:
-            save_checkpoint(folder, values.changed_tensors(rng, good.tensors), good.state, good.blobs)
+            save_checkpoint(folder, values.changed_tensors(rng, good.tensors), good.state)
         elif roll < 0.95 or not self.frames:
-            blobs = {name: values.torn_state(rng, data, [data]) for name, data in good.blobs.items()}
-            save_checkpoint(folder, good.tensors, good.state, blobs if roll < 0.94 else {})
+            tensors = {name: tensor for name, tensor in good.tensors.items() if name != ENVS}
+            if roll < 0.94:
+                data = good.tensors[ENVS].numpy().tobytes()
+                torn = values.torn_state(rng, data, [data])
+                tensors[ENVS] = torch.tensor(list(torn), dtype=torch.uint8)
+            save_checkpoint(folder, tensors, good.state)
         else:
-            save_checkpoint(folder, good.tensors, good.state, good.blobs)
+            save_checkpoint(folder, good.tensors, good.state)
             frames, data = rng.choice(list(self.frames.items()))
             if rng.random() < 0.5:
                 tensors, metadata = read_tensors(frames)
@@ -492,7 +499,7 @@ class Configs(Files):
 
     def _world(self, rng: Random) -> None:
         """An environment's own settings, as a config's options give them."""
-        from achieve.trainers.base import make_envs
+        from achieve.trainers.setup import make_envs
 
         name = rng.choice(("crafter", "minigrid"))
         good: dict[str, Any] = {"depth": 2, "tree": [None, 0], "max_steps": 50, "room_size": 5}

@@ -40,13 +40,13 @@ def everything(seed: int = 0) -> Checkpoint:
     }
     generator = np.random.default_rng(seed)
     state = {"step": 4096, "rate": 0.1, "rng": generator.bit_generator.state, "best": None}
-    return Checkpoint(tensors, state, {"env": generator.bytes(1001), "nothing": b""})
+    tensors["bytes"] = torch.from_numpy(np.frombuffer(bytearray(generator.bytes(1001)), np.uint8))
+    return Checkpoint(tensors, state)
 
 
 def assert_same(loaded: Checkpoint | None, saved: Checkpoint) -> None:
     assert loaded is not None
     assert loaded.state == saved.state
-    assert loaded.blobs == saved.blobs
     assert loaded.tensors.keys() == saved.tensors.keys()
     for name, tensor in saved.tensors.items():
         assert loaded.tensors[name].dtype == tensor.dtype, name
@@ -62,7 +62,7 @@ def test_file_is_plain_safetensors_without_pickle(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, *everything())
     read = load_file(tmp_path / FILE_NAME)
     assert torch.equal(read["weight"], everything().tensors["weight"])
-    assert bytes(read["blob/env"].tolist()) == everything().blobs["env"]
+    assert read.keys() == everything().tensors.keys()
 
 
 def test_no_checkpoint_is_none(tmp_path: Path) -> None:
@@ -75,11 +75,6 @@ def test_saving_again_replaces_and_leaves_nothing_else(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, *everything(1))
     assert_same(load_checkpoint(tmp_path), everything(1))
     assert [p.name for p in tmp_path.iterdir()] == [FILE_NAME]
-
-
-def test_tensor_name_that_would_read_as_a_blob_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="blob/x"):
-        save_checkpoint(tmp_path, {"blob/x": torch.zeros(1)}, {})
 
 
 # Damage
@@ -181,8 +176,7 @@ def write_forever(folder: Path, announce: int) -> None:
     size = 300_000
     for number in range(1, 1_000_000):
         array = np.full(size, number, np.float32)
-        blob = number.to_bytes(4, "little") * 5_000
-        save_checkpoint(folder, {"w": torch.from_numpy(array)}, {"n": number}, {"env": blob})
+        save_checkpoint(folder, {"w": torch.from_numpy(array), "n": torch.full((5_000,), number)}, {"n": number})
         os.write(announce, number.to_bytes(4, "little"))
 
 
@@ -214,7 +208,7 @@ def test_kill_9_at_random_moments_leaves_a_whole_checkpoint(tmp_path: Path) -> N
         number = loaded.state["n"]
         assert number in (announced, announced + 1)
         assert torch.equal(loaded.tensors["w"], torch.full((300_000,), float(number)))
-        assert loaded.blobs["env"] == number.to_bytes(4, "little") * 5_000
+        assert torch.equal(loaded.tensors["n"], torch.full((5_000,), number))
     assert during_write > 0, "no kill hit a write: the test proves nothing"
 
 
@@ -271,7 +265,7 @@ def test_background_writer_saves_the_moment_of_the_call(tmp_path: Path) -> None:
         for number in range(1, 4):
             tensors["w"].fill_(number)
             state["step"][0] = number
-            writer.save(tensors, state, {"env": b"x"})
+            writer.save(tensors, state)
             tensors["w"].fill_(-1)
             state["step"][0] = -1
     loaded = load_checkpoint(tmp_path)
@@ -317,14 +311,14 @@ def test_state_must_be_json(tmp_path: Path) -> None:
 
 def test_checkpoint_that_is_replaced_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As by `achieve eval` of a run under way: the library opens the file again for its data."""
-    save_checkpoint(tmp_path, {"x": torch.zeros(8)}, {"turn": 0}, {})
+    save_checkpoint(tmp_path, {"x": torch.zeros(8)}, {"turn": 0})
     read, turns = files._read_tensors, 0
 
     def replaced(path: Path) -> object:
         nonlocal turns
         turns += 1
         if turns < 3:
-            save_checkpoint(tmp_path, {"x": torch.full((8,), float(turns))}, {"turn": turns}, {})
+            save_checkpoint(tmp_path, {"x": torch.full((8,), float(turns))}, {"turn": turns})
             raise files.DamagedFileError("its checksum is 1, it should be 2")
         return read(path)
 
@@ -334,7 +328,7 @@ def test_checkpoint_that_is_replaced_while_it_is_read(tmp_path: Path, monkeypatc
 
 
 def test_checkpoint_that_is_damaged_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save_checkpoint(tmp_path, {"x": torch.zeros(8)}, {}, {})
+    save_checkpoint(tmp_path, {"x": torch.zeros(8)}, {})
     path = tmp_path / FILE_NAME
     data = bytearray(path.read_bytes())
     data[-1] ^= 1

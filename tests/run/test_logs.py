@@ -2,11 +2,11 @@
 
 import json
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 
+from achieve.envs.arrays import FinishedEpisodes
 from achieve.errors import RunFolderError
 from achieve.run.logs import JsonlWriter, check_log, episode_rows
 from achieve.scoring.episodes import load_episodes
@@ -37,7 +37,7 @@ def test_cut_back_to_a_checkpoint_and_continued(tmp_path: Path) -> None:
         log.write({"n": 0})
         offset = log.length()
         assert path.stat().st_size == offset
-        log.write_many({"n": n} for n in range(1, 100))
+        log.write(*({"n": n} for n in range(1, 100)))
     with JsonlWriter(path) as log:
         log.truncate_to(offset)
         log.write({"n": "again"})
@@ -111,7 +111,7 @@ def test_full_disk_is_one_sentence() -> None:
     log = JsonlWriter(Path("/dev/full"))
     log.write({"n": 0})
     with pytest.raises(RunFolderError, match="/dev/full cannot be written: No space left"):
-        log.flush()
+        log.length()
 
 
 def test_unwritable_log_is_one_sentence(tmp_path: Path) -> None:
@@ -119,16 +119,18 @@ def test_unwritable_log_is_one_sentence(tmp_path: Path) -> None:
         JsonlWriter(tmp_path / "nowhere" / "log.jsonl")
 
 
-class FinishedTwo(NamedTuple):
-    tick: np.ndarray = np.array([100, 250])
-    length: np.ndarray = np.array([100, 150])
-    episode_return: np.ndarray = np.array([2.0999999999999996, -0.9])
-    achievements: np.ndarray = np.array([[0, 3], [1, 0]])
+FINISHED = FinishedEpisodes(
+    env=np.array([0, 3]),
+    tick=np.array([100, 250]),
+    length=np.array([100, 150]),
+    episode_return=np.array([2.0999999999999996, -0.9]),
+    achievements=np.array([[0, 3], [1, 0]]),
+)
 
 
 def test_episode_rows_have_crafters_keys_and_the_step(tmp_path: Path) -> None:
     with JsonlWriter(tmp_path / "episodes.jsonl") as log:
-        log.write_many(episode_rows(FinishedTwo(), ("collect_coal", "wake_up"), num_envs=8))
+        log.write(*episode_rows(FINISHED, ("collect_coal", "wake_up"), num_envs=8))
     assert rows(tmp_path / "episodes.jsonl")[0] == {
         "step": 800,
         "length": 100,

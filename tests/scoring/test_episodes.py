@@ -78,7 +78,7 @@ def test_log_of_crafters_own_recorder_has_summed_lengths_for_steps(tmp_path: Pat
         (line(8, length=-1), "jsonl:1 has -1 as its length; a count is needed"),
         (line(8, length=2**70), "jsonl:1 has a huge number as its length; a count is needed"),
         (line(8, length=[[]]), r"jsonl:1 has \[\[\]\] as its length"),
-        (line(8) + "[" * 100_000 + "\n", r"jsonl:2 is not JSON \(it is nested too deep\)"),
+        (line(8) + "[" * 100_000 + "\n", r"jsonl:2 is not JSON \(it is nested too deeply\)"),
         (line(8) + '{"length": ' + "9" * 5000 + "}\n", "jsonl:2 is not JSON"),
         (line(8) + line(7), r"episodes.jsonl:2 ends before the episode above it"),
     ],

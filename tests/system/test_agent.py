@@ -245,7 +245,7 @@ def test_weights_of_something_else(finished: Path, tmp_path: Path) -> None:
 def test_damaged_checkpoint_is_named(stopped: Path) -> None:
     saved = load_checkpoint(stopped / "checkpoint")
     assert saved is not None
-    save_checkpoint(stopped / "checkpoint", {}, saved.state, saved.blobs)
+    save_checkpoint(stopped / "checkpoint", {}, saved.state)
     with pytest.raises(RunFolderError, match="checkpoint does not hold an agent; it is not a training run"):
         load_agent(stopped)
 

@@ -268,10 +268,10 @@ def test_restart_empties_memory_and_marks_episodes_as_begun() -> None:
         first.rollouts += 1
     first.buffer.clear()
     first.envs.pop_episodes()
-    tensors, state, blobs = first.save()
+    tensors, state = first.save()
     assert tensors["collector/memory"].any() and not first.buffer.fresh.all(), "or the test shows nothing"
     second = PPOTrainer(config)
-    second.load(Checkpoint({k: v.clone() for k, v in tensors.items()}, state, blobs))
+    second.load(Checkpoint({k: v.clone() for k, v in tensors.items()}, state))
     assert second.restarted and second.buffer.fresh.all() and not second.collector.memory.any()
     assert not torch.equal(second.collector.observation, first.collector.observation)
     second.collector.collect(second.generators.actions)

@@ -118,7 +118,7 @@ def test_sources_that_are_none(finished: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"not {'0' * 64}: they are others"):
         train(tiny_config(init_from=str(finished), init_sha256="0" * 64), tmp_path / "run", quiet=True)
     assert not (tmp_path / "run").exists()
-    with pytest.raises(ConfigError, match="says nothing without init_from"):
+    with pytest.raises(ConfigError, match="has no effect without init_from"):
         from_dict({"init_sha256": "0" * 64})
     with pytest.raises(ConfigError, match="64 digits"):
         from_dict({"init_from": "x", "init_sha256": "0"})

@@ -315,10 +315,10 @@ def test_where_an_environment_cannot_be_saved_its_episodes_end() -> None:
     first.start()
     first.interact(60)
     first.envs.pop_episodes()
-    tensors, state, blobs = first.save()
+    tensors, state = first.save()
     assert tensors["explorer/memory"].any() and first.explorer.ages.any(), "or the test shows nothing"
     second = QRDQNTrainer(config)
-    second.load(Checkpoint({k: v.clone() for k, v in tensors.items()}, state, blobs))
+    second.load(Checkpoint({k: v.clone() for k, v in tensors.items()}, state))
     assert second.restarted and not second.explorer.memory.any() and not second.explorer.ages.any()
     assert second.replay.dones[59].all() and second.replay.row == 60
     second.interact(LIMIT + 1)
@@ -345,7 +345,7 @@ def test_other_environments(
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (["--ppo.gamma", "0.9"], "ppo.gamma says nothing to QR-DQN; its settings are qrdqn.*"),
+        (["--ppo.gamma", "0.9"], "ppo.gamma has no effect on QR-DQN; its settings are qrdqn.*"),
         (["--model.normalize-value"], "QR-DQN learns returns as they are; use --model.no-normalize-value"),
         (["--qrdqn.kappa", "0"], "qrdqn.kappa is 0.0; it must be above 0"),
         (["--qrdqn.epsilon-end", "1.5"], "qrdqn.epsilon_end is 1.5; it must lie between 0 and 1"),

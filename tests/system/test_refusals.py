@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from achieve.run import checkpoint as checkpoints
 from achieve.run import tensors
 from achieve.run.checkpoint import load_checkpoint, save_checkpoint
 from achieve.train import PPOTrainer
-from achieve.trainers.base import make_envs
+from achieve.trainers.base import ENVS
+from achieve.trainers.setup import make_envs
 from tests.system.conftest import Command, Train
 from tests.system.processes import Nursery
 from tests.system.runs import (
@@ -52,9 +54,9 @@ def write_checkpoint_of(folder: Path, **changes: Any) -> None:
     """A checkpoint of another run, as it is at the start."""
     trainer = PPOTrainer(tiny_config(**changes))
     trainer.collector.start()
-    values, state, blobs = trainer.save()
+    values, state = trainer.save()
     trainer.close()
-    save_checkpoint(folder / "checkpoint", values, {**state, "episodes": 0, "metrics": 0}, blobs)
+    save_checkpoint(folder / "checkpoint", values, {**state, "episodes": 0, "metrics": 0})
 
 
 def test_changed_config(refused: Any, stopped: Path, train: Train, finished: Path) -> None:
@@ -107,15 +109,14 @@ def test_checkpoint_that_lacks_a_part(refused: Any, stopped: Path) -> None:
     saved = load_checkpoint(stopped / "checkpoint")
     assert saved is not None
     values = {name: t for name, t in saved.tensors.items() if name != "network/policy.bias"}
-    save_checkpoint(stopped / "checkpoint", values, saved.state, saved.blobs)
+    save_checkpoint(stopped / "checkpoint", values, saved.state)
     assert "does not fit this run: network/policy.bias is missing" in refused(stopped)
 
 
 def test_checkpoint_with_other_environments(refused: Any, stopped: Path) -> None:
     saved = load_checkpoint(stopped / "checkpoint")
     assert saved is not None
-    blobs = {"envs": saved.blobs["envs"][:-1]}
-    save_checkpoint(stopped / "checkpoint", saved.tensors, saved.state, blobs)
+    save_checkpoint(stopped / "checkpoint", {**saved.tensors, ENVS: saved.tensors[ENVS][:-1]}, saved.state)
     assert "the checkpoint's environments do not fit this run" in refused(stopped)
 
 
@@ -123,7 +124,8 @@ def test_checkpoint_with_environments_that_were_never_reset(refused: Any, stoppe
     saved = load_checkpoint(stopped / "checkpoint")
     assert saved is not None
     never = make_envs(tiny_config())
-    save_checkpoint(stopped / "checkpoint", saved.tensors, saved.state, {"envs": never.save_state()})
+    state = torch.tensor(list(never.save_state()), dtype=torch.uint8)
+    save_checkpoint(stopped / "checkpoint", {**saved.tensors, ENVS: state}, saved.state)
     never.close()
     assert "environments have not begun their episodes" in refused(stopped)
 

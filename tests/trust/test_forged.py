@@ -14,7 +14,7 @@ import torch
 from achieve.errors import AchieveError, CheckpointError, ConfigError
 from achieve.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from achieve.train import Interrupted, make_trainer, train
-from achieve.trainers import base
+from achieve.trainers import setup
 from tests.system.runs import contents
 from tests.trust.small import small_config
 from tests.trust.stopping import stopping
@@ -84,7 +84,7 @@ def test_no_value_of_the_state_is_a_traceback(stopped: tuple[str, Path]) -> None
         states = [*(put(saved.state, path, other) for other in tries), drop(saved.state, path)]
         for state in states:
             try:
-                load(kind, Checkpoint(saved.tensors, state, saved.blobs), folder)
+                load(kind, Checkpoint(saved.tensors, state), folder)
             except CheckpointError as error:
                 assert "\n" not in str(error) and "the checkpoint" in str(error)
                 refused += 1
@@ -104,12 +104,10 @@ def test_no_tensor_is_a_traceback(stopped: tuple[str, Path]) -> None:
             if forged is not None:
                 tensors[name] = forged
             with pytest.raises(CheckpointError, match=r"^the checkpoint does not fit this run: .*start the run again$"):
-                load(kind, Checkpoint(tensors, saved.state, saved.blobs), folder)
+                load(kind, Checkpoint(tensors, saved.state), folder)
     more = {**saved.tensors, "network/extra": torch.zeros(1)}
     with pytest.raises(CheckpointError, match="network/extra is missing or has another size"):
-        load(kind, Checkpoint(more, saved.state, saved.blobs), folder)
-    with pytest.raises(CheckpointError, match="the environments are missing"):
-        load(kind, Checkpoint(saved.tensors, saved.state, {}), folder)
+        load(kind, Checkpoint(more, saved.state), folder)
 
 
 def test_a_forged_checkpoint_leaves_the_folder_as_it_is(stopped: tuple[str, Path], tmp_path: Path) -> None:
@@ -119,7 +117,7 @@ def test_a_forged_checkpoint_leaves_the_folder_as_it_is(stopped: tuple[str, Path
     saved = load_checkpoint(run / "checkpoint")
     assert saved is not None
     for state in ({**saved.state, "rollouts": "many"}, {**saved.state, "random": 3}, {}):
-        save_checkpoint(run / "checkpoint", saved.tensors, state, saved.blobs)
+        save_checkpoint(run / "checkpoint", saved.tensors, state)
         before, config = contents(run), (run / "config.json").read_bytes()
         with pytest.raises(AchieveError, match=r"^the checkpoint (does not fit this run|is another run's): "):
             train(small_config(kind), run, quiet=True)
@@ -129,8 +127,8 @@ def test_a_forged_checkpoint_leaves_the_folder_as_it_is(stopped: tuple[str, Path
 def test_too_many_environments_are_refused_before_they_are_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base, "available_memory", lambda: 16 * 10**9)
-    monkeypatch.setattr(base, "make_vec", None)
+    monkeypatch.setattr(setup, "available_memory", lambda: 16 * 10**9)
+    monkeypatch.setattr(setup, "make_vec", None)
     config = small_config("ppo", env={"name": "crafter", "num_envs": 100_000}, total_steps=4_000_000)
     sentence = r"100,000 environments would need 75.0 GB of memory \(cpu\), more than the 16.0 GB there are"
     with pytest.raises(ConfigError, match=sentence):
@@ -139,8 +137,8 @@ def test_too_many_environments_are_refused_before_they_are_made(
 
 
 def test_a_buffer_too_large_is_refused_before_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "available_memory", lambda: 10**5)
-    monkeypatch.setattr(base, "WORLD_BYTES", {})
+    monkeypatch.setattr(setup, "available_memory", lambda: 10**5)
+    monkeypatch.setattr(setup, "WORLD_BYTES", {})
     with pytest.raises(ConfigError, match=r"a buffer of 1 x 40 steps of 4 environments would need .* GB of memory"):
         train(small_config("ppo", ppo={"rollout_length": 40}), tmp_path / "run", quiet=True)
 

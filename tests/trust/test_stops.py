@@ -164,7 +164,7 @@ def test_a_checkpoint_of_an_earlier_version_is_named(tmp_path: Path) -> None:
     saved = load_checkpoint(run / "checkpoint")
     assert saved is not None
     state = {name: value for name, value in saved.state.items() if name not in ("stage", "row", "filled")}
-    save_checkpoint(run / "checkpoint", saved.tensors, state, saved.blobs)
+    save_checkpoint(run / "checkpoint", saved.tensors, state)
     with pytest.raises(CheckpointError, match="was written by an earlier version, which saved less of a run"):
         train(config, run, quiet=True)
 

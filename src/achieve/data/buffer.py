@@ -1,4 +1,4 @@
-"""The experience of one phase: the rollouts since the last auxiliary phase, kept on the learner's device."""
+"""The rollouts since the last auxiliary phase, on the learner's device."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from achieve.data.trajectories import Trajectory, cut_trajectories
 
 
 class RolloutBuffer:
-    """Room for ``rollouts`` rollouts of ``length`` steps of ``num_envs`` environments.
+    """A buffer of ``rollouts`` rollouts of ``length`` steps of ``num_envs`` environments.
 
-    Tensors are [S + 1, N, ...] with ``S = rollouts * length``. The row after a rollout holds the observation that
-    follows it (its value bootstraps the rollout); the next rollout starts by writing that row again. Rewards and
-    episode ends are made on the host and stay there.
+    Tensors are [S + 1, N, ...] with ``S = rollouts * length``. The row after a rollout holds the next observation,
+    whose value bootstraps the rollout; the next rollout starts by overwriting that row. Rewards and episode ends stay
+    on the host.
 
     Attributes:
         observations: bytes [S + 1, N, H, W, C].
@@ -26,6 +26,8 @@ class RolloutBuffer:
         advantages, returns: [S, N], filled in after each rollout.
         rewards, dones: NumPy arrays [S, N].
         fresh: NumPy [N], whether row 0 is the first of an episode.
+        filled: rows of complete rollouts.
+        first_row: the number of row 0, counted from the beginning of the run.
     """
 
     def __init__(
@@ -37,9 +39,8 @@ class RolloutBuffer:
         memory_size: int,
         device: torch.device,
     ) -> None:
-        rows = rollouts * length
         self.length = length
-        self.rows = rows
+        self.rows = rows = rollouts * length
         self.num_envs = num_envs
         self.device = device
 
@@ -57,57 +58,65 @@ class RolloutBuffer:
         self.dones = np.zeros((rows, num_envs), dtype=bool)
         self.fresh = np.ones(num_envs, dtype=bool)
         self.filled = 0
+        self.first_row = 0
         self._settle: Callable[[], None] = lambda: None
 
     @staticmethod
     def nbytes(rollouts: int, length: int, num_envs: int, image_shape: tuple[int, ...], memory_size: int) -> int:
-        """What a buffer takes on its device."""
-        # Of a step: its image and memory, action, log-probability, value, advantage and return.
+        """Return the memory of a buffer on its device."""
+        # Image, memory, action; log-probability, value, advantage and return of a step.
         return (rollouts * length + 1) * num_envs * (math.prod(image_shape) + 4 * memory_size + 8 + 4 * 4)
 
     @property
     def steps(self) -> int:
-        """Steps there is room for, of all environments together."""
+        """Capacity in steps, summed over all environments."""
         return self.rows * self.num_envs
 
     def trajectories(self, threshold: float) -> list[Trajectory]:
-        """The episodes that lie in the buffer as a whole."""
+        """Return the complete episodes in the buffer."""
         return cut_trajectories(self.rewards, self.dones, self.fresh, threshold)
 
     @property
     def full(self) -> bool:
+        """Whether an auxiliary phase is due."""
         return self.filled == self.rows
 
     def clear(self) -> None:
-        """Start the next phase; whether its first row starts episodes follows from this one's last."""
+        """Empty the buffer for the next rollouts, which may continue episodes."""
         self._settle()
         self._settle = lambda: None
         if self.filled:
             self.fresh = self.dones[self.filled - 1].copy()
+        self.first_row += self.filled
         self.filled = 0
 
-    # Saving: images and memories are too much to be saved as a whole each time, the rest is little.
+    # Saving: the images and memories of every row are too many to be saved each time, the rest is little.
 
     def small(self) -> dict[str, Tensor]:
-        """Everything but images and memories, as it lives: writing into it restores it."""
+        """Return everything but images and memories. The tensors are the live ones: copying into them restores them."""
         arrays = {name: torch.from_numpy(getattr(self, name)) for name in ("rewards", "dones")}
         return {name: getattr(self, name) for name in ("actions", "log_probs", "values", "returns")} | arrays
 
-    def lend(self, first: int, last: int, settle: Callable[[], None]) -> dict[str, Tensor]:
-        """Images and memories of these rows on the host, to be written to a file.
+    def no_rows(self) -> dict[str, Tensor]:
+        """Return images and memories of no rows."""
+        return {name: getattr(self, name)[:0] for name in ("observations", "memory")}
 
-        What lies in host memory is not copied: before the buffer is filled anew, ``settle`` is called, which waits for
-        the writing.
+    def lend(self, first: int, last: int, settle: Callable[[], None]) -> dict[str, Tensor]:
+        """Return images and memories of rows on the host, to be written to a file.
+
+        Host memory is not copied; ``settle``, which waits for the file, is called before the buffer is overwritten.
         """
         self._settle = settle
-        return {name: getattr(self, name)[first:last].cpu() for name in ("observations", "memory")}
+        here = slice(first - self.first_row, last - self.first_row)
+        return {name: getattr(self, name)[here].cpu() for name in self.no_rows()}
 
     def restore(self, first: int, rows: dict[str, Tensor]) -> None:
         """Put rows back where :meth:`lend` took them."""
+        start = first - self.first_row
         for name, values in rows.items():
-            getattr(self, name)[first : first + len(values)].copy_(values)
+            getattr(self, name)[start : start + len(values)].copy_(values)
 
     def flat(self, name: str) -> Tensor:
-        """A tensor with time and environments merged: [(S + 1) * N, ...]."""
+        """Return a tensor with time and environments merged: [(S + 1) * N, ...]."""
         tensor: Tensor = getattr(self, name)
         return tensor.flatten(0, 1)

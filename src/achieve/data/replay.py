@@ -1,8 +1,8 @@
-"""Replay: a ring of the newest steps, each frame stored once, as bytes.
+"""Replay buffer: a ring of the newest steps, each frame stored once, as bytes.
 
-Rows are vector steps and columns environments, so that the frame after a step is the one below it. Frames lie on the
-GPU or in host memory; actions, rewards and episode ends, a few bytes a step, are made on the host and stay there. Rows
-are counted from the beginning of the run; a step's index is ``row * num_envs + column``.
+Rows are vector steps and columns environments, so the next frame of a step is one row below. Frames are on the GPU or
+in host memory; actions, rewards and episode ends, a few bytes per step, stay on the host. Rows are counted from the
+beginning of the run; the index of a step is ``row * num_envs + column``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from achieve.data.transfer import upload
 
 @dataclass(frozen=True)
 class ReplayShape:
-    """What a replay is made for."""
+    """Sizes of a replay buffer, and the discount of its transitions."""
 
     rows: int
     num_envs: int
@@ -33,27 +33,27 @@ class ReplayShape:
 
     @property
     def nbytes(self) -> int:
-        """Of all frames."""
+        """Memory of all frames."""
         return self.rows * self.num_envs * math.prod(self.frame)
 
 
 class Transitions(NamedTuple):
-    """What is learned from, without the images: arrays [B]."""
+    """Transitions without their images: arrays [B]."""
 
     following: IntArray
-    """The step after, which the return is bootstrapped from."""
+    """The next step, from which the return is bootstrapped."""
     actions: IntArray
     rewards: NDArray[np.float32]
     discounts: NDArray[np.float32]
-    """``gamma``, or 0 where the step ended its episode, by a time limit too."""
+    """``gamma``, or 0 where the step ended its episode, be it by a time limit."""
 
 
 class Replay:
-    """The ring, how steps are drawn from it, and what is learned from them.
+    """The ring buffer and how transitions are sampled from it.
 
     Args:
-        device: where images and memories are wanted.
-        storage: where frames are kept.
+        device: where images and memories are used.
+        storage: where frames are stored.
     """
 
     def __init__(self, shape: ReplayShape, device: torch.device, storage: torch.device) -> None:
@@ -67,20 +67,20 @@ class Replay:
         self.dones = np.zeros((rows, num_envs), dtype=bool)
         self.ages = np.zeros((rows, num_envs), dtype=np.int32)
         self.numbers = np.zeros((rows, num_envs), dtype=np.int64)
-        # The number the next memory would have had when each row began.
+        # The number of the next memory when each row began.
         self.marks = np.ones(rows, dtype=np.int64)
         self.memories = MemoryBank(shape.memory_size, device)
         self.row = 0
-        """The row under way: its frame is there once it has begun, its outcome when it has ended."""
+        """The current row: its frames are stored when it begins, its outcome when it ends."""
         self.first = 0
-        """The first row that may be drawn: not 0 in a run continued without its replay."""
+        """The first row that may be sampled: not 0 in a run resumed without its replay buffer."""
         self._lent_from: int | None = None
         self._settle: Callable[[], None] = lambda: None
 
     # Writing
 
     def begin(self, frames: Tensor, ages: NDArray[np.int32]) -> None:
-        """Store the observations [N, H, W, C] of the next row, and how many steps into their episodes they are."""
+        """Store the observations [N, H, W, C] of a new row, and their step numbers within their episodes [N]."""
         if self._lent_from is not None and self.row - self.shape.rows >= self._lent_from:
             self._settle()
             self._lent_from = None
@@ -91,53 +91,51 @@ class Replay:
         self.marks[place] = self.memories.next
 
     def note(self, numbers: IntArray) -> None:
-        """The numbers of the memories the actions of this row are chosen with [N]."""
+        """Store the numbers of the memories with which the actions of this row are chosen [N]."""
         self.numbers[self.row % self.shape.rows] = numbers
 
     def remember(self, vectors: Tensor) -> IntArray:
-        """Numbers for new memories [K, D]."""
+        """Store new memories [K, D]. Returns their numbers."""
         return self.memories.add(vectors, self._oldest_number())
 
     def _oldest_number(self) -> int:
-        """The smallest number of a memory that a stored step may still ask for: numbers only rise with time."""
+        """Return the smallest number of a memory that a stored step may refer to; numbers increase with time."""
         oldest = self.lowest % self.shape.rows
         in_use = self.numbers[oldest]
         return min([int(self.marks[oldest]), *in_use[in_use > 0].tolist()])
 
-    def end(
-        self, actions: NDArray[np.int64], rewards: NDArray[np.float64], dones: NDArray[np.bool_]
-    ) -> None:
-        """What was done in the row under way, and what came of it; it is complete then."""
+    def end(self, actions: NDArray[np.int64], rewards: NDArray[np.float64], dones: NDArray[np.bool_]) -> None:
+        """Complete the current row with its actions and their outcome."""
         place = self.row % self.shape.rows
         self.actions[place], self.rewards[place], self.dones[place] = actions, rewards, dones
         self.row += 1
 
-    # What is there
+    # Contents
 
     @property
     def lowest(self) -> int:
-        """The oldest row that may be drawn: its frame is still there."""
+        """The oldest row that may be sampled."""
         return max(self.first, self.row - self.shape.rows + 1)
 
     @property
     def stored(self) -> int:
-        """Complete steps since the beginning, at most as many as there is room for."""
+        """Complete steps in the buffer."""
         return min(self.row - self.first, self.shape.rows) * self.shape.num_envs
 
     @property
     def drawable(self) -> int:
-        """Steps that may be drawn, once the row under way has begun."""
+        """Steps that may be sampled, once the current row has begun."""
         return (self.row - self.lowest) * self.shape.num_envs
 
-    # Drawing
+    # Sampling
 
     def draw(self, rng: np.random.Generator, batches: int, size: int) -> IntArray:
-        """Indices of steps [batches, size], each as likely as the others."""
+        """Return indices of steps [batches, size], sampled uniformly."""
         low = self.lowest * self.shape.num_envs
         return rng.integers(low, low + self.drawable, (batches, size))
 
     def transitions(self, index: IntArray) -> Transitions:
-        """What is learned from these steps [B]."""
+        """Return the transitions of steps [B]."""
         places = self.places(index)
         return Transitions(
             following=index + self.shape.num_envs,
@@ -147,11 +145,11 @@ class Replay:
         )
 
     def places(self, index: IntArray) -> IntArray:
-        """Where steps lie in the ring."""
+        """Return the positions of steps in the ring."""
         return index % (self.shape.rows * self.shape.num_envs)
 
     def images(self, index: IntArray) -> Tensor:
-        """The images of these steps [B]: bytes [B, H, W, C] on the device."""
+        """Return the images of steps [B]: bytes [B, H, W, C] on the device."""
         places = self.places(index)
         if self.storage == self.device:
             return self._frames.index_select(0, upload(places, self.device))
@@ -160,14 +158,14 @@ class Replay:
         return chosen.to(self.device, non_blocking=True)
 
     def memory(self, index: IntArray) -> Tensor:
-        """The memories these steps were taken with [B, D], on the device."""
+        """Return the memories with which steps were taken [B, D], on the device."""
         numbers = self.numbers.reshape(-1)[self.places(index)]
         return self.memories.take(upload(self.memories.rows(numbers), self.device))
 
     def unlocks(self) -> tuple[IntArray, IntArray]:
-        """Numbers [K] of the memories whose frames are all here, rising, and the steps [K] that unlocked them.
+        """Return the numbers [K] of the memories whose frames are all stored, in order, and their unlocking steps.
 
-        To be asked between two rows: a memory made by the last of them has no number yet.
+        To be called between two rows: a memory made by the last of them has no number yet.
         """
         rows = np.arange(self.lowest, self.row)
         numbers = self.numbers[rows % self.shape.rows]
@@ -180,50 +178,53 @@ class Replay:
     # Saving
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Everything that is kept on the host, as it lives: writing into it restores it."""
-        return {
-            "actions": self.actions, "rewards": self.rewards, "dones": self.dones,
-            "ages": self.ages, "numbers": self.numbers, "marks": self.marks,
-        }  # fmt: skip
+        """Return the arrays on the host. They are the live ones: copying into them restores them."""
+        return {name: getattr(self, name) for name in ("actions", "rewards", "dones", "ages", "numbers", "marks")}
 
     def live_memories(self) -> Tensor:
-        """The memories stored steps may still ask for [K, D], up to the newest."""
+        """Return the memories that stored steps may still refer to [K, D], up to the newest."""
         numbers = np.arange(self._oldest_number(), self.memories.next, dtype=np.int64)
         return self.memories.take(upload(self.memories.rows(numbers), self.device))
 
     def put_memories(self, vectors: Tensor) -> None:
-        """What :meth:`live_memories` gave, back in its place."""
+        """Restore what :meth:`live_memories` returned."""
         last = self.memories.next
         self.memories.put(np.arange(last - len(vectors), last, dtype=np.int64), vectors)
 
-    def lend(self, first: int, last: int, settle: Callable[[], None]) -> Tensor:
-        """Frames of the rows from ``first`` up to ``last`` [R, N, H, W, C] on the host, to be written to a file.
+    @property
+    def rows(self) -> int:
+        """Capacity in rows."""
+        return self.shape.rows
 
-        The rows must not lie on both sides of the ring's end. What lies in host memory is not copied: before one of
-        these rows is overwritten, ``settle`` is called, which waits for the writing.
+    def no_rows(self) -> dict[str, Tensor]:
+        """Return the frames of no rows."""
+        return {"frames": self._frames[:0].view(0, self.shape.num_envs, *self.shape.frame)}
+
+    def lend(self, first: int, last: int, settle: Callable[[], None]) -> dict[str, Tensor]:
+        """Return the frames of rows [R, N, H, W, C] on the host, to be written to a file.
+
+        The rows must not cross the end of the ring. Host memory is not copied; ``settle``, which waits for the file, is
+        called before one of these rows is overwritten.
         """
         if self.storage.type == "cpu":
             self._lent_from = first if self._lent_from is None else min(self._lent_from, first)
             self._settle = settle
-        return self._rows(first, last).cpu()
+        return {"frames": self._rows(first, last).cpu()}
 
-    def restore(self, first: int, frames: Tensor) -> None:
+    def restore(self, first: int, rows: dict[str, Tensor]) -> None:
         """Put rows back where :meth:`lend` took them."""
-        self._rows(first, first + len(frames)).copy_(frames)
+        self._rows(first, first + len(rows["frames"])).copy_(rows["frames"])
 
     def tail(self) -> Tensor:
-        """The newest frames [1, N, H, W, C] on the host, none before the first step: enough to act on."""
-        if not self.row:
-            return torch.empty(0, self.shape.num_envs, *self.shape.frame, dtype=torch.uint8)
-        return self._rows(self.row - 1, self.row).cpu().clone()
+        """Return the newest frames [1, N, H, W, C] on the host, which acting needs; none before the first step."""
+        return self._rows(max(self.row - 1, 0), self.row).cpu().clone()
 
     def put_tail(self, frames: Tensor) -> None:
-        """What :meth:`tail` gave, back in its place."""
-        for back, row in enumerate(reversed(frames.unbind()), 1):
-            self.restore((self.row - back) % self.shape.rows, row[None])
+        """Restore what :meth:`tail` returned."""
+        self._rows(self.row - len(frames), self.row).copy_(frames)
 
     def _rows(self, first: int, last: int) -> Tensor:
-        """A view of rows that do not lie on both sides of the ring's end [R, N, H, W, C]."""
+        """Return a view of rows that do not cross the end of the ring [R, N, H, W, C]."""
         begin, num_envs = first % self.shape.rows * self.shape.num_envs, self.shape.num_envs
         part = self._frames[begin : begin + (last - first) * num_envs]
         return part.view(last - first, num_envs, *self.shape.frame)

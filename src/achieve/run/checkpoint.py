@@ -1,124 +1,95 @@
-"""Checkpoints: one file that holds everything a run needs to go on.
+"""Checkpoints: one file with everything a run needs to resume, but for its rows of experience (`segments`).
 
-Atomic (a `kill -9` or a power cut at any moment leaves the previous checkpoint or the new one),
-checksummed, versioned, and free of pickle: tensors as safetensors, state as JSON in its header,
-raw bytes (environment states) as byte tensors.
+A checkpoint is atomic (a `kill -9` or a power cut at any moment leaves the previous one or the new one), checksummed,
+versioned and free of pickle: safetensors with the JSON state in the header.
 """
 
 import json
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple, cast
 
-import numpy as np
 import torch
 
 from achieve.errors import CheckpointError
-from achieve.run.files import reason
+from achieve.run.files import explained
 from achieve.run.tensors import DamagedFileError, read_metadata, read_tensors, write_tensors
-from achieve.schema import items, whole
+from achieve.settings import NonNegativeInt, Range, convert, parse_json
 
 FILE_NAME = "checkpoint.safetensors"
 FORMAT = "achieve-checkpoint"
 VERSION = 2
-"""1 was saved between two phases only, and lacks what else there is of a run."""
-_BLOB = "blob/"
+"""Version 1 was saved between two phases only, and lacks part of the state."""
+ROW_FILES = list[Annotated[list[NonNegativeInt], Range(2, 2)]]
+"""The row files that a checkpoint lists: for each, the first row and the one after its last."""
 
 
 class Checkpoint(NamedTuple):
-    """What was saved: tensors (on the CPU), JSON state, bytes."""
+    """What was saved: tensors, on the CPU, and JSON state."""
 
     tensors: dict[str, torch.Tensor]
     state: dict[str, Any]
-    blobs: dict[str, bytes]
 
 
-def save_checkpoint(
-    folder: Path,
-    tensors: Mapping[str, torch.Tensor],
-    state: Mapping[str, Any],
-    blobs: Mapping[str, bytes] | None = None,
-) -> None:
+def save_checkpoint(folder: Path, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> None:
     """Replaces the checkpoint in `folder`; the previous one stays until the new one is on disk."""
-    clash = [name for name in tensors if name.startswith(_BLOB)]
-    if clash:
-        raise ValueError(f"tensor names must not start with {_BLOB!r}: {clash[0]!r}")
-    everything = dict(tensors)
-    for name, data in (blobs or {}).items():
-        everything[_BLOB + name] = torch.from_numpy(np.frombuffer(bytearray(data), np.uint8))
     metadata = {"format": FORMAT, "version": str(VERSION), "state": json.dumps(state)}
-    try:
+    with _writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        write_tensors(folder / FILE_NAME, everything, metadata)
-    except OSError as error:
-        raise _unwritable(folder, error) from error
+        write_tensors(folder / FILE_NAME, tensors, metadata)
 
 
-def _unwritable(folder: Path, error: OSError) -> CheckpointError:
+def _writing(folder: Path) -> AbstractContextManager[None]:
     kept = "the previous checkpoint is intact" if has_checkpoint(folder) else "there is none"
-    return CheckpointError(
-        f"the checkpoint in {folder} cannot be written: {reason(error)} ({kept}); "
-        "make room or rights there, then run the same command again"
-    )
+    way_out = f" ({kept}); make room or rights there, then run the same command again"
+    return explained(f"the checkpoint in {folder} cannot be written", CheckpointError, way_out)
 
 
 def load_checkpoint(folder: Path) -> Checkpoint | None:
-    """The checkpoint in `folder`, None if there is none; a file that is no use is an error."""
+    """Returns the checkpoint in `folder`, None if there is none. Raises CheckpointError for one that is unusable."""
     path = folder / FILE_NAME
     if not has_checkpoint(folder):
         return None
     way_out = f"move {path} away to start the run again"
     try:
-        metadata = read_metadata(path)
-        if metadata.get("format") != FORMAT:
-            raise CheckpointError(f"{path} is not a checkpoint of achieve; {way_out}")
-        version = metadata.get("version", "")
-        if version not in [str(known) for known in range(1, VERSION + 1)]:
-            raise CheckpointError(
-                f"{path} has checkpoint format {version!r}, this achieve reads 1 to {VERSION}; "
-                f"use the version that wrote it, or {way_out}"
-            )
-        everything, metadata = read_tensors(path)
-        state = json.loads(metadata["state"])
-        if not isinstance(state, dict):
-            raise DamagedFileError("its state is not a table")
-        wrong = [name for name, t in everything.items() if name.startswith(_BLOB) and t.dtype != torch.uint8]
-        if wrong:
-            raise DamagedFileError(f"{wrong[0]} is not bytes")
-    except (DamagedFileError, ValueError, KeyError, RecursionError) as error:
+        with explained(f"{path} cannot be read", CheckpointError):
+            metadata = read_metadata(path)
+            if metadata.get("format") != FORMAT:
+                raise CheckpointError(f"{path} is not a checkpoint of achieve; {way_out}")
+            version = metadata.get("version", "")
+            if version not in [str(known) for known in range(1, VERSION + 1)]:
+                raise CheckpointError(
+                    f"{path} has checkpoint format {version!r}, this achieve reads 1 to {VERSION}; "
+                    f"use the version that wrote it, or {way_out}"
+                )
+            tensors, metadata = read_tensors(path)
+        return Checkpoint(tensors, convert(dict[str, Any], parse_json(metadata["state"]), "its state"))
+    except (DamagedFileError, ValueError, KeyError) as error:
         raise CheckpointError(f"{path} is damaged ({error}); {way_out}") from error
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {reason(error)}") from error
-    blobs = {
-        name.removeprefix(_BLOB): tensor.numpy().tobytes()
-        for name, tensor in everything.items()
-        if name.startswith(_BLOB)
-    }
-    tensors = {name: t for name, t in everything.items() if not name.startswith(_BLOB)}
-    return Checkpoint(tensors, state, blobs)
 
 
 def has_checkpoint(folder: Path) -> bool:
+    """Whether there is a checkpoint in `folder`."""
     return (folder / FILE_NAME).exists()
 
 
 def needed_files(folder: Path) -> list[list[int]] | None:
-    """The files of rows the checkpoint in `folder` names; None where there is no checkpoint that can be read."""
+    """Returns the row files that the checkpoint in `folder` lists; None where no checkpoint can be read."""
     try:
-        files = json.loads(read_metadata(folder / FILE_NAME)["state"])["files"]
-        items(items(whole(), 2))(files, "files")
-    except (OSError, DamagedFileError, ValueError, KeyError, TypeError, RecursionError):
+        state = parse_json(read_metadata(folder / FILE_NAME)["state"])
+        return cast(list[list[int]], convert({"files": ROW_FILES}, state)["files"])
+    except (OSError, DamagedFileError, ValueError, KeyError):
         return None
-    return cast(list[list[int]], files)
 
 
 class CheckpointWriter:
     """Writes checkpoints in the background, one at a time.
 
-    `save` copies the tensors and returns; training goes on while the file is written. An error of
-    the write is raised by the next call. Leaving the block waits for the last write.
+    `save` copies the tensors and returns; training continues while the file is written. An error of the write is raised
+    by the next call. Leaving the block waits for the last write.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -127,7 +98,7 @@ class CheckpointWriter:
         self._pending: Future[None] | None = None
         self._host: dict[str, torch.Tensor] = {}
         self.seconds = 0.0
-        """Of computing time the last write took, in its thread."""
+        """CPU time of the last write, in its thread."""
 
     @property
     def idle(self) -> bool:
@@ -138,47 +109,40 @@ class CheckpointWriter:
         self,
         tensors: Mapping[str, torch.Tensor],
         state: Mapping[str, Any],
-        blobs: Mapping[str, bytes] | None = None,
         *,
         before: Callable[[], None] = lambda: None,
         after: Callable[[], None] = lambda: None,
     ) -> None:
-        """Snapshots now, writes soon.
+        """Copies the state now and writes it in the background.
 
-        `before` writes other files that the new checkpoint needs; `after` may remove those that only older ones did.
+        `before` writes other files that the new checkpoint needs; `after` may remove those that only older ones needed.
         """
         self.wait()
-        self._snapshot(tensors)
+        self._copy(tensors)
         frozen = json.loads(json.dumps(state))
 
         def write() -> None:
             began = time.thread_time()
-            try:
+            with _writing(self.folder):
                 before()
-            except OSError as error:
-                raise _unwritable(self.folder, error) from error
-            save_checkpoint(self.folder, self._host, frozen, blobs)
+            save_checkpoint(self.folder, self._host, frozen)
             after()
             self.seconds = time.thread_time() - began
 
         self._pending = self._pool.submit(write)
 
-    def _snapshot(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Copies into buffers kept from the last time: fresh memory would cost more than the copy.
+    def _copy(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Copies into the buffers of the last time, since fresh memory would cost more than the copy.
 
-        A GPU's tensors go into pinned memory, all at once, with a single wait at the end.
+        GPU tensors go into pinned memory, all at once, with a single wait at the end.
         """
         kept, self._host = self._host, {}
-        devices = set()
         for name, tensor in tensors.items():
             buffer = kept.get(name)
             if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
                 buffer = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
-            buffer.copy_(tensor.detach(), non_blocking=True)
-            self._host[name] = buffer
-            if tensor.is_cuda:
-                devices.add(tensor.device)
-        for device in devices:
+            self._host[name] = buffer.copy_(tensor.detach(), non_blocking=True)
+        for device in {tensor.device for tensor in tensors.values() if tensor.is_cuda}:
             torch.cuda.synchronize(device)
 
     def wait(self) -> None:
@@ -188,6 +152,7 @@ class CheckpointWriter:
             pending.result()
 
     def close(self) -> None:
+        """Waits for the last write and ends the thread."""
         try:
             self.wait()
         finally:

@@ -1,138 +1,98 @@
-"""A run's folder: where everything lies, whose it is, and that one process at a time writes it."""
+"""The folder of a run: its files, its config, and a lock that lets one process at a time write it."""
 
 import contextlib
 import fcntl
 import os
 import shlex
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from achieve.config import TrainConfig, from_dict, refusal, to_dict
+from achieve.config import FREE_FIELDS, TrainConfig, from_dict, refusal, to_dict
 from achieve.errors import ConfigError, RunFolderError
-from achieve.run.files import read_json, reason, sync_folder, write_json
+from achieve.run.files import explained, read_json, reason, sync_folder, write_json
 from achieve.run.hardware import describe
-from achieve.schema import UnfitError, anything, each_value, items, maybe, number, table, whole
+from achieve.settings import NonNegativeFloat, NonNegativeInt, UnfitError, convert
 
 _LOCK = ".lock"
 
 
 class RunFolder:
-    """An open run folder.
+    """An open run folder, as a context manager.
 
-        with RunFolder.open(Path("runs/ad-s0"), config, free=("device",)) as run:
-            ...
+    `config.json` holds the resolved config under `config`, and under `starts` an entry for each start of the run: when,
+    by which command, with which versions, on which machine.
 
-    `config.json` holds the resolved config under `config`, and under `starts` one entry for each
-    time the run was started: when, by which command, with which versions, on which machine.
+    Attributes:
+        resumed: whether the folder was there before, with this config.
+        checkpoint: a folder, for `save_checkpoint` and `load_checkpoint`.
     """
 
     def __init__(self, path: Path, lock: int, resumed: bool, made: bool, record: dict[str, Any]) -> None:
         self.path = path
         self.resumed = resumed
-        """Whether the folder was there before, with this config."""
+        self.config = path / "config.json"
+        self.episodes = path / "episodes.jsonl"
+        self.metrics = path / "metrics.jsonl"
+        self.checkpoint = path / "checkpoint"
+        self.weights = path / "weights.safetensors"
+        self.summary = path / "summary.json"
         self._lock = lock
         self._made = made
         self._record = record
 
     @classmethod
-    def open(
-        cls,
-        path: Path,
-        config: TrainConfig,
-        free: Collection[str] = (),
-        command: str | None = None,
-    ) -> "RunFolder":
-        """Creates the folder, or opens it if it holds a run with the same config.
+    def open(cls, path: Path, config: TrainConfig) -> "RunFolder":
+        """Creates the folder, or opens it if it holds a run with the same config but for `FREE_FIELDS`.
 
-        `free` names settings (`device`, `env.threads`) that may change when a run is resumed. Nothing is written but
-        the lock until `record` is called. Raises RunFolderError for a folder that cannot be written, that another
-        process is writing, that holds another run, or that is not a run's; nothing is changed then.
+        Nothing but the lock is written until `record` is called. Raises RunFolderError for a folder that cannot be
+        written, that another process is writing, that holds another run, or that is no run folder; it stays as it is.
         """
         if "\0" in str(path):
             raise RunFolderError(f"the name of the run folder {str(path)!r} has a NUL in it; choose another")
         _refuse_foreign(path)
-        try:
+        with explained(f"the run folder {path} cannot be written", way_out="; choose another"):
             made = not path.exists()
             path.mkdir(parents=True, exist_ok=True)
             lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise RunFolderError(
-                f"the run folder {path} cannot be written: {reason(error)}; choose another"
-            ) from error
         try:
             _take(lock, path)
             resumed = (path / "config.json").exists()
             starts = []
             if resumed:
-                saved = _checked_record(path / "config.json", read_json(path / "config.json"))
-                _refuse_other_config(path, saved["config"], config, free)
+                saved = read_config(path)
+                _refuse_other_config(path, saved["config"], config)
                 starts = saved["starts"]
-            start = {
-                "time": datetime.now(UTC).isoformat(timespec="seconds"),
-                "command": command or command_line(sys.argv),
-                **describe(),
-            }
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            start = {"time": now, "command": command_line(sys.argv), **describe()}
         except BaseException:
             os.close(lock)
             raise
         return cls(path, lock, resumed, made, {"config": to_dict(config), "starts": [*starts, start]})
 
     def record(self) -> None:
-        """Writes the config and this start: the run really begins, or goes on, with these settings.
+        """Writes the config and this start, as the run begins or continues.
 
-        A summary and weights that are there are no longer those of its end. The summary goes first: at no moment does
-        the folder hold one that its config does not belong to.
+        Summary and weights of a run that was complete are removed, the summary first: at no moment does the folder
+        hold one that its config does not belong to.
         """
-        try:
+        with explained(f"the run folder {self.path} cannot be written"):
             for path in (self.summary, self.weights):
                 path.unlink(missing_ok=True)
             sync_folder(self.path)
-        except OSError as error:
-            raise RunFolderError(f"the run folder {self.path} cannot be written: {reason(error)}") from error
         write_json(self.config, self._record)
 
-    @property
-    def config(self) -> Path:
-        return self.path / "config.json"
-
-    @property
-    def episodes(self) -> Path:
-        return self.path / "episodes.jsonl"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def checkpoint(self) -> Path:
-        """A folder, for `save_checkpoint` and `load_checkpoint`."""
-        return self.path / "checkpoint"
-
-    @property
-    def weights(self) -> Path:
-        return self.path / "weights.safetensors"
-
     def snapshot(self, step: int) -> Path:
-        """Where acting weights are kept along the way; the folder is made."""
+        """Returns the file for the acting weights at a step, in a folder that it makes."""
         folder = self.path / "snapshots"
-        try:
+        with explained(f"{folder} cannot be made"):
             folder.mkdir(exist_ok=True)
-        except OSError as error:
-            raise RunFolderError(f"{folder} cannot be made: {reason(error)}") from error
         return folder / f"{step}.safetensors"
 
-    @property
-    def summary(self) -> Path:
-        return self.path / "summary.json"
-
-    def write_summary(self, values: Mapping[str, Any]) -> None:
-        write_json(self.summary, values)
-
     def close(self) -> None:
-        """Lets other processes write the run. A killed process lets go by itself.
+        """Releases the lock, as the end of a killed process does.
 
         A new run that was never recorded leaves nothing behind, so that the corrected command finds the folder free.
         """
@@ -153,15 +113,13 @@ class RunFolder:
 
 
 def command_line(argv: Sequence[str]) -> str:
-    """The command as one would type it again, without the path of this machine's program."""
+    """Returns the command as one would type it again, without the path of this machine's program."""
     program = Path(argv[0]).name
-    return shlex.join(
-        [*(["python", "-m", "achieve"] if program == "__main__.py" else [program]), *argv[1:]]
-    )
+    return shlex.join([*(["python", "-m", "achieve"] if program == "__main__.py" else [program]), *argv[1:]])
 
 
 def read_config(run: Path) -> dict[str, Any]:
-    """What `config.json` of a run folder holds: `config` and `starts`.
+    """Returns what `config.json` of a run folder holds: `config` and `starts`.
 
     `run` may also be the file itself, or a file with nothing but a config in it.
     """
@@ -169,41 +127,33 @@ def read_config(run: Path) -> dict[str, Any]:
     if not path.exists():
         what = "has no config.json" if run.is_dir() else "does not exist"
         raise RunFolderError(f"{run} {what}; give a run folder such as runs/ad-s0")
-    value = read_json(path)
-    return _checked_record(path, value if "config" in value else {"config": value, "starts": []})
-
-
-_RECORD = table({"config": each_value(anything)}, {"starts": items(each_value(anything))})
-
-
-def _checked_record(path: Path, record: dict[str, Any]) -> dict[str, Any]:
+    record = read_json(path)
+    if not run.is_dir() and "config" not in record:
+        record = {"config": record}
     try:
-        _RECORD(record, "")
+        hints = {"config": dict[str, Any], "starts": list[dict[str, Any]]}
+        return {**record, **convert(hints, {"starts": [], **record})}
     except UnfitError as error:
         raise RunFolderError(
             f"{path} does not hold a run's config: {error}; restore it, or choose another run folder"
         ) from error
-    return {"starts": [], **record}
 
 
-_SUMMARY = table(
-    {"steps": whole()},
-    {
-        "score": maybe(number()), "reward": maybe(number()), "parameters": whole(), "episodes": whole(),
-        "steps_per_second": number(0), "runs_at_once": number(0), "seconds": each_value(number(0)),
-        "success_rates": each_value(maybe(number())), "machine": each_value(anything),
-    },
-)  # fmt: skip
+_SUMMARY = {
+    "steps": NonNegativeInt, "score": float | None, "reward": float | None, "parameters": NonNegativeInt,
+    "episodes": NonNegativeInt, "steps_per_second": NonNegativeFloat, "runs_at_once": NonNegativeFloat,
+    "seconds": dict[str, NonNegativeFloat], "success_rates": dict[str, float | None], "machine": dict[str, Any],
+}  # fmt: skip
 
 
 def read_summary(run: Path) -> dict[str, Any] | None:
-    """A finished run's summary, None while there is none."""
+    """Returns the summary of a finished run, None while there is none."""
     path = run / "summary.json"
     if not path.exists():
         return None
     summary = read_json(path)
     try:
-        _SUMMARY(summary, "")
+        convert({name: hint for name, hint in _SUMMARY.items() if name in summary or name == "steps"}, summary)
     except UnfitError as error:
         raise RunFolderError(
             f"{path} is not a run's summary: {error}; remove it, and the same command writes it again"
@@ -212,10 +162,8 @@ def read_summary(run: Path) -> dict[str, Any] | None:
 
 
 def _refuse_foreign(path: Path) -> None:
-    try:
+    with explained(f"the run folder {path} cannot be read"):
         entries = sorted(p.name for p in path.iterdir()) if path.is_dir() else []
-    except OSError as error:
-        raise RunFolderError(f"the run folder {path} cannot be read: {reason(error)}") from error
     # A run killed before its config was written leaves a lock and perhaps a half-written file.
     entries = [name for name in entries if name != _LOCK and not name.endswith(".tmp")]
     if entries and "config.json" not in entries:
@@ -223,9 +171,9 @@ def _refuse_foreign(path: Path) -> None:
         raise RunFolderError(f"{path} is not a run folder (it holds {shown}); choose another")
 
 
-def _refuse_other_config(path: Path, there: Mapping[str, Any], config: TrainConfig, free: Collection[str]) -> None:
+def _refuse_other_config(path: Path, there: Mapping[str, Any], config: TrainConfig) -> None:
     try:
-        found = refusal(from_dict(there), config, free)
+        found = refusal(from_dict(there), config, FREE_FIELDS)
     except ConfigError as error:
         raise RunFolderError(f"{path / 'config.json'} is no config of this version: {error}") from error
     if found:

@@ -1,85 +1,69 @@
-"""Append-only JSON-lines logs that a resumed run can cut back to its checkpoint."""
+"""Append-only JSON-lines logs that a resumed run can truncate to its checkpoint."""
 
 import json
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from achieve.envs.arrays import FinishedEpisodes
 from achieve.errors import RunFolderError
-from achieve.run.files import reason
+from achieve.run.files import explained
+from achieve.settings import parse_json
 
 
 class JsonlWriter:
     """Appends one JSON object per line.
 
-    Lines reach the operating system at the latest `flush_every` seconds after they were written
-    (when the next one is), so that others can follow the file; `length` tells how much there is, which a checkpoint
-    records, and `sync` brings it to the disk. Opening a log that is there changes nothing in it: what a crash left
-    after the checkpoint goes with `truncate_to`, once `check_log` has found the rest whole.
+    Lines reach the operating system at most `flush_every` seconds late (with the next line), so that others can follow
+    the file. Opening a log changes nothing in it: what a crash left after the checkpoint is removed by `truncate_to`,
+    once `check_log` has found the rest intact.
     """
 
     def __init__(self, path: Path, flush_every: float = 2.0) -> None:
         self.path = path
         self._flush_every = flush_every
         self._flushed = time.monotonic()
-        try:
+        with self._writing():
             self._file = open(path, "a+b")  # noqa: SIM115, closed by close()
             self._file.seek(0, os.SEEK_END)
-        except OSError as error:
-            raise self._failed(error) from error
 
-    def write(self, row: Mapping[str, Any]) -> None:
-        """Appends a row; NaN and infinities become null, NumPy scalars plain numbers."""
-        self.write_many([row])
-
-    def write_many(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    def write(self, *rows: Mapping[str, Any]) -> None:
+        """Append rows; NaN and infinities become null, NumPy scalars plain numbers."""
         text = "".join(json.dumps(_plain(row), allow_nan=False) + "\n" for row in rows)
-        try:
+        with self._writing():
             self._file.write(text.encode())
             if time.monotonic() - self._flushed >= self._flush_every:
-                self.flush()
-        except OSError as error:
-            raise self._failed(error) from error
-
-    def flush(self) -> None:
-        """Hands everything to the operating system: it survives a crash of the process."""
-        try:
-            self._file.flush()
-        except OSError as error:
-            raise self._failed(error) from error
-        self._flushed = time.monotonic()
+                self._file.flush()
+                self._flushed = time.monotonic()
 
     def length(self) -> int:
-        """Hands everything to the operating system and returns the file's length in bytes."""
-        self.flush()
-        return self._file.tell()
+        """Return the length of the log in bytes, all of which has been handed to the operating system."""
+        with self._writing():
+            self._file.flush()
+            return self._file.tell()
 
     def sync(self) -> None:
-        """Brings what was handed over to the disk; may be called from another thread."""
-        try:
+        """Bring what was handed to the operating system to the disk; may be called from another thread."""
+        with self._writing():
             os.fsync(self._file.fileno())
-        except OSError as error:
-            raise self._failed(error) from error
 
-    def truncate_to(self, offset: int) -> None:
-        """Cuts the file to its first `offset` bytes: the lines written after a checkpoint go."""
-        self.flush()
-        try:
-            self._file.truncate(offset)
-        except OSError as error:
-            raise self._failed(error) from error
-        self._file.seek(0, os.SEEK_END)
+    def truncate_to(self, length: int) -> None:
+        """Drop everything after the first `length` bytes."""
+        with self._writing():
+            self._file.flush()
+            self._file.truncate(length)
+            self._file.seek(0, os.SEEK_END)
 
     def close(self) -> None:
-        try:
+        """Close the file."""
+        with self._writing():
             self._file.close()
-        except OSError as error:
-            raise self._failed(error) from error
 
     def __enter__(self) -> "JsonlWriter":
         return self
@@ -87,69 +71,41 @@ class JsonlWriter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _failed(self, error: OSError) -> RunFolderError:
-        return RunFolderError(f"{self.path} cannot be written: {reason(error)}")
+    def _writing(self) -> AbstractContextManager[None]:
+        return explained(f"{self.path} cannot be written")
 
 
 def check_log(path: Path, length: int) -> None:
-    """Raise where the first ``length`` bytes of a log, those a checkpoint knows of, are not whole lines of JSON.
-
-    Nothing is changed. A log that is not there has no bytes.
-    """
+    """Raise RunFolderError unless the first ``length`` bytes of a log are whole lines of JSON."""
     way_out = "restore the log, or remove the run folder to start again"
-    try:
+    with explained(f"{path} cannot be read"):
         data = path.read_bytes()[:length] if path.exists() else b""
-    except OSError as error:
-        raise RunFolderError(f"{path} cannot be read: {reason(error)}") from error
     if len(data) < length:
         raise RunFolderError(
             f"{path} has {len(data)} bytes, the checkpoint was written at {length}: the log and the checkpoint are "
             f"not of the same run; {way_out}"
         )
-    *lines, rest = data.split(b"\n")
-    for number, line in enumerate([*lines, rest] if rest else lines, 1):
+    for number, line in enumerate(data.splitlines(keepends=True), 1):
         try:
-            row = json.loads(line) if number <= len(lines) else None  # the rest has no end
-        except (ValueError, RecursionError):
-            row = None
-        if not isinstance(row, dict):
+            whole = line.endswith(b"\n") and isinstance(parse_json(line), dict)
+        except ValueError:
+            whole = False
+        if not whole:
             raise RunFolderError(f"line {number} of {path} is not what the run wrote there; {way_out}")
 
 
-class Finished(Protocol):
-    """What `VectorEnv.pop_episodes()` returns: arrays with one entry per finished episode."""
-
-    @property
-    def tick(self) -> Any: ...
-    @property
-    def length(self) -> Any: ...
-    @property
-    def episode_return(self) -> Any: ...
-    @property
-    def achievements(self) -> Any: ...
-
-
 def episode_rows(
-    finished: Finished, names: Sequence[str], num_envs: int, decimals: int = 1
+    finished: FinishedEpisodes, names: Sequence[str], num_envs: int, decimals: int = 1
 ) -> Iterator[dict[str, float]]:
-    """Rows of `episodes.jsonl`: what Crafter's recorder writes, plus the run's step.
+    """Yield rows of `episodes.jsonl`: what Crafter's recorder writes, and the environment steps of the run.
 
-    Returns are rounded to one decimal as there: Crafter's rewards are multiples of 0.1. Other environments want more.
+    Returns are rounded to one decimal as there: Crafter's rewards are multiples of 0.1. Other environments need more.
     """
     keys = [f"achievement_{name}" for name in names]
-    for tick, length, episode_return, counts in zip(
-        finished.tick.tolist(),
-        finished.length.tolist(),
-        finished.episode_return.tolist(),
-        finished.achievements.tolist(),
-        strict=True,
-    ):
-        yield {
-            "step": tick * num_envs,
-            "length": length,
-            "reward": round(episode_return, decimals),
-            **dict(zip(keys, counts, strict=True)),
-        }
+    columns = (finished.tick, finished.length, finished.episode_return, finished.achievements)
+    for tick, length, total, counts in zip(*(column.tolist() for column in columns), strict=True):
+        row = {"step": tick * num_envs, "length": length, "reward": round(total, decimals)}
+        yield row | dict(zip(keys, counts, strict=True))
 
 
 def _plain(value: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from achieve.schema import UnfitError
+from achieve.settings import UnfitError
 
 # Streams are told apart by name, so that adding one leaves the others as they are.
 _STREAMS = ("worlds", "weights", "actions", "shuffles", "evaluation", "objectives")

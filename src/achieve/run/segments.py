@@ -1,8 +1,8 @@
-"""Rows of experience on disk: files that are written once, so that a checkpoint adds only what is new.
+"""Rows of experience on disk, in files that are written once, so that a checkpoint adds only what is new.
 
-A replay of a million frames is 12 GB and the buffer of a phase 400 MB, of which little changes between two checkpoints.
-Each checkpoint writes the rows that came since the last one into a file of their own, before the checkpoint that names
-it; files whose rows nobody needs any more are removed after. A crash at any moment leaves every file that either
+A replay buffer of a million frames is 12 GB and the rollout buffer 400 MB, of which little changes between two
+checkpoints. Each checkpoint writes the rows since the last one into a file of their own, before the checkpoint that
+lists it; files that are no longer needed are removed after. A crash at any moment leaves every file that either
 checkpoint needs.
 """
 
@@ -11,24 +11,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 
 from achieve.errors import CheckpointError
-from achieve.run.files import reason
+from achieve.run.files import explained
 from achieve.run.tensors import DamagedFileError, read_tensors, write_tensors
-from achieve.schema import UnfitError
+from achieve.settings import UnfitError
 
 FOLDER = "rows"
 FORMER = "replay"
 """The folder's name in earlier versions."""
 
-Tensors = dict[str, torch.Tensor]
-
 
 class Rows(NamedTuple):
-    """A file's rows, from ``first`` up to ``last``; rows are counted from the beginning of the run."""
+    """The rows of a file, from ``first`` up to ``last``, counted from the beginning of the run."""
 
     first: int
     last: int
@@ -38,8 +36,24 @@ class Rows(NamedTuple):
         return f"rows-{self.first}-{self.last}.safetensors"
 
 
+class RowStore(Protocol):
+    """The experience in memory: a ring buffer of ``rows`` rows."""
+
+    @property
+    def rows(self) -> int: ...
+
+    def no_rows(self) -> dict[str, torch.Tensor]:
+        """Returns a tensor without rows for each name, with the type and shape of a row."""
+
+    def lend(self, first: int, last: int, settle: Callable[[], None]) -> dict[str, torch.Tensor]:
+        """Returns rows on the host, perhaps without a copy; calls ``settle`` before it overwrites one of them."""
+
+    def restore(self, first: int, rows: dict[str, torch.Tensor]) -> None:
+        """Puts rows back where :meth:`lend` took them."""
+
+
 def check_files(files: list[list[int]], first: int, row: int) -> None:
-    """Raise UnfitError where these files, one after another, do not hold the rows from ``first`` up to ``row``."""
+    """Raises UnfitError unless these files, one after another, hold the rows from ``first`` up to ``row``."""
     at = files[0][0] if files else row
     if at > first:
         raise UnfitError(f"its files begin with row {at}, not {first}")
@@ -52,11 +66,11 @@ def check_files(files: list[list[int]], first: int, row: int) -> None:
 
 
 class RowFiles:
-    """The files of one run, in the folder of its checkpoint.
+    """The row files of one run, in the folder of its checkpoint.
 
     Args:
         checkpoint: that folder.
-        ring: rows that are in memory at most; row ``r`` lies at place ``r % ring``.
+        ring: capacity of the ring buffer; row ``r`` is at position ``r % ring``.
     """
 
     def __init__(self, checkpoint: Path, ring: int) -> None:
@@ -65,9 +79,9 @@ class RowFiles:
         self._saved: list[Rows] = []
 
     def plan(self, first: int, row: int) -> list[Rows]:
-        """What has to be written when rows up to ``row`` are complete and none before ``first`` matters.
+        """Returns the files to write once rows up to ``row`` are complete and none before ``first`` is needed.
 
-        No file holds rows from both sides of the ring's end.
+        No file crosses the end of the ring.
         """
         start = max(first, row - self._ring, *(rows.last for rows in self._saved), 0)
         bounds = [start, *range((start // self._ring + 1) * self._ring, row, self._ring), row]
@@ -76,7 +90,7 @@ class RowFiles:
     def save(
         self, new: Iterable[tuple[Rows, Mapping[str, torch.Tensor]]], first: int
     ) -> tuple[list[list[int]], Callable[[], None], Callable[[], None]]:
-        """The files a checkpoint needs when no row before ``first`` matters; what writes the new ones; what removes
+        """Returns the files a checkpoint needs from row ``first`` on, and functions that write the new ones and remove
         all others.
         """
         written = list(new)
@@ -91,47 +105,38 @@ class RowFiles:
 
         return [[rows.first, rows.last] for rows in self._saved], write, lambda: _keep_only(self.folder, needed)
 
-    def load(
-        self, files: list[list[int]], like: Mapping[str, torch.Tensor], put: Callable[[int, Tensors], Any]
-    ) -> None:
-        """Read the files a checkpoint names; ``put(first, tensors)`` takes what is in each.
-
-        ``like`` has a tensor for each name, of the type and the size, but for the number of rows, that are wanted.
-        """
-        self._saved = []
+    def load(self, files: list[list[int]], store: RowStore) -> None:
+        """Reads the files a checkpoint lists into memory."""
+        self._saved = [Rows(first, last) for first, last in files]
         way_out = "restore it, or move the checkpoint folder away to start the run again"
-        for first, last in files:
-            rows = Rows(first, last)
+        expected = store.no_rows()
+        for rows in self._saved:
             path = self.folder / rows.name
+            if not path.exists():
+                raise CheckpointError(f"{path}, a part of the checkpoint, is missing; {way_out}")
             try:
-                tensors, _ = read_tensors(path)
-                for name, one in like.items():
-                    wanted = (one.dtype, (last - first, *one.shape[1:]))
+                with explained(f"{path} cannot be read", CheckpointError):
+                    tensors, _ = read_tensors(path)
+                for name, one in expected.items():
+                    wanted = (one.dtype, (rows.last - rows.first, *one.shape[1:]))
                     if name not in tensors or (tensors[name].dtype, tuple(tensors[name].shape)) != wanted:
                         raise DamagedFileError(f"its {name} are missing or of another size")
-            except FileNotFoundError:
-                raise CheckpointError(f"{path}, a part of the checkpoint, is missing; {way_out}") from None
             except DamagedFileError as error:
                 raise CheckpointError(f"{path} is damaged ({error}); {way_out}") from error
-            except OSError as error:
-                raise CheckpointError(f"{path} cannot be read: {reason(error)}") from error
-            put(first, {name: tensors[name] for name in like})
-            self._saved.append(rows)
+            store.restore(rows.first, {name: tensors[name] for name in expected})
 
 
 def tidy_files(checkpoint: Path, needed: list[list[int]]) -> None:
-    """Remove all files of a run but those needed: what a complete run was killed before it could do."""
+    """Removes all row files but those needed, which a killed process may not have got around to."""
     _keep_only(checkpoint / FOLDER, {Rows(*rows).name for rows in needed})
     _keep_only(checkpoint / FORMER, set())
 
 
 def _keep_only(folder: Path, needed: set[str]) -> None:
-    try:
+    with explained(f"files in {folder} cannot be removed", CheckpointError):
         if folder.exists():
             for path in folder.iterdir():
                 if path.name not in needed:
                     path.unlink(missing_ok=True)
             if not needed:
                 folder.rmdir()
-    except OSError as error:
-        raise CheckpointError(f"files in {folder} cannot be removed: {reason(error)}") from error

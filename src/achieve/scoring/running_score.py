@@ -2,16 +2,15 @@
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from achieve.envs.registry import EnvSpec
-from achieve.schema import Check, boolean, items, number, table, whole
 from achieve.scoring.score import CRAFTER, measure
+from achieve.settings import NonNegativeInt, Range
 
 RECENT = 100
-_PAIR = items(number(), 2)
 
 
 class RunningScore:
@@ -92,19 +91,17 @@ class RunningScore:
             "recent": [list(item) for item in self.recent],
         }
 
-    def shape(self) -> Check:
-        """What :meth:`save` gives, for a state that comes from a file."""
-        reached = {} if self.goal is None else {"reached": items(boolean, most=RECENT)}
-        return table(
-            {
-                **reached,
-                "episodes": whole(),
-                "counted": whole(),
-                "length": whole(),
-                "successes": items(whole(), len(self.names)),
-                "recent": items(_PAIR, most=RECENT),
-            }
-        )
+    def hints(self) -> dict[str, Any]:
+        """Returns what :meth:`save` gives as hints for :func:`achieve.settings.convert`."""
+        reached = {} if self.goal is None else {"reached": Annotated[list[bool], Range(0, RECENT)]}
+        return {
+            **reached,
+            "episodes": NonNegativeInt,
+            "counted": NonNegativeInt,
+            "length": NonNegativeInt,
+            "successes": Annotated[list[NonNegativeInt], Range(len(self.names), len(self.names))],
+            "recent": Annotated[list[Annotated[list[float], Range(2, 2)]], Range(0, RECENT)],
+        }
 
     def load(self, state: dict[str, Any]) -> None:
         """Continue from :meth:`save`."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import torch
@@ -19,36 +19,42 @@ from achieve.algo.objectives import find_objectives
 from achieve.algo.regularizers import Experience, Regularizer
 from achieve.algo.transport import partial_transport
 from achieve.config import FREE_FIELDS, TrainConfig, from_dict, refusal, to_dict, validate
-from achieve.envs import find_env_spec, make_vec
+from achieve.envs import find_env_spec
 from achieve.errors import CheckpointError, ConfigError
 from achieve.nn.model import AchievementNetwork
 from achieve.nn.optim import ClippedAdam
 from achieve.openmp import make_sleep
-from achieve.run.checkpoint import Checkpoint, CheckpointWriter
-from achieve.run.env_errors import making_env
-from achieve.run.hardware import available_memory
-from achieve.run.seeding import Generators, env_seeds, stream_seed
-from achieve.run.segments import RowFiles
-from achieve.schema import Check, UnfitError, anything, each_value, items, maybe, number, one_of, table, text, whole
+from achieve.run.checkpoint import ROW_FILES, Checkpoint, CheckpointWriter
+from achieve.run.seeding import Generators, stream_seed
+from achieve.run.segments import RowFiles, RowStore
 from achieve.scoring.running_score import RunningScore
+from achieve.settings import NonNegativeFloat, NonNegativeInt, Range, UnfitError, convert
 from achieve.trainers.callbacks import Callbacks
+from achieve.trainers.setup import check_spaces, make_envs, resolve_device
 
 if TYPE_CHECKING:
     from achieve.trainers.journal import Journal
 
 WAY_OUT = "move the checkpoint folder away to start the run again"
-Saved = tuple[dict[str, torch.Tensor], dict[str, Any], dict[str, bytes]]
+ENVS = "blob/envs"
+"""The saved environments among the tensors of a checkpoint, as bytes."""
+_OTHERS = ("random/", "only/", "blob/")
+"""Tensors of a checkpoint that are not copied into those of :meth:`BaseTrainer.tensors`."""
 
 
 class BaseTrainer(ABC):
     """Environments, network and generators of a run, and their state.
 
-    ``rollouts`` counts the parts a run is made of: rollouts with PPO, stretches between target updates with QR-DQN.
+    Attributes:
+        stages: the parts of a rollout in order; ``stage`` is the current one.
+        rollouts: complete rollouts so far; with QR-DQN, a rollout lies between two target updates.
+        store: the experience in memory.
+        restarted: whether the run was resumed with new episodes, since its environments cannot be saved.
     """
 
     stages: tuple[str, ...]
-    """What a rollout consists of, in order; ``stage`` is the one under way."""
     network: AchievementNetwork
+    store: RowStore
     arithmetic: str
     distiller: Distiller | None = None
 
@@ -83,44 +89,76 @@ class BaseTrainer(ABC):
 
     @property
     def done(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether the run is complete."""
         enough = self.rollouts >= self.config.num_rollouts or self.ended_early is not None
         return enough and self.stage == self.stages[0]
 
     def end_early(self, why: str) -> None:
-        """Finish the run as soon as the phase under way is done, as if it were as long as it was to be."""
+        """Finish the run after the current rollout and phase, as if it had reached its planned length."""
         self.ended_early = why
 
     @abstractmethod
+    def start(self) -> None:
+        """Reset the environments at the beginning of the run."""
+
+    @abstractmethod
+    def restart(self) -> None:
+        """Start new episodes after a resume, in environments that cannot be saved."""
+
+    @abstractmethod
     def learn(self, journal: Journal) -> None:
-        """Do what is left of the run."""
+        """Run the algorithm from the current state to the end of the run."""
 
     def safe_point(self) -> None:
-        """To be called wherever the run could go on from what :meth:`save` gives: it may be saved or stopped here."""
+        """Let the run be saved or stopped here; to be called wherever it can resume from what :meth:`save` returns."""
         if self.journal is not None:
             self.journal.safe_point()
 
     def raise_if_stopped(self) -> None:
-        """To be called now and then elsewhere: the run may be stopped here, and go on from where it was last saved."""
+        """Let the run be stopped here, to resume from its last checkpoint; to be called often elsewhere."""
         if self.journal is not None:
             self.journal.raise_if_stopped()
 
+    def say(self, text: str) -> None:
+        """Print a line above the progress display, if there is one."""
+        if self.journal is not None:
+            self.journal.say(text)
+
     @contextlib.contextmanager
     def drawing_weights(self, stream: str = "weights") -> Iterator[None]:
-        """Within the block, networks are drawn from a stream of the run's own."""
+        """Initialise networks within the block from a random stream of this run."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream_seed(self.config.seed, stream))
             yield
 
     def prepare_device(self) -> None:
-        """Settings of PyTorch for this device; before the first network is moved there."""
+        """Configure PyTorch for this device, before the first network is moved to it."""
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
-            # Its search costs more time over the many sizes here than the found algorithms save (benchmarks/).
+            # The search costs more time over the many batch sizes here than its algorithms save (benchmarks/).
             torch.backends.cudnn.benchmark = False
 
-    def transport_solver(self) -> Any:
-        """The partial transport of this device."""
+    def weights_taken(self) -> None:  # noqa: B027, optional
+        """React to other initial weights of the network (`--init-from`)."""
+
+    def make_distiller(self, experience: Experience, regularizer: Regularizer) -> Distiller:
+        """Return the auxiliary phase on this experience."""
+        config = self.config
+        with self.drawing_weights("objectives"):
+            return Distiller(
+                self.network,
+                experience,
+                config.distill,
+                config.env.threshold,
+                objectives=find_objectives(config.distill),
+                regularizer=regularizer,
+                solve=self._transport_solver(),
+                cuda_graphs=config.compile,
+                raise_if_stopped=self.raise_if_stopped,
+                say=self.say,
+            )
+
+    def _transport_solver(self) -> Any:
         distill = self.config.distill
         settings: dict[str, Any] = {"reg": distill.transport_reg, "iterations": distill.transport_iters}
         plain = partial(partial_transport, **settings)
@@ -131,34 +169,12 @@ class BaseTrainer(ABC):
         fused = partial(transport, **settings)
         return lambda cost, *sizes: (fused if max(cost.shape[1:]) <= WIDEST_TRANSPORT else plain)(cost, *sizes)
 
-    def make_distiller(self, experience: Experience, regularizer: Regularizer) -> Distiller:
-        """Make what runs the auxiliary phases on this experience."""
-        config = self.config
-        with self.drawing_weights("objectives"):  # what they bring along
-            return Distiller(
-                self.network,
-                experience,
-                config.distill,
-                config.env.threshold,
-                objectives=find_objectives(config.distill),
-                regularizer=regularizer,
-                solve=self.transport_solver(),
-                cuda_graphs=config.compile,
-                raise_if_stopped=self.raise_if_stopped,
-                say=self.say,
-            )
-
-    def say(self, text: str) -> None:
-        """Tell the person at the keyboard, if there is a display."""
-        if self.journal is not None:
-            self.journal.say(text)
-
     @contextlib.contextmanager
     def timed(self, what: str) -> Iterator[None]:
-        """Adds the time of a block to ``seconds[what]``, and keeps it in ``latest``.
+        """Add the time of a block to ``seconds[what]``, and keep it in ``latest``.
 
-        The time of a block within another counts for the inner one alone. A block in which the run was saved and
-        stopped is taken up later: both parts together are the time it took.
+        The time of a nested block counts for the inner one alone. A block that was interrupted by a stop is resumed
+        later, and takes the time of both parts.
         """
         self._began[what] = time.perf_counter() - self._under_way.pop(what, 0.0)
         yield
@@ -168,26 +184,17 @@ class BaseTrainer(ABC):
             self._began[other] += self.latest[what]
 
     def spend(self, what: str, seconds: float) -> None:
-        """Adds to the time that was spent on something."""
+        """Add to ``seconds[what]``."""
         self.seconds[what] = self.seconds.get(what, 0.0) + seconds
 
-    def weights_taken(self) -> None:  # noqa: B027, most learners need nothing here
-        """The network was given other weights, before the run has started."""
-
-    @abstractmethod
-    def start(self) -> None:
-        """Begin the first episodes."""
-
-    # What is saved
+    # Saving
 
     def optimizers(self) -> dict[str, ClippedAdam]:
-        """Every optimiser by name."""
-        if self.distiller is None:
-            return {}
-        return self.distiller.optimizers
+        """Return every optimiser by name."""
+        return {} if self.distiller is None else self.distiller.optimizers
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Every tensor of the run's state by name, as it lives: writing into them restores it."""
+        """Return every tensor of the run's state by name. They are the live ones: copying into them restores it."""
         tensors = {f"network/{k}": v for k, v in self.network.state_dict().items()}
         if self.distiller is not None:
             for name, objective in self.distiller.objectives.items():
@@ -197,37 +204,18 @@ class BaseTrainer(ABC):
         return tensors
 
     def own_state(self) -> dict[str, Any]:
-        """What else the learner needs to go on, as JSON."""
+        """Return the rest of the learner's state as JSON."""
         return {}
-
-    def load_own_state(self, saved: Checkpoint) -> None:  # noqa: B027, most learners need nothing here
-        """Takes :meth:`own_state` back, and whatever else of the checkpoint is the learner's alone."""
-
-    @abstractmethod
-    def restart(self) -> None:
-        """Begin new episodes where those under way could not be saved."""
-
-    def keep_files_in(self, checkpoint: Path) -> None:
-        """Where the run's checkpoints lie, and with them the files of rows."""
-        self.files = RowFiles(checkpoint, self.ring)
-
-    @property
-    @abstractmethod
-    def ring(self) -> int:
-        """Rows of experience that are in memory at most."""
 
     @abstractmethod
     def saved_rows(self) -> tuple[int, int] | None:
-        """The first row of experience that is still needed, and the one under way; None if rows are not saved."""
+        """Return the first row of experience still needed and the one being written; None if rows are not saved."""
 
-    @abstractmethod
-    def lend_rows(self, first: int, last: int, settle: Callable[[], None]) -> dict[str, torch.Tensor]:
-        """These rows, to be written to a file; ``settle`` waits for that, before they are overwritten."""
-
-    def save(self) -> Saved:
-        """The run's state where it rests, without its rows of experience: tensors, JSON, bytes."""
+    def save(self) -> Checkpoint:
+        """Return the state of the run at a safe point, but for the rows of experience."""
         random_state, random_tensors = self.generators.save()
         tensors = {**self.tensors(), **{f"random/{k}": v for k, v in random_tensors.items()}}
+        tensors[ENVS] = torch.from_numpy(np.frombuffer(bytearray(self.envs.save_state()), np.uint8))
         state = {
             "config": to_dict(self.config),
             "rollouts": self.rollouts,
@@ -244,16 +232,16 @@ class BaseTrainer(ABC):
             "tally": self.running_score.save(),
             **self.own_state(),
         }
-        return tensors, state, {"envs": self.envs.save_state()}
+        return Checkpoint(tensors, state)
 
     def save_to(self, writer: CheckpointWriter, logs: dict[str, int], before: Callable[[], None]) -> None:
-        """Save the run's state, with the lengths of its logs; ``before`` is called before it is written."""
+        """Save the run with the lengths of its logs; ``before`` is called in the background before the first write."""
         writer.wait()
-        tensors, state, blobs = self.save()
-        files = self.files or RowFiles(writer.folder, self.ring)
+        tensors, state = self.save()
+        files = self.files or RowFiles(writer.folder, self.store.rows)
         needed = self.saved_rows()
         first, row = needed or (0, 0)
-        new = [(rows, self.lend_rows(rows.first, rows.last, writer.wait)) for rows in files.plan(first, row)]
+        new = [(rows, self.store.lend(rows.first, rows.last, writer.wait)) for rows in files.plan(first, row)]
         names, write, clean = files.save(new, first if needed else 2**63)
 
         def write_others() -> None:
@@ -261,11 +249,17 @@ class BaseTrainer(ABC):
             write()
 
         state |= logs | {"files": names if needed else None}
-        writer.save(tensors, state, blobs, before=write_others, after=clean)
+        writer.save(tensors, state, before=write_others, after=clean)
+
+    # Loading
+
+    def keep_files_in(self, checkpoint: Path) -> None:
+        """Name the folder of the run's checkpoints, which also holds its rows of experience."""
+        self.files = RowFiles(checkpoint, self.store.rows)
 
     def load(self, saved: Checkpoint) -> None:
-        """Continue where :meth:`save` was called, or say why that checkpoint is no use here."""
-        self._check_saved(saved)
+        """Resume from a checkpoint; raise CheckpointError if it does not fit this run."""
+        self._check(saved)
         with torch.no_grad():
             for name, tensor in self.tensors().items():
                 tensor.copy_(saved.tensors[name])
@@ -278,148 +272,94 @@ class BaseTrainer(ABC):
         self.ended_early = state["ended_early"]
         self.callbacks.load_state(state["callbacks"])
         self.load_own_state(saved)
+        if self.files is not None and state["files"]:
+            self.files.load(state["files"], self.store)
         try:
-            self.envs.load_state(saved.blobs["envs"])
+            self.envs.load_state(saved.tensors[ENVS].numpy().tobytes())
         except (ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
-            raise CheckpointError(
-                f"the checkpoint's environments do not fit this run ({error}); {WAY_OUT}"
-            ) from error
+            raise CheckpointError(f"the checkpoint's environments do not fit this run ({error}); {WAY_OUT}") from error
         if self.envs.exact_resume and not getattr(self.envs, "begun", True):
             raise CheckpointError(f"the checkpoint's environments have not begun their episodes; {WAY_OUT}")
         if not self.envs.exact_resume:
             self.restart()
             self.restarted = True
 
-    def shapes(self) -> dict[str, Check]:
-        """What the entries of a saved state must look like; a learner adds its own."""
+    def load_own_state(self, saved: Checkpoint) -> None:  # noqa: B027, optional
+        """Restore :meth:`own_state`, and whatever else of the checkpoint is the learner's alone."""
+
+    def hints(self) -> dict[str, Any]:
+        """Return the types of the saved state, for :func:`achieve.settings.convert`; a learner adds its own."""
         return {
-            "config": each_value(anything),
-            "rollouts": whole(0, 2**40),
-            "stage": one_of(*self.stages),
-            "seconds": each_value(number(0)),
-            "latest": each_value(number(0)),
-            "under_way": each_value(number(0)),
-            "callbacks": table(dict.fromkeys(self.callbacks.state(), each_value(anything))),
-            "ended_early": maybe(text),
-            "files": maybe(items(items(whole(), 2))),
-            "tally": self.running_score.shape(),
-            "episodes": whole(),
-            "metrics": whole(),
+            "config": dict[str, Any],
+            "rollouts": Annotated[int, Range(0, 2**40)],
+            "stage": str,
+            "seconds": dict[str, NonNegativeFloat],
+            "latest": dict[str, NonNegativeFloat],
+            "under_way": dict[str, NonNegativeFloat],
+            "callbacks": dict.fromkeys(self.callbacks.state(), dict[str, Any]),
+            "ended_early": str | None,
+            "files": ROW_FILES | None,
+            "tally": self.running_score.hints(),
+            "episodes": NonNegativeInt,
+            "metrics": NonNegativeInt,
         }
 
     def ranges(self) -> dict[str, tuple[int, int]]:
-        """Tensors of whole numbers that are used as places, with the lowest and the highest they may hold."""
+        """Return the bounds of integer tensors that are used as indices."""
         return {}
 
-    def _check_saved(self, saved: Checkpoint) -> None:
-        """Raise CheckpointError for a checkpoint that is not one of this run; nothing has been taken from it then."""
+    def check_own_state(self, saved: Checkpoint) -> None:  # noqa: B027, optional
+        """Raise UnfitError for state of the learner's own that does not fit."""
+
+    def _check(self, saved: Checkpoint) -> None:
+        """Raise CheckpointError for a checkpoint of another run, before anything is changed."""
         if "stage" not in saved.state and "rollouts" in saved.state:
             raise CheckpointError(
                 "the checkpoint was written by an earlier version, which saved less of a run; end the run with that "
                 f"version, or {WAY_OUT}"
             )
         try:
-            found = refusal(from_dict(saved.state.get("config", {})), self.config, FREE_FIELDS, shown=1)
+            found = refusal(from_dict(saved.state.get("config", {})), self.config, FREE_FIELDS, most=1)
         except ConfigError as error:
             raise CheckpointError(f"the checkpoint's config cannot be read: {error}; {WAY_OUT}") from error
         if found:
             raise CheckpointError(f"the checkpoint is another run's: {found}; {WAY_OUT}")
-        mine = self.tensors()
-        given = {k: v for k, v in saved.tensors.items() if not k.startswith(("random/", "only/"))}
         try:
-            for name in sorted(mine.keys() | given.keys()):
-                if name not in mine or name not in given or mine[name].shape != given[name].shape:
-                    raise UnfitError(f"{name} is missing or has another size")
-                if mine[name].dtype != given[name].dtype:
-                    raise UnfitError(f"{name} holds {given[name].dtype}, not {mine[name].dtype}")
-            for name, (low, high) in self.ranges().items():
-                values = given[name]
-                if values.numel() and not (low <= int(values.min()) and int(values.max()) <= high):
-                    raise UnfitError(f"{name} holds numbers that are not from {low} to {high}")
-            table(self.shapes())(saved.state, "")
+            self._check_tensors({name: t for name, t in saved.tensors.items() if not name.startswith(_OTHERS)})
+            convert(self.hints(), saved.state)
+            if saved.state["stage"] not in self.stages:
+                raise UnfitError(f"stage is {saved.state['stage']!r}; it must be one of {', '.join(self.stages)}")
             self.generators.check(saved.state.get("random"), _under("random/", saved.tensors))
             self.check_own_state(saved)
             if saved.state["files"] and self.files is None:
-                raise UnfitError("its rows lie in files beside it; say where with keep_files_in")
-            if "envs" not in saved.blobs:
-                raise UnfitError("the environments are missing")
+                raise UnfitError("its rows are in files beside it; say where with keep_files_in")
+            check_rows(saved.tensors.get(ENVS), (), ENVS, torch.uint8)
         except UnfitError as error:
             raise CheckpointError(f"the checkpoint does not fit this run: {error}; {WAY_OUT}") from error
 
-    def check_own_state(self, saved: Checkpoint) -> None:  # noqa: B027, most learners need nothing here
-        """Raise UnfitError for what is the learner's alone and does not fit."""
+    def _check_tensors(self, given: Mapping[str, torch.Tensor]) -> None:
+        mine = self.tensors()
+        for name in sorted(mine.keys() | given.keys()):
+            if name not in mine or name not in given or mine[name].shape != given[name].shape:
+                raise UnfitError(f"{name} is missing or has another size")
+            if mine[name].dtype != given[name].dtype:
+                raise UnfitError(f"{name} holds {given[name].dtype}, not {mine[name].dtype}")
+        for name, (low, high) in self.ranges().items():
+            values = given[name]
+            if values.numel() and not (low <= int(values.min()) and int(values.max()) <= high):
+                raise UnfitError(f"{name} holds numbers that are not from {low} to {high}")
 
     def close(self) -> None:
+        """Close the environments."""
         self.envs.close()
 
 
+def check_rows(given: torch.Tensor | None, row: tuple[int, ...], name: str, dtype: torch.dtype) -> None:
+    """Raise UnfitError for a tensor that does not consist of rows of that shape."""
+    if given is None or given.dtype != dtype or not given.dim() or tuple(given.shape[1:]) != row:
+        raise UnfitError(f"{name} is missing or has another size")
+
+
 def _under(prefix: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tensors whose names begin so, without that beginning."""
+    """Return the tensors whose names have a prefix, without it."""
     return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
-
-
-WORLD_BYTES = {"crafter": 750_000, "minigrid": 70_000}
-"""Of one environment, as measured; of other environments it is not known beforehand."""
-
-
-def check_memory(needed: int, device: torch.device, what: str, way_out: str) -> None:
-    """Raise ConfigError where there is less memory than is needed, before it is asked for.
-
-    An operating system that promises more memory than it has would otherwise end the process in the middle of a run.
-    """
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
-    if free is not None and needed > free:
-        raise ConfigError(
-            f"{what} would need {needed / 1e9:,.1f} GB of memory ({device.type}), more than the {free / 1e9:,.1f} GB "
-            f"there are; {way_out}"
-        )
-
-
-def make_envs(config: TrainConfig) -> Any:
-    """The training environments of a run, or a sentence on what is wrong with their settings."""
-    env = config.env
-    worlds = env.num_envs * WORLD_BYTES.get(env.name, 0)
-    check_memory(worlds, torch.device("cpu"), f"{env.num_envs:,} environments", "give env.num-envs less")
-    with making_env(env.name):
-        return make_vec(
-            env.name,
-            num_envs=env.num_envs,
-            seed=env_seeds(config.seed, env.num_envs),
-            threads=env.threads,
-            infos="none",  # the learner looks at observations and rewards alone
-            **env.arguments,
-        )
-
-
-def resolve_device(name: str) -> torch.device:
-    """The device of that name, or a sentence that says what is missing."""
-    if name == "auto":
-        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ConfigError(f"unknown device {name!r}; use auto, cpu, cuda or cuda:<number>") from None
-    if device.type not in ("cpu", "cuda"):
-        raise ConfigError(f"device {name!r} is not supported; use auto, cpu, cuda or cuda:<number>")
-    if device.type == "cuda":
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if (device.index or 0) >= count:
-            raise ConfigError(
-                f"device {name!r} was asked for, but PyTorch sees {count} CUDA GPUs; use --device cpu"
-            )
-        device = torch.device("cuda", device.index or 0)
-    return device
-
-
-def check_spaces(envs: Any) -> tuple[tuple[int, int, int], int]:
-    """Image shape and number of actions, or a sentence on why this environment cannot be learned in."""
-    space, actions = envs.single_observation_space, envs.single_action_space
-    shape: tuple[int, ...] = getattr(space, "shape", None) or ()
-    if len(shape) != 3 or space.dtype != np.uint8 or min(shape[:2]) < 8:
-        raise ConfigError(
-            f"observations are {space}; the encoder needs uint8 images of height x width x channels, "
-            "at least 8x8"
-        )
-    if not hasattr(actions, "n"):
-        raise ConfigError(f"actions are {actions}; the policy needs a discrete action space")
-    return (int(shape[0]), int(shape[1]), int(shape[2])), int(actions.n)

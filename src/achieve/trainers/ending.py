@@ -9,6 +9,7 @@ from achieve.config import TrainConfig
 from achieve.errors import RunFolderError
 from achieve.nn.model import count_parameters
 from achieve.run.checkpoint import has_checkpoint, needed_files
+from achieve.run.files import write_json
 from achieve.run.folder import RunFolder
 from achieve.run.hardware import describe
 from achieve.run.segments import tidy_files
@@ -43,7 +44,7 @@ def finish(trainer: BaseTrainer, run: RunFolder, runs_at_once: float) -> dict[st
         **peak_memory(trainer.device),
         **describe(),
     }
-    run.write_summary(summary)
+    write_json(run.summary, summary)
     tidy(run, config)
     return summary
 
@@ -93,4 +94,4 @@ def make_whole(run: RunFolder, summary: dict[str, Any], config: TrainConfig) -> 
             f"{gone} and the checkpoint is of step {steps:,}, not {summary['steps']:,}; remove summary.json, and the "
             "same command goes on from the checkpoint"
         )
-    save_weights(run.weights, tensors, about.as_metadata())
+    save_weights(run.weights, tensors, describe_agent(*about))

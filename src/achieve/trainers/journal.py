@@ -111,7 +111,7 @@ class Journal:
         trainer = self._trainer
         finished = trainer.envs.pop_episodes()
         names, num_envs = trainer.envs.achievement_names, trainer.config.env.num_envs
-        self._episodes.write_many(episode_rows(finished, names, num_envs, trainer.spec.decimals))
+        self._episodes.write(*episode_rows(finished, names, num_envs, trainer.spec.decimals))
         trainer.running_score.add(finished)
 
     def snapshot(self) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -17,27 +16,26 @@ from achieve.nn.model import ActorCritic
 from achieve.nn.optim import ClippedAdam
 from achieve.run.checkpoint import Checkpoint
 from achieve.run.segments import check_files
-from achieve.schema import Check, UnfitError, boolean, items, whole
-from achieve.trainers.base import BaseTrainer, check_memory
+from achieve.settings import Range, UnfitError
+from achieve.trainers.base import BaseTrainer
 from achieve.trainers.journal import Journal, resources
+from achieve.trainers.setup import check_memory
 
 COLLECTING, UPDATING, DISTILLING = "collecting", "updating", "distilling"
 
 
 class PPOTrainer(BaseTrainer):
-    """Everything a run consists of: environments, network, the two phases, and their state."""
+    """Environments, network, policy and auxiliary phases of a run, and their state."""
 
     stages = (COLLECTING, UPDATING, DISTILLING)
     learner_class: type[PPOLearner] = PPOLearner
-    """For a subclass with another policy loss."""
+    """To be replaced by a subclass with another policy loss."""
 
     def __init__(self, config: TrainConfig) -> None:
         super().__init__(config)
         env = config.env
         with self.drawing_weights():
-            network = ActorCritic(
-                config.model, self.image_shape, self.num_actions, auxiliary=config.distill.enabled
-            )
+            network = ActorCritic(config.model, self.image_shape, self.num_actions, auxiliary=config.distill.enabled)
         self.prepare_device()
         self.network: ActorCritic = network.to(self.device)
         self.arithmetic = self.network.use_precision(config.precision, fused=config.compile)
@@ -49,7 +47,7 @@ class PPOTrainer(BaseTrainer):
             f"a buffer of {room[0]} x {room[1]} steps of {room[2]:,} environments",
             "give env.num-envs, ppo.rollout-length or distill.rollouts-per-phase less",
         )
-        self.buffer = RolloutBuffer(*room, self.device)
+        self.buffer = self.store = RolloutBuffer(*room, self.device)
         how: dict[str, Any] = {"cuda_graphs": config.compile, "safe_point": self.safe_point}
         self.collector = Collector(self.network, self.envs, self.buffer, env.threshold, **how)
         self.learner = self.learner_class(self.network, self.buffer, config.ppo, **how)
@@ -57,13 +55,11 @@ class PPOTrainer(BaseTrainer):
             regularizer = PolicyValueRegularizer(self.network, self.buffer, config.distill)
             self.distiller = self.make_distiller(self.buffer, regularizer)
 
-    # What a run does
-
     def start(self) -> None:
         self.collector.start()
 
     def learn(self, journal: Journal) -> None:
-        """The paper's Algorithm 1, from wherever the run is: collect, update, and when the buffer is full, distil."""
+        """Run the paper's Algorithm 1: collect, update, and when the buffer is full, distil."""
         self.journal = journal
         while not self.done:
             if self.stage == COLLECTING:
@@ -82,7 +78,7 @@ class PPOTrainer(BaseTrainer):
                 journal.log("ppo", {**statistics, **self._figures("rollout", "ppo")})
 
             if self.distiller is not None and self.stage == DISTILLING:
-                journal.save()  # a phase cannot be taken up in the middle
+                journal.save()  # a phase cannot be resumed in the middle
                 journal.show("distilling")
                 with self.timed("distill"):
                     report = self.distiller.run(self.generators.shuffles, self.generators.actions)
@@ -94,7 +90,7 @@ class PPOTrainer(BaseTrainer):
             journal.snapshot()
 
     def _figures(self, *phases: str) -> dict[str, float]:
-        """The value normaliser as now in force, the episodes so far, and what the phases took."""
+        """Return the statistics of value normalisation, episodes, and resources."""
         normalizer = self.network.normalizer
         figures = {}
         if normalizer.enabled:
@@ -108,7 +104,7 @@ class PPOTrainer(BaseTrainer):
         return self.rollouts * self.config.rollout_steps + rows * self.config.env.num_envs
 
     def restart(self) -> None:
-        """New episodes; those under way end where they were."""
+        """Start new episodes; the current ones end where they were."""
         rows = self.buffer.filled + self.collector.row
         self.collector.start()
         if rows:
@@ -116,7 +112,7 @@ class PPOTrainer(BaseTrainer):
         else:
             self.buffer.fresh[:] = True
 
-    # What is saved
+    # Saving and loading
 
     def optimizers(self) -> dict[str, ClippedAdam]:
         return {"ppo": self.learner.optimizer, **super().optimizers()}
@@ -137,57 +133,44 @@ class PPOTrainer(BaseTrainer):
             "minibatches": self.learner.done,
         }
 
-    @property
-    def ring(self) -> int:
-        return self.buffer.rows
-
-    @property
-    def _first_row(self) -> int:
-        """The number of the buffer's first row, counted from the beginning of the run."""
-        rollouts = self.rollouts + (self.stage == UPDATING)
-        return rollouts * self.buffer.length - self.buffer.filled
-
     def saved_rows(self) -> tuple[int, int]:
-        return self._first_row, self._first_row + self.buffer.filled + self.collector.row
+        first = self.buffer.first_row
+        return first, first + self.buffer.filled + self.collector.row
 
-    def lend_rows(self, first: int, last: int, settle: Callable[[], None]) -> dict[str, torch.Tensor]:
-        return self.buffer.lend(first - self._first_row, last - self._first_row, settle)
-
-    def shapes(self) -> dict[str, Check]:
+    def hints(self) -> dict[str, Any]:
         buffer, ppo = self.buffer, self.config.ppo
         return {
-            **super().shapes(),
-            "fresh": items(boolean, buffer.num_envs),
-            "filled": whole(0, buffer.rows),
-            "row": whole(0, buffer.length - 1),
-            "minibatches": whole(0, ppo.num_epochs * ppo.num_minibatches - 1),
+            **super().hints(),
+            "fresh": Annotated[list[bool], Range(buffer.num_envs, buffer.num_envs)],
+            "filled": Annotated[int, Range(0, buffer.rows)],
+            "row": Annotated[int, Range(0, buffer.length - 1)],
+            "minibatches": Annotated[int, Range(0, ppo.num_epochs * ppo.num_minibatches - 1)],
         }
 
     def ranges(self) -> dict[str, tuple[int, int]]:
-        return {
-            "buffer/actions": (0, self.num_actions - 1),
-            "learner/order": (0, self.buffer.steps - 1),
-        }
+        return {"buffer/actions": (0, self.num_actions - 1), "learner/order": (0, self.buffer.steps - 1)}
 
     def check_own_state(self, saved: Checkpoint) -> None:
         state, buffer = saved.state, self.buffer
         filled, row, done, stage = (state[name] for name in ("filled", "row", "minibatches", "stage"))
-        room = {
+        possible = {
             COLLECTING: filled < buffer.rows and done == 0,
             UPDATING: filled > 0 and row == 0,
             DISTILLING: filled == buffer.rows and row == 0 and done == 0 and self.distiller is not None,
         }
-        if filled % buffer.length or not room[stage]:
+        if filled % buffer.length or not possible[stage]:
             raise UnfitError(f"it is {stage} with {filled} rows filled, {row} under way and {done} minibatches done")
-        first = (state["rollouts"] + (stage == UPDATING)) * buffer.length - filled
+        first = self._first_row(state)
         if first < 0 or first % buffer.rows:
             raise UnfitError(f"rollouts is {state['rollouts']}, which does not go with {filled} rows filled")
         check_files(state["files"] or [], first, first + filled + row)
+
+    def _first_row(self, state: dict[str, Any]) -> int:
+        """Return the number of the buffer's first row."""
+        return (state["rollouts"] + (state["stage"] == UPDATING)) * self.buffer.length - state["filled"]
 
     def load_own_state(self, saved: Checkpoint) -> None:
         state, buffer = saved.state, self.buffer
         buffer.fresh = np.array(state["fresh"], dtype=bool)
         buffer.filled, self.collector.row, self.learner.done = state["filled"], state["row"], state["minibatches"]
-        if self.files is not None:
-            like = {"observations": buffer.observations, "memory": buffer.memory}
-            self.files.load(state["files"] or [], like, lambda at, rows: buffer.restore(at - self._first_row, rows))
+        buffer.first_row = self._first_row(state)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -26,20 +25,20 @@ from achieve.nn.optim import ClippedAdam
 from achieve.run.checkpoint import Checkpoint
 from achieve.run.seeding import check_numpy_state, stream
 from achieve.run.segments import check_files
-from achieve.schema import Check, UnfitError, items, table, whole
-from achieve.trainers.base import BaseTrainer, Saved, check_memory
+from achieve.settings import NonNegativeInt, PositiveInt, Range, UnfitError
+from achieve.trainers.base import BaseTrainer, check_rows
 from achieve.trainers.journal import Journal, resources
+from achieve.trainers.setup import check_memory
 
 ACTING, DISTILLING = "acting", "distilling"
-FRAMES = "frames"
-REFRESHED_AT_ONCE = 256
-"""Memories; two images each."""
+REFRESH_BATCH = 256
+"""Memories that are recomputed at once, from two images each."""
 COMPARED = 512
 """Steps whose values are compared before and after a phase."""
 
 
 class QRDQNTrainer(BaseTrainer):
-    """Everything a run consists of: environments, network, target network, replay, distillation, and their state."""
+    """Environments, network, target network, replay buffer and distillation of a run, and their state."""
 
     stages = (ACTING, DISTILLING)
 
@@ -58,7 +57,7 @@ class QRDQNTrainer(BaseTrainer):
             networks = [self._network(auxiliary=auxiliary) for auxiliary in (config.distill.enabled, False)]
         self.network: QuantileNetwork
         self.network, target = networks
-        self.replay = make_replay(config, shape, self.device)
+        self.replay = self.store = make_replay(config, shape, self.device)
         cuda_graphs = config.compile
         self.explorer = Explorer(self.network, self.envs, self.replay, env.threshold, cuda_graphs=cuda_graphs)
         self.learner = QRDQNLearner(self.network, target, self.replay, values, cuda_graphs=cuda_graphs)
@@ -82,8 +81,6 @@ class QRDQNTrainer(BaseTrainer):
         self.arithmetic = network.use_precision(config.precision, fused=config.compile)
         return network
 
-    # What a run does
-
     def weights_taken(self) -> None:
         self.learner.update_target()
 
@@ -91,7 +88,7 @@ class QRDQNTrainer(BaseTrainer):
         self.explorer.start()
 
     def learn(self, journal: Journal) -> None:
-        """QR-DQN, from wherever the run is: act and learn, and before each target update distil."""
+        """Run QR-DQN: act and learn, and distil before each target update."""
         self.journal = journal
         while not self.done:
             if self.stage == ACTING:
@@ -104,7 +101,7 @@ class QRDQNTrainer(BaseTrainer):
                 journal.log("qrdqn", {**statistics, **self.running_score.figures(), **resources(self, "interact")})
 
             if self.distiller is not None and self.learning:
-                journal.save()  # a phase cannot be taken up in the middle
+                journal.save()  # a phase cannot be resumed in the middle
                 journal.show("distilling")
                 with self.timed("distill"):
                     report = self.distil()
@@ -118,32 +115,29 @@ class QRDQNTrainer(BaseTrainer):
         return self.replay.row * self.config.env.num_envs
 
     def restart(self) -> None:
-        """New episodes; those under way end where they were."""
+        """Start new episodes; the current ones end where they were."""
         if self.replay.row:
             self.replay.dones[(self.replay.row - 1) % self.replay.shape.rows] = True
         self.explorer.start()
 
     @property
     def learning(self) -> bool:
-        """Whether there is enough in the replay."""
+        """Whether the replay buffer holds enough steps to learn from."""
         return self.replay.stored >= self.config.qrdqn.learning_starts
 
     @property
     def epsilon(self) -> float:
-        """Share of random actions at this step of the run."""
+        """Probability of a random action at the current step."""
         values = self.config.qrdqn
-        return linear_schedule(
-            self.step, values.epsilon_start, values.epsilon_end, values.epsilon_steps
-        )
+        return linear_schedule(self.step, values.epsilon_start, values.epsilon_end, values.epsilon_steps)
 
     def interact(self, rows: int | None = None) -> dict[str, float]:
-        """Act and learn up to the next target update, or for so many rows. Returns the mean of each statistic.
+        """Act and learn up to the next target update, or for ``rows`` vector steps. Returns the mean of each statistic.
 
-        At every step of the environments: look, draw the batches of the updates that are due, choose actions, launch
-        the updates, and only then let the environments step. On a GPU batches are drawn while it looks, and it learns
-        while the environments step; the next look waits for that. So the order of everything is that of a CPU, which
-        does one after the other: actions are chosen with all updates before them, and updates see all steps before the
-        one under way.
+        Each vector step evaluates the network, samples the batches of the updates that are due, chooses actions,
+        launches the updates, and only then steps the environments. A GPU evaluates while batches are sampled, and
+        learns while the environments step; the next evaluation waits for that. So the result is that of the sequential
+        order on a CPU: actions follow all earlier updates, and updates see all steps before the current one.
         """
         values, num_envs = self.config.qrdqn, self.config.env.num_envs
         if rows is None:
@@ -161,10 +155,10 @@ class QRDQNTrainer(BaseTrainer):
         return {**self.learner.finish(), "epsilon": self.epsilon, "stored": self.replay.stored}
 
     def distil(self) -> PhaseReport:
-        """One auxiliary phase, on the episodes that ended since the last one (or in `recent_steps`).
+        """Run an auxiliary phase on the episodes that ended since the last one (or within `recent_steps`).
 
-        It changes what latents mean; so the memories made from them are made anew. That changes values as well, which
-        the phase could not know of: `phase_drift` and `phase_changed_actions` compare values before and after both.
+        It changes the encoder, so the stored memories are recomputed, which changes values as well, beyond the reach of
+        the regulariser: `phase_drift` and `phase_changed_actions` compare values before and after both.
         """
         assert self.distiller is not None and self.recent is not None
         steps = self.config.qrdqn.recent_steps or self.config.rollout_steps
@@ -177,45 +171,42 @@ class QRDQNTrainer(BaseTrainer):
         if not len(steps_compared):
             return report
         after = self._values_of(steps_compared)
-        whole = {
+        drift = {
             "phase_drift": float((after - before).abs().mean()),
             "phase_changed_actions": float((after.argmax(1) != before.argmax(1)).float().mean()),
         }
-        return replace(report, statistics={**report.statistics, **whole})
+        return replace(report, statistics={**report.statistics, **drift})
 
     @torch.no_grad()
     def _values_of(self, index: IntArray) -> torch.Tensor:
-        """Values [B, A] of the actions in stored steps [B], with the memories the replay has for them now."""
+        """Return action values [B, A] of stored steps [B], with their memories as now stored."""
         memory = self.replay.memory(index) if self.config.model.memory else None
         return action_values(self.network.quantiles(self.network.encode(self.replay.images(index)), memory))
 
     @torch.no_grad()
     def refresh_memories(self) -> None:
-        """Compute the memories of stored steps, and those acted with, anew with the network as it is."""
+        """Recompute the memories of stored steps, and those of the current step, with the current encoder."""
         replay, explorer = self.replay, self.explorer
         numbers, steps = replay.unlocks()
-        for start in range(0, len(numbers), REFRESHED_AT_ONCE):
-            part = slice(start, start + REFRESHED_AT_ONCE)
+        for start in range(0, len(numbers), REFRESH_BATCH):
+            part = slice(start, start + REFRESH_BATCH)
             both = np.concatenate([steps[part], steps[part] + self.config.env.num_envs])
             before, after = self.network.encode(replay.images(both)).chunk(2)
             replay.memories.put(numbers[part], achievement_representation(before, after))
         explorer.memory.copy_(replay.memories.take(upload(replay.memories.rows(explorer.numbers), self.device)))
 
-    # What is saved
+    # Saving and loading
 
     def optimizers(self) -> dict[str, ClippedAdam]:
         return {"qrdqn": self.learner.optimizer, **super().optimizers()}
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        arrays = {name: torch.from_numpy(array) for name, array in self.replay.arrays().items()}
         return {
             **super().tensors(),
             **{f"target/{k}": v for k, v in self.learner.target.state_dict().items()},
             **{f"learner/{k}": v for k, v in self.learner.tensors().items()},
-            **{f"replay/{k}": v for k, v in arrays.items()},
-            "explorer/memory": self.explorer.memory,
-            "explorer/observation": self.explorer.observation,
-            "explorer/outcome": self.explorer.outcome,
+            **{f"replay/{k}": torch.from_numpy(v) for k, v in self.replay.arrays().items()},
+            **{f"explorer/{k}": getattr(self.explorer, k) for k in ("memory", "observation", "outcome")},
         }
 
     def own_state(self) -> dict[str, Any]:
@@ -224,42 +215,28 @@ class QRDQNTrainer(BaseTrainer):
             "exploration": self.exploration.bit_generator.state,
             "ages": explorer.ages.tolist(),
             "numbers": explorer.numbers.tolist(),
-            "replay": {
-                "row": replay.row,
-                "first": replay.first,
-                "next_number": replay.memories.next,
-            },
+            "replay": {"row": replay.row, "first": replay.first, "next_number": replay.memories.next},
         }
 
-    def save(self) -> Saved:
-        """The run's state without the replay's frames, except for those needed to go on acting."""
-        tensors, state, blobs = super().save()
-        tensors["only/tail"] = self.replay.tail()
+    def save(self) -> Checkpoint:
+        saved = super().save()
+        saved.tensors["only/tail"] = self.replay.tail()
         if self.config.checkpoint_replay:
-            tensors["only/memories"] = self.replay.live_memories()
-        return tensors, state, blobs
-
-    @property
-    def ring(self) -> int:
-        return self.replay.shape.rows
+            saved.tensors["only/memories"] = self.replay.live_memories()
+        return saved
 
     def saved_rows(self) -> tuple[int, int] | None:
         replay = self.replay
-        first = max(replay.first, replay.row - replay.shape.rows)
+        first = max(replay.first, replay.row - replay.rows)
         return (first, replay.row) if self.config.checkpoint_replay else None
 
-    def lend_rows(self, first: int, last: int, settle: Callable[[], None]) -> dict[str, torch.Tensor]:
-        return {FRAMES: self.replay.lend(first, last, settle)}
-
-    def shapes(self) -> dict[str, Check]:
-        num_envs = self.config.env.num_envs
-        replay = {"row": whole(), "first": whole(), "next_number": whole(1)}
+    def hints(self) -> dict[str, Any]:
+        one_each = Range(self.config.env.num_envs, self.config.env.num_envs)
         return {
-            **super().shapes(),
-            "exploration": check_numpy_state,
-            "ages": items(whole(0, 2**31 - 1), num_envs),
-            "numbers": items(whole(), num_envs),
-            "replay": table(replay),
+            **super().hints(),
+            "ages": Annotated[list[Annotated[int, Range(0, 2**31 - 1)]], one_each],
+            "numbers": Annotated[list[NonNegativeInt], one_each],
+            "replay": {"row": NonNegativeInt, "first": NonNegativeInt, "next_number": PositiveInt},
         }
 
     def ranges(self) -> dict[str, tuple[int, int]]:
@@ -272,63 +249,48 @@ class QRDQNTrainer(BaseTrainer):
         }
 
     def check_own_state(self, saved: Checkpoint) -> None:
-        kept, shape, length = saved.state["replay"], self.replay.shape, self.config.rollout_length
-        begun = kept["row"] - saved.state["rollouts"] * length
-        if not 0 <= begun <= (length if saved.state["stage"] == ACTING else 0):
-            raise UnfitError(f"rollouts is {saved.state['rollouts']}, which does not go with row {kept['row']}")
-        if not kept["first"] <= kept["row"]:
-            raise UnfitError(f"replay.first is {kept['first']}, past replay.row, {kept['row']}")
-        if max(saved.state["numbers"]) >= kept["next_number"]:
-            raise UnfitError(f"numbers go past replay.next_number, {kept['next_number']}")
-        files = saved.state["files"]
-        if files is None:
-            check_rows(saved.tensors.get("only/tail"), shape.num_envs, shape.frame, "only/tail", torch.uint8)
+        state, shape, length = saved.state, self.replay.shape, self.config.rollout_length
+        row, first, next_number = (state["replay"][name] for name in ("row", "first", "next_number"))
+        check_numpy_state(state.get("exploration"), "exploration")
+        if not 0 <= row - state["rollouts"] * length <= (length if state["stage"] == ACTING else 0):
+            raise UnfitError(f"rollouts is {state['rollouts']}, which does not go with row {row}")
+        if not first <= row:
+            raise UnfitError(f"replay.first is {first}, past replay.row, {row}")
+        if max(state["numbers"]) >= next_number:
+            raise UnfitError(f"numbers go past replay.next_number, {next_number}")
+        if state["files"] is None:
+            check_rows(saved.tensors.get("only/tail"), (shape.num_envs, *shape.frame), "only/tail", torch.uint8)
+            if len(saved.tensors["only/tail"]) != min(row, 1):
+                raise UnfitError("only/tail is missing or has another size")
             return
-        memories = saved.tensors.get("only/memories")
-        check_rows(memories, shape.memory_size, (), "only/memories", torch.float32)
-        assert memories is not None
-        if len(memories) >= kept["next_number"] or len(memories) > shape.rows * shape.num_envs + shape.num_envs:
-            raise UnfitError(f"only/memories holds {len(memories)} memories, more than there can be")
-        check_files(files, max(kept["first"], kept["row"] - shape.rows), kept["row"])
+        check_rows(saved.tensors.get("only/memories"), (shape.memory_size,), "only/memories", torch.float32)
+        count = len(saved.tensors["only/memories"])
+        if count >= next_number or count > shape.rows * shape.num_envs + shape.num_envs:
+            raise UnfitError(f"only/memories holds {count} memories, more than there can be")
+        check_files(state["files"], max(first, row - shape.rows), row)
 
     def load_own_state(self, saved: Checkpoint) -> None:
         state, replay, explorer = saved.state, self.replay, self.explorer
-        kept = state["replay"]
         self.exploration.bit_generator.state = state["exploration"]
         explorer.ages = np.array(state["ages"], dtype=np.int32)
         explorer.numbers = np.array(state["numbers"], dtype=np.int64)
         self.learner.target.cache_weights()
-        replay.row, replay.first = kept["row"], kept["first"]
-        replay.memories.next = kept["next_number"]
-        if state["files"] is None:
-            self._go_on_without_replay(saved.tensors["only/tail"])
+        replay.row, replay.first = state["replay"]["row"], state["replay"]["first"]
+        replay.memories.next = state["replay"]["next_number"]
+        if state["files"] is not None:
+            replay.put_memories(saved.tensors["only/memories"])
             return
-        assert self.files is not None
-        like = {FRAMES: torch.empty(0, replay.shape.num_envs, *replay.shape.frame, dtype=torch.uint8)}
-        self.files.load(state["files"], like, lambda first, rows: replay.restore(first, rows[FRAMES]))
-        replay.put_memories(saved.tensors["only/memories"])
-
-    def _go_on_without_replay(self, tail: torch.Tensor) -> None:
-        """Nothing before this step may be drawn; learning begins when there is enough again."""
-        replay, explorer = self.replay, self.explorer
+        # Nothing before this step may be sampled; learning begins again when the buffer holds enough.
         replay.first = replay.row
-        replay.put_tail(tail)
+        replay.put_tail(saved.tensors["only/tail"])
         (remembering,) = np.nonzero(explorer.numbers)
         if len(remembering):
             vectors = explorer.memory[torch.from_numpy(remembering).to(self.device)]
             explorer.numbers[remembering] = replay.memories.add(vectors, replay.memories.next)
 
 
-def check_rows(
-    given: torch.Tensor | None, width: int, rest: tuple[int, ...], name: str, dtype: torch.dtype
-) -> None:
-    """Raise UnfitError for a tensor that is not so many rows of that shape."""
-    if given is None or given.dtype != dtype or tuple(given.shape[1:]) != (width, *rest):
-        raise UnfitError(f"{name} is missing or has another size")
-
-
 def make_replay(config: TrainConfig, shape: ReplayShape, device: torch.device) -> Replay:
-    """The replay where the config wants it, or a sentence on why it does not fit."""
+    """Return the replay buffer, or raise ConfigError if it does not fit into memory."""
     storage = replay_storage(config.replay_device, shape, device)
     what = f"a replay of {config.qrdqn.replay_size:,} steps"
     check_memory(shape.nbytes, storage, what, "give qrdqn.replay-size less, or another --replay-device")
@@ -336,13 +298,10 @@ def make_replay(config: TrainConfig, shape: ReplayShape, device: torch.device) -
 
 
 def replay_storage(wanted: str, shape: ReplayShape, device: torch.device) -> torch.device:
-    """Where frames go: for ``auto`` on the GPU if there is twice the room they need, else in host memory."""
-    host = torch.device("cpu")
-    if device.type == "cpu":
-        if wanted == "gpu":
-            raise ConfigError("replay_device is 'gpu', but this run is computed on the CPU; use auto or host")
-        return host
-    if wanted == "auto":
+    """Return where frames are stored: for ``auto`` on the GPU if it has room for twice as many, else on the host."""
+    if wanted == "gpu" and device.type == "cpu":
+        raise ConfigError("replay_device is 'gpu', but this run is computed on the CPU; use auto or host")
+    if wanted == "auto" and device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
-        return device if free >= 2 * shape.nbytes else host
-    return device if wanted == "gpu" else host
+        wanted = "gpu" if free >= 2 * shape.nbytes else "host"
+    return device if wanted == "gpu" else torch.device("cpu")

@@ -1,0 +1,79 @@
+"""What a run is set up with: its environments, its device, and the memory it needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from achieve.config import TrainConfig
+from achieve.envs import make_vec
+from achieve.errors import ConfigError
+from achieve.run.env_errors import making_env
+from achieve.run.hardware import available_memory
+from achieve.run.seeding import env_seeds
+
+WORLD_BYTES = {"crafter": 750_000, "minigrid": 70_000}
+"""Measured memory of one environment; that of other environments is not known beforehand."""
+
+
+def check_memory(needed: int, device: torch.device, what: str, way_out: str) -> None:
+    """Raise ConfigError if there is less memory than needed, before it is allocated.
+
+    An operating system that overcommits memory would otherwise kill the process in the middle of a run.
+    """
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
+    if free is not None and needed > free:
+        raise ConfigError(
+            f"{what} would need {needed / 1e9:,.1f} GB of memory ({device.type}), more than the {free / 1e9:,.1f} GB "
+            f"there are; {way_out}"
+        )
+
+
+def make_envs(config: TrainConfig) -> Any:
+    """Return the training environments of a run."""
+    env = config.env
+    worlds = env.num_envs * WORLD_BYTES.get(env.name, 0)
+    check_memory(worlds, torch.device("cpu"), f"{env.num_envs:,} environments", "give env.num-envs less")
+    with making_env(env.name):
+        return make_vec(
+            env.name,
+            num_envs=env.num_envs,
+            seed=env_seeds(config.seed, env.num_envs),
+            threads=env.threads,
+            infos="none",  # the learner sees observations and rewards alone
+            **env.arguments,
+        )
+
+
+def resolve_device(name: str) -> torch.device:
+    """Return the device of that name, or raise ConfigError if there is none."""
+    if name == "auto":
+        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    use = "use auto, cpu, cuda or cuda:<number>"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"unknown device {name!r}; {use}") from None
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device {name!r} is not supported; {use}")
+    if device.type == "cpu":
+        return device
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if (device.index or 0) >= count:
+        raise ConfigError(f"device {name!r} was asked for, but PyTorch sees {count} CUDA GPUs; use --device cpu")
+    return torch.device("cuda", device.index or 0)
+
+
+def check_spaces(envs: Any) -> tuple[tuple[int, int, int], int]:
+    """Return image shape and number of actions, or raise ConfigError for spaces that cannot be learned in."""
+    space, actions = envs.single_observation_space, envs.single_action_space
+    shape: tuple[int, ...] = getattr(space, "shape", None) or ()
+    if len(shape) != 3 or space.dtype != np.uint8 or min(shape[:2]) < 8:
+        raise ConfigError(
+            f"observations are {space}; the encoder needs uint8 images of height x width x channels, at least 8x8"
+        )
+    if not hasattr(actions, "n"):
+        raise ConfigError(f"actions are {actions}; the policy needs a discrete action space")
+    return (int(shape[0]), int(shape[1]), int(shape[2])), int(actions.n)
