@@ -42,10 +42,7 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """Keeps `achieve.train` the function.
-
-    Importing the submodule of that name would otherwise put the module in its place.
-    """
+    """Keeps `achieve.train` the function, which importing the submodule of that name would otherwise replace."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _LAZY and isinstance(value, ModuleType):

@@ -17,7 +17,7 @@ from achieve.errors import AchieveError, UntrustedError, on_one_line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line; returns the exit code."""
+    """Run a command line. Returns the exit code."""
     try:
         code = _run(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()

@@ -330,7 +330,7 @@ def _read_option(option: str) -> tuple[str, Any]:
 
 
 def with_env(config: TrainConfig, name: str) -> TrainConfig:
-    """Returns the same run in another environment, with that one's unlock threshold and without options."""
+    """Return the same run in another environment, with that one's unlock threshold and without options."""
     if not is_known(name):
         raise ConfigError(unknown(name))
     if name == config.env.name:
@@ -339,7 +339,7 @@ def with_env(config: TrainConfig, name: str) -> TrainConfig:
 
 
 def validate(config: TrainConfig) -> None:
-    """Raises :class:`ConfigError` for a value out of range, and for values that do not work together."""
+    """Raise :class:`ConfigError` for a value out of range, and for values that do not work together."""
     ppo, distill, model = config.ppo, config.distill, config.model
     try:
         convert(TrainConfig, dataclasses.asdict(config))
@@ -421,7 +421,7 @@ def _validate_qrdqn(config: TrainConfig) -> None:
 
 
 def to_dict(config: TrainConfig) -> dict[str, Any]:
-    """Returns the config as JSON has it, without what has no effect on its learner."""
+    """Return the config as JSON has it, without what has no effect on its learner."""
     tree: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config)))
     for name in _UNUSED.get(config.learner, ()):
         del tree[name]
@@ -430,7 +430,7 @@ def to_dict(config: TrainConfig) -> dict[str, Any]:
 
 
 def from_dict(data: Mapping[str, Any]) -> TrainConfig:
-    """Returns the config that :func:`to_dict` wrote; raises :class:`ConfigError` for anything else."""
+    """Return the config that :func:`to_dict` wrote; raise :class:`ConfigError` for anything else."""
     try:
         config: TrainConfig = convert(TrainConfig, migrate(data) if isinstance(data, Mapping) else data)
     except UnfitError as error:
@@ -442,7 +442,7 @@ def from_dict(data: Mapping[str, Any]) -> TrainConfig:
 
 
 def differences(one: Any, other: Any, ignoring: Collection[str] = (), prefix: str = "") -> dict[str, tuple[Any, Any]]:
-    """Returns the settings in which two configs differ, by dotted name, with both values.
+    """Return the settings in which two configs differ, by dotted name, with both values.
 
     ``ignoring`` names settings (`seed`, `env.threads`) and tables (`env`) to leave out.
     """
@@ -460,7 +460,7 @@ def differences(one: Any, other: Any, ignoring: Collection[str] = (), prefix: st
 
 
 def refusal(saved: TrainConfig, wanted: TrainConfig, free: Collection[str], most: int = 5) -> str | None:
-    """Returns `ppo.gamma is 0.95 there, 0.8 here; ...` if a saved run differs from the one wanted, else None."""
+    """Return `ppo.gamma is 0.95 there, 0.8 here; ...` if a saved run differs from the one wanted, else None."""
     unlike = differences(saved, wanted, free).items()
     found = [f"{name} is {there} there, {here} here" for name, (there, here) in unlike]
     return "; ".join(found[:most]) + (f"; and {len(found) - most} more" if found[most:] else "") or None

@@ -1,4 +1,4 @@
-"""Errors meant for people: one sentence that names the value, what is accepted, and a way out.
+"""Errors for people: one sentence that names the value, what is accepted, and a way out.
 
 The command line prints them without a traceback and exits with code 2. Whatever a file holds, reading it raises nothing
 but these: `load_agent`, `train`, the config's `from_dict` and everything that reads a run folder keep to that.
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def on_one_line(text: str) -> str:
-    """The text with line breaks and control characters, of a file or a path that it quotes, as Python writes them."""
+    """Return the text with line breaks and control characters escaped, since it may quote a file."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
@@ -40,11 +40,11 @@ class CheckpointError(RunFolderError):
 
 
 class UntrustedError(RunFolderError):
-    """A file that names code to import, which runs only if the user says so."""
+    """A file that names code to import, without the user's consent."""
 
     def __init__(self, source: str | Path, named: Sequence[str], env: str | None = None) -> None:
         self.flag = "--trust" if env is None else f"--env {shlex.quote(env)}"
-        """What says so on the command line, appended to the command."""
+        """What expresses trust on the command line."""
         by_name = "" if env is None else f"name that environment yourself ({self.flag}, or env={env!r} in Python), or "
         super().__init__(
             f"{source} names code that would be imported and run: {', '.join(named)}. A file may run nothing of its "
@@ -60,7 +60,7 @@ class EpisodeLogError(RunFolderError):
 
 
 class EnvFailedError(AchieveError):
-    """An environment that failed while it was played, with its own traceback; what was saved before is whole."""
+    """An environment that failed, with its own traceback; what was saved before is intact."""
 
 
 class MissingExtraError(AchieveError):

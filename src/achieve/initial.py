@@ -1,7 +1,7 @@
-"""Runs that start from another agent's weights (`--init-from`), and say so.
+"""Runs that start from the weights of another agent (`--init-from`).
 
-The SHA-256 of the weights is part of such a run's config. Its first checkpoint is written before it learns, so that to
-continue it nothing is needed but its folder.
+The SHA-256 of the weights is part of the config of such a run. Its first checkpoint is written before it learns, so
+that it can be resumed without those weights.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from achieve.trainers.base import BaseTrainer
 
 
 def settle(config: TrainConfig, folder: Path) -> TrainConfig:
-    """The config with the SHA-256 of the weights the run starts from: as its folder has it, or else as they are now."""
+    """Return the config with the SHA-256 of the initial weights: as recorded in the run folder, or else as of now."""
     if config.init_from is None:
         return config
     if (folder / "config.json").is_file():
@@ -43,10 +43,10 @@ def settle(config: TrainConfig, folder: Path) -> TrainConfig:
 
 
 def take_weights(trainer: BaseTrainer) -> str | None:
-    """Put the weights the config names into a trainer's network; tell which, and what the file did not have.
+    """Load the initial weights that the config names into the network. Returns a line on what was loaded.
 
-    The encoder must be there, and whatever is there must fit. The rest, such as the auxiliary nets of an exported
-    agent, stays as it was drawn.
+    The encoder must be there, and whatever is there must fit. The rest, such as the auxiliary networks of an exported
+    agent, stays randomly initialised.
     """
     source, digest = trainer.config.init_from, trainer.config.init_sha256
     if source is None:
@@ -56,7 +56,7 @@ def take_weights(trainer: BaseTrainer) -> str | None:
     if not before == digest == _sha256(source):
         raise RunFolderError(
             f"the weights of {source} are not those this run was to start from: they have changed meanwhile; "
-            "`achieve export` makes a file that stays as it is"
+            "`achieve export` makes a file that does not change"
         )
     mine = trainer.network.state_dict()
     lacking = [name for name in mine if name not in theirs]
@@ -73,7 +73,7 @@ def take_weights(trainer: BaseTrainer) -> str | None:
             mine[name].copy_(theirs[name])
     trainer.weights_taken()
     unused = [name for name in theirs if name not in mine]
-    drawn = f"; drawn anew, for it has none: {_parts(lacking)}" if lacking else ""
+    drawn = f"; randomly initialised: {_parts(lacking)}" if lacking else ""
     left = f"; not used: {_parts(unused)}" if unused else ""
     return f"{trainer.config.origin}{drawn}{left}"
 

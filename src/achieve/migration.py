@@ -1,4 +1,4 @@
-"""Configs written by earlier versions, in the words of this one.
+"""Configs of earlier versions, translated to this one.
 
 Every config that comes from a file passes through :func:`migrate` before anything looks at it.
 """
@@ -12,10 +12,10 @@ from achieve.errors import ConfigError
 from achieve.settings import shown
 
 RENAMED = {"algo": "ppo"}
-"""Tables and settings of the whole config, by the name they had before."""
+"""Tables and settings of the config by their former names."""
 
 FORGOTTEN = ("checkpoint_every",)
-"""Settings of the whole config that are no more and decided nothing of what is computed."""
+"""Removed settings that had no effect on what is computed."""
 
 REMOVED: dict[str, dict[str, Any]] = {
     "qrdqn": {
@@ -23,15 +23,11 @@ REMOVED: dict[str, dict[str, Any]] = {
         "prioritized": False, "priority_exponent": 0.5, "priority_beta": 0.4,
     },
 }  # fmt: skip
-"""Settings that are no more, by table, with the value that means what is done today."""
+"""Removed settings by table, with the value that corresponds to what is done today."""
 
 
 def migrate(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The same config under today's names; what is of today already is left as it is.
-
-    Raises:
-        ConfigError: for a setting that is no more and was not left at its default.
-    """
+    """Return the config in the form of this version; raise ConfigError for a removed setting with another value."""
     renamed = {RENAMED.get(name, name): value for name, value in config.items() if name not in FORGOTTEN}
     for table, settings in REMOVED.items():
         values = renamed.get(table)
@@ -50,7 +46,7 @@ def migrate(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_objectives(distill: Mapping[str, Any]) -> dict[str, Any]:
-    """The table in which `matching` and `order` said what `objectives` says now."""
+    """Return the table with `objectives` instead of the former `matching` and `order`."""
     left = {name: value for name, value in distill.items() if name not in ("matching", "order")}
     if distill.get("enabled", True) and distill.get("matching") is False:
         return {**left, "objectives": ["prediction"]}

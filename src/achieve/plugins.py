@@ -1,4 +1,4 @@
-"""Code of the user's, named in the config as ``module:name``."""
+"""The user's own code, named in the config as ``module:name``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from achieve.errors import ConfigError
 ENCODER_NAMES = ("residual", "strided")
 LEARNER_NAMES = ("ppo", "qrdqn")
 OBJECTIVE_NAMES = ("matching", "prediction")
-"""What comes with the package."""
+"""What the package provides."""
 
 
 def is_plugin(name: str) -> bool:
@@ -21,7 +21,7 @@ def is_plugin(name: str) -> bool:
 
 
 def load(name: str, setting: str) -> Any:
-    """Import what a setting names, or say in one sentence what is missing."""
+    """Import what a setting names; raise ConfigError if it does not exist."""
     if not is_plugin(name):
         raise ConfigError(f"{setting} is {name!r}; name code of your own as module:name, such as my_module:MyClass")
     module, _, attribute = name.partition(":")
@@ -40,7 +40,7 @@ def load(name: str, setting: str) -> Any:
 
 
 def load_class(name: str, setting: str, base: type) -> Any:
-    """Import a class that a setting names, which must be a whole subclass of ``base``."""
+    """Import the class that a setting names, which must be a concrete subclass of ``base``."""
     found = load(name, setting)
     where = f"{base.__module__}.{base.__qualname__}"
     if not (isinstance(found, type) and issubclass(found, base)):

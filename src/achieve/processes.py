@@ -9,6 +9,6 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent(number: int) -> None:
-    """On Linux, have this process sent a signal when the thread that started it ends; elsewhere, nothing."""
+    """Have the kernel send this process a signal when the thread that started it ends; on Linux alone."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)

@@ -43,7 +43,7 @@ class Range:
     above: bool = False
 
     def check(self, value: Any, where: str) -> None:
-        """Raises UnfitError for a value outside."""
+        """Raise UnfitError for a value outside."""
         is_list = isinstance(value, list)
         amount = len(value) if is_list else value
         if not self.low <= amount <= self.high or (self.above and amount == self.low):
@@ -66,7 +66,7 @@ UnitFloat = Annotated[float, Range(0, 1)]
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Returns what a JSON text holds; raises ValueError for anything else, however deeply nested."""
+    """Return what a JSON text holds; raise ValueError for anything else, however deeply nested."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -74,13 +74,13 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def check_name(where: str, name: str) -> None:
-    """Raises UnfitError for a name that could lead elsewhere as part of a folder's name."""
+    """Raise UnfitError for a name that could lead elsewhere as part of a folder's name."""
     if not re.fullmatch(r"\w[\w.+-]{0,99}", name):
         raise UnfitError(f"{where} is {shown(name)}; a name consists of letters, digits and . _ + - alone")
 
 
 def shown(value: Any) -> str:
-    """Returns a value for a message: on one line, and short."""
+    """Return a value for a message: on one line, and short."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > LARGEST:
         return "a huge number"
     try:
@@ -94,7 +94,7 @@ _SHORT.maxstring = _SHORT.maxother = 80
 
 
 def convert(hint: Any, value: Any, where: str = "") -> Any:
-    """Returns the value in the type that the hint names; raises UnfitError where it does not fit.
+    """Return the value in the type that the hint names; raise UnfitError where it does not fit.
 
     Lists become tuples where the hint is a tuple. A dataclass refuses unknown names and fills in its defaults; a
     dictionary of hints ignores unknown names and needs all of its own.

@@ -1,4 +1,4 @@
-"""Training, and around it what makes a run resumable.
+"""Training, and what makes a run resumable.
 
     from achieve import train
     train(get_preset("ad"), "runs/ad-s0")
@@ -41,27 +41,24 @@ STOPPING = "stopping; once more to stop at once"
 
 
 def make_trainer(config: TrainConfig) -> BaseTrainer:
-    """The trainer of the config's learner."""
+    """Return the trainer of the config's learner."""
     known: dict[str, type[BaseTrainer]] = {"ppo": PPOTrainer, "qrdqn": QRDQNTrainer}
     cls = known.get(config.learner) or load_class(config.learner, "learner", BaseTrainer)
     return cast(BaseTrainer, cls(config))
 
 
-def train(
-    config: TrainConfig, folder: str | Path | None = None, *, quiet: bool = False
-) -> dict[str, Any]:
-    """Train, or continue a run that was stopped. Returns what is in `summary.json`.
+def train(config: TrainConfig, folder: str | Path | None = None, *, quiet: bool = False) -> dict[str, Any]:
+    """Train, or resume a run that was stopped. Returns the content of `summary.json`.
 
     Args:
         config: see :func:`achieve.presets.get_preset`.
-        folder: where the run lives; that of :func:`default_folder` if not given. A folder that holds a run with
-            this config is continued. With another `total_steps` it is ended early or, if it is one of PPO's, goes
-            on for longer after its end.
+        folder: the run folder, by default that of :func:`default_folder`. If it holds a run with this config, that run
+            is resumed. Another `total_steps` ends it earlier or, with PPO, extends it even after its end.
         quiet: no progress display.
 
     Raises:
-        EnvFailedError: when an environment of the user's fails; calling again continues from the last checkpoint.
-        Interrupted: on Ctrl-C or SIGTERM, once the run is saved; calling again continues it from there.
+        EnvFailedError: if an environment of the user's fails; calling again resumes from the last checkpoint.
+        Interrupted: on Ctrl-C or SIGTERM, once the run is saved; calling again resumes from there.
     """
     validate(config)
     refuse_preset_name(config)
@@ -80,7 +77,7 @@ def train(
         def way_on() -> str:
             return journal.way_on() if journal else f"the same command continues the run in {path}"
 
-        # Everything is looked at before anything is changed: a run that is refused stays as it is.
+        # Everything is checked before anything is changed: a run that is refused stays as it is.
         stack.enter_context(using_env(lambda: f"When it is mended, {way_on()}."))
         checkpoint = load_checkpoint(run.checkpoint)
         trainer = make_trainer(config)
@@ -103,7 +100,7 @@ def train(
         run.record()
         logs = (stack.enter_context(JsonlWriter(run.episodes)), stack.enter_context(JsonlWriter(run.metrics)))
         for writer, length in zip(logs, lengths, strict=True):
-            writer.truncate_to(length)  # forget what came after the checkpoint
+            writer.truncate_to(length)  # drop what came after the checkpoint
         neighbours = Neighbours(device_key(trainer.device))
         stack.callback(neighbours.close)
         trackers = list(_trackers(config, run, trainer.step))
@@ -115,7 +112,7 @@ def train(
         journal = Journal(trainer, run, neighbours, logs, trackers, checkpoints, progress, stop)
         if taken is not None:
             journal.say(taken)
-            journal.save()  # from here on, the run needs nothing but its folder
+            journal.save()  # from here on, the run does not need those weights
         if checkpoint is None:
             journal.snapshot()
 
@@ -124,7 +121,7 @@ def train(
         journal.save()
         checkpoints.wait()
         summary = finish(trainer, run, neighbours.mean)
-        trainer.callbacks.run_ended(trainer, summary)
+        trainer.callbacks.call("on_run_end", trainer, summary)
         if trainer.ended_early is not None:
             journal.say(f"the run was ended early: {trainer.ended_early}")
         if progress is not None and summary["episodes"] and not any(summary["success_rates"].values()):
@@ -134,10 +131,9 @@ def train(
 
 
 def default_folder(config: TrainConfig) -> Path:
-    """`runs/<name>-s<seed>`; without a name `runs/<preset>-s<seed>`, and `runs/<preset>-<env>-s<seed>` in one
-    that is not the preset's own."""
-    if config.name is not None:
-        return Path("runs") / f"{config.name}-s{config.seed}"
+    """Return `runs/<name>-s<seed>`, or without a name `runs/<preset>-s<seed>`; if the environment is not that of the
+    preset, `runs/<preset>-<env>-s<seed>`.
+    """
     own = PRESETS[config.preset].env if config.preset in PRESETS else EnvConfig()
     environment = "" if config.env.name == own.name else "-" + re.sub(r"[^\w.-]+", "-", config.env.name)
     return Path("runs") / f"{config.name or config.preset + environment}-s{config.seed}"
@@ -156,5 +152,5 @@ def _progress(trainer: BaseTrainer) -> Iterator[Progress]:
     title = f"{config.preset} s{config.seed}"
     with Progress(config.planned_steps, trainer.step, title, trainer.spec.measure) as progress:
         if trainer.restarted:
-            progress.say("this environment cannot be saved: the episodes under way were started anew, on unseen worlds")
+            progress.say("this environment cannot be saved: new episodes were started, on unseen worlds")
         yield progress

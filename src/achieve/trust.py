@@ -1,8 +1,8 @@
-"""Files that name code: weights, configs and checkpoints run none of it unless the user says so.
+"""Code that files name: weights, configs and checkpoints run none of it unless the user agrees.
 
-A config names its environment, which may be ``module:function``: to play it is to import that module. So may options
-of an environment. Where a config comes from a file, :func:`trusted` stands between the two. It lets a module pass that
-the user named as well, or all of them if the user trusts the file.
+A config may name code as ``module:name``: an environment, its options, an encoder, a learner. Using the config imports
+that module. If the config comes from a file, :func:`trusted` refuses modules that the user has not named as well,
+unless the user trusts the file.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from achieve.settings import shown
 
 
 def imports_named_by(config: TrainConfig, *, learning: bool = False) -> list[str]:
-    """What a config names that would be imported if it were used: its environment, what its options name, its encoder.
+    """Return the code that using a config would import.
 
-    A learner, auxiliary objectives and callbacks count for ``learning`` alone: an agent acts without them.
-
-    An option counts if any text in it has a colon: it need not be a module's name, but it could be one.
+    Learner, auxiliary objectives and callbacks count for ``learning`` alone, since an agent acts without them. Options
+    of the environment count if any text in it has a colon, which could name a module.
     """
     env = config.env
     environment = [env.name] if ":" in env.name and env.name not in ENVIRONMENTS else []
@@ -42,15 +41,15 @@ def trusted(
     trust: bool = False,
     learning: bool = False,
 ) -> TrainConfig:
-    """The config of a file, in the environment the user names; refused if it names code that the user did not.
+    """Return the config of a file, in the environment the user names; raise UntrustedError for code nobody has named.
 
     Args:
-        config: what the file says.
+        config: as in the file.
         source: the file, for the message.
-        env: the environment, as the user names it: in place of the file's, or the same. With settings of one's own (an
-            :class:`EnvConfig`), nothing of the file's environment is left.
+        env: the environment the user names, perhaps that of the file. An :class:`EnvConfig` replaces the file's
+            environment with all its settings.
         trust: import whatever the file names.
-        learning: whether the config is to be trained, not only played.
+        learning: whether the config is to be trained with, not only played with.
     """
     if isinstance(env, EnvConfig):
         return replace(config, env=env)
@@ -65,7 +64,7 @@ def trusted(
 
 
 def _moved(config: TrainConfig, env: str) -> TrainConfig:
-    """The same agent in the environment of that name. One of the user's own keeps the options and the threshold."""
+    """Return the config in another environment. One of the user's own keeps the options and the threshold."""
     own = find_env_spec(env).by_reward and find_env_spec(config.env.name).by_reward
     moved = with_env(config, env)
     return replace(moved, env=replace(config.env, name=env)) if own else moved

@@ -145,7 +145,7 @@ def test_own_environment_in_workers_is_continued_with_new_episodes(start: Start,
     child.wait()
     assert not (folder / "summary.json").exists()
     told = start(f"{OWN}:make_env", folder, *flags).run()
-    assert told.count("the episodes under way were started anew") == 1
+    assert told.count("new episodes were started") == 1
     logged = rows(folder / "episodes.jsonl")
     assert all(a["step"] <= b["step"] for a, b in pairwise(logged)), "the log goes on where it was"
     assert logged[-1]["step"] <= 1024 < logged[-1]["step"] + 4 * LIMIT

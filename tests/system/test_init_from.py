@@ -57,7 +57,7 @@ def test_what_an_exported_agent_lacks_is_drawn_as_usual(finished: Path, tmp_path
     for name, tensor in trainer.network.state_dict().items():
         expected = drawn[name] if name.startswith(AUXILIARY) else theirs[name].float()
         assert torch.equal(tensor, expected), name
-    assert told is not None and told.endswith("; drawn anew, for it has none: film, predictor")
+    assert told is not None and told.endswith("; randomly initialised: film, predictor")
     trainer.close()
     usual.close()
 
@@ -66,7 +66,7 @@ def test_export_may_keep_the_auxiliary_nets(finished: Path, tmp_path: Path, achi
     code, _, err = achieve("export", finished, tmp_path / "all.safetensors", "--with-auxiliary")
     assert (code, err) == (0, "")
     trainer, told = made(tiny_config(init_from=str(tmp_path / "all.safetensors")), tmp_path)
-    assert told is not None and "drawn anew" not in told
+    assert told is not None and "randomly" not in told
     theirs, _ = load_weights(finished / "weights.safetensors")
     for name, tensor in trainer.network.state_dict().items():
         torch.testing.assert_close(tensor, theirs[name], rtol=1e-3, atol=1e-4)
@@ -92,7 +92,7 @@ def test_between_learners_the_encoder_comes_along(tmp_path: Path) -> None:
     for name, tensor in trainer.network.state_dict().items():
         assert not name.startswith("encoder.") or torch.equal(tensor, theirs[name])
         assert torch.equal(mine.learner.target.state_dict()[name], tensor)
-    assert told is not None and "drawn anew, for it has none: advantage; not used: normalizer, policy, value" in told
+    assert told is not None and "randomly initialised: advantage; not used: normalizer, policy, value" in told
     trainer.close()
 
 

@@ -273,6 +273,6 @@ def test_an_undone_encoder_is_told_once(
     monkeypatch.setenv("COLUMNS", "300")
     train(tiny_config(), tmp_path / "run", quiet=False)
     out, err = capsys.readouterr()
-    assert (out + err).count("the encoder tells observations apart no more") == words
+    assert (out + err).count("the encoder has collapsed in this auxiliary phase") == words
     ways = "try --distill.episodes-per-update 32, --distill.value-reg frozen, a lower --distill.learning-rate in a new"
     assert (out + err).count(ways) == words

@@ -1,7 +1,7 @@
-"""The memories that go with stored steps.
+"""The memories of the steps in the replay buffer.
 
-A step's memory is the representation of the last achievement before it, and changes only where one is unlocked. So each
-representation is stored once, and each step holds its number: 1,024 floats for every unlock in place of every step.
+The memory of a step is the representation of the previous achievement, which changes only at an unlock. So each
+representation is stored once, and each step refers to it by number: 1,024 floats per unlock instead of per step.
 """
 
 from __future__ import annotations
@@ -14,55 +14,51 @@ from torch import Tensor
 from achieve.data.transfer import upload
 
 IntArray = NDArray[np.int64]
-ROOM = 1024
+CAPACITY = 1024
+"""Memories there is room for at first."""
 
 
 class MemoryBank:
-    """Vectors by number, given out in rising order from 1; number 0 is the empty memory.
+    """A ring of vectors, numbered in order from 1; number 0 is the empty memory.
 
-    Those below the oldest number still in use are overwritten; where too many are in use, the room doubles.
+    Vectors below the oldest number in use are overwritten. If too many are in use, the capacity doubles.
     """
 
     def __init__(self, size: int, device: torch.device) -> None:
         self.next = 1
-        self._room = ROOM
-        self._vectors = torch.zeros(ROOM + 1, size, device=device)  # the last row stays empty
-
-    @property
-    def size(self) -> int:
-        """Of a vector."""
-        return self._vectors.shape[1]
+        self._capacity = CAPACITY
+        self._vectors = torch.zeros(CAPACITY + 1, size, device=device)  # the last row stays zero
 
     def add(self, vectors: Tensor, oldest: int) -> IntArray:
-        """Numbers for these vectors [K, D]; none below ``oldest`` will be asked for again."""
+        """Store vectors [K, D], when none below ``oldest`` is needed any more. Returns their numbers [K]."""
         numbers = np.arange(self.next, self.next + len(vectors), dtype=np.int64)
-        self._make_room(self.next + len(vectors) - oldest, oldest)
+        self._reserve(self.next + len(vectors) - oldest, oldest)
         self.put(numbers, vectors)
         return numbers
 
     def put(self, numbers: IntArray, vectors: Tensor) -> None:
-        """Store vectors under given numbers, in rising order, as :meth:`add` once gave them out."""
+        """Store vectors under consecutive numbers that :meth:`add` returned once, in order."""
         if len(numbers):
-            self._make_room(int(numbers[-1] - numbers[0]) + 1, int(numbers[0]))
+            self._reserve(int(numbers[-1] - numbers[0]) + 1, int(numbers[0]))
             self._vectors.index_copy_(0, self._places(numbers), vectors.to(self._vectors))
             self.next = max(self.next, int(numbers[-1]) + 1)
 
     def rows(self, numbers: IntArray) -> IntArray:
-        """Where the vectors with these numbers lie."""
-        return np.where(numbers > 0, numbers % self._room, self._room)
+        """Return the positions of the vectors with these numbers."""
+        return np.where(numbers > 0, numbers % self._capacity, self._capacity)
 
     def take(self, rows: Tensor) -> Tensor:
-        """The vectors at these rows: [B] -> [B, D]."""
+        """Return the vectors at positions: [B] -> [B, D]."""
         return self._vectors.index_select(0, rows)
 
-    def _make_room(self, wanted: int, oldest: int) -> None:
-        if wanted <= self._room:
+    def _reserve(self, wanted: int, oldest: int) -> None:
+        if wanted <= self._capacity:
             return
-        live = np.arange(max(1, oldest, self.next - self._room), self.next, dtype=np.int64)
+        live = np.arange(max(1, oldest, self.next - self._capacity), self.next, dtype=np.int64)
         kept = self.take(self._places(live))
-        while self._room < wanted:
-            self._room *= 2
-        self._vectors = self._vectors.new_zeros(self._room + 1, self.size)
+        while self._capacity < wanted:
+            self._capacity *= 2
+        self._vectors = self._vectors.new_zeros(self._capacity + 1, self._vectors.shape[1])
         self._vectors.index_copy_(0, self._places(live), kept)
 
     def _places(self, numbers: IntArray) -> Tensor:

@@ -1,6 +1,8 @@
-"""The newest whole episodes of a replay, laid out as distillation wants them."""
+"""The most recent complete episodes of a replay buffer, as distillation needs them."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import torch
@@ -10,17 +12,17 @@ from achieve.data.replay import Replay
 from achieve.data.trajectories import IntArray, Trajectory
 from achieve.data.transfer import upload
 
-COPIED_AT_ONCE = 1024
+COPY_BATCH = 1024
 
 
 class RecentEpisodes:
-    """Episodes that ended in the newest rows, one after another, copied out of the ring.
+    """The episodes that ended in the newest rows, copied out of the ring one after another.
 
-    An episode may have begun long before; it is left out where its beginning has been overwritten. The tensors keep
-    their places from phase to phase, so that updates on them can be replayed, until more room is needed.
+    An episode whose beginning has been overwritten is left out. The tensors stay in place from phase to phase, so that
+    CUDA graphs on them can be replayed, until they need to grow.
 
     Args:
-        room: steps to have room for at first.
+        room: initial capacity in steps.
     """
 
     def __init__(self, replay: Replay, room: int) -> None:
@@ -39,27 +41,25 @@ class RecentEpisodes:
 
     @property
     def device(self) -> torch.device:
+        """The device of the tensors."""
         return self._replay.device
 
     def flat(self, name: str) -> Tensor:
-        """A tensor of all steps."""
+        """Return a tensor of all steps."""
         return self._tensors[name]
 
     def gather(self, rows: int) -> int:
-        """Take the episodes that ended in so many newest rows, by environment and time; returns their steps."""
+        """Copy the episodes that ended in the newest ``rows``, by environment and time. Returns their total length."""
         replay = self._replay
         self._episodes = ended_episodes(replay, max(0, replay.row - rows))
         count = sum(len(episode) for episode in self._episodes)
         if count > self.steps:
-            room = self.steps
-            while room < count:
-                room *= 2
-            self._allocate(room)
+            self._allocate(self.steps * 2 ** math.ceil(math.log2(count / self.steps)))
         if not count:
             return 0
         index = np.concatenate(self._episodes)
-        for start in range(0, count, COPIED_AT_ONCE):
-            part = index[start : start + COPIED_AT_ONCE]
+        for start in range(0, count, COPY_BATCH):
+            part = index[start : start + COPY_BATCH]
             here = slice(start, start + len(part))
             self._tensors["observations"][here] = replay.images(part)
             self._tensors["memory"][here] = replay.memory(part)
@@ -68,18 +68,18 @@ class RecentEpisodes:
         return count
 
     def some(self, count: int) -> IntArray:
-        """Indices in the replay of so many of the steps, evenly spread, or of all where there are fewer."""
+        """Return the replay indices of at most ``count`` of the steps, evenly spaced."""
         if not self._episodes:
             return np.zeros(0, dtype=np.int64)
         index = np.concatenate(self._episodes)
         return index[np.unique(np.linspace(0, len(index) - 1, count).astype(np.int64))]
 
     def trajectories(self, threshold: float) -> list[Trajectory]:
-        """The episodes and their unlocks, found as in :func:`achieve.data.trajectories.cut_trajectories`."""
+        """Return the episodes and their unlocks, as :func:`achieve.data.trajectories.cut_trajectories` does."""
         replay, made, start = self._replay, [], 0
         rewards = replay.rewards.reshape(-1)
         for episode in self._episodes:
-            # An unlock at an episode's very last step has no next observation of its own.
+            # An unlock at the last step of an episode has no next observation.
             unlocked = rewards[replay.places(episode[:-1])] > np.float32(threshold)
             steps = np.arange(start, start + len(episode), dtype=np.int64)
             made.append(Trajectory(steps, np.flatnonzero(unlocked).astype(np.int64)))
@@ -88,7 +88,7 @@ class RecentEpisodes:
 
 
 def ended_episodes(replay: Replay, since: int) -> list[IntArray]:
-    """Indices of the steps of each whole episode that ended in row ``since`` or later, by environment and time."""
+    """Return the steps of each complete episode that ended in row ``since`` or later, by environment and time."""
     num_envs = replay.shape.num_envs
     rows = np.arange(max(since, replay.lowest), replay.row)
     places = rows % replay.shape.rows

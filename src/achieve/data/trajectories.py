@@ -1,6 +1,6 @@
-"""From a buffer of rollouts to whole episodes and their achievements.
+"""Complete episodes and their achievements in a buffer of rollouts.
 
-Everything here is plain index arithmetic on the host: it sees rewards and episode ends, never labels.
+This is index arithmetic on the host. It sees rewards and episode ends, never achievement labels.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Trajectory:
-    """One whole episode inside the buffer.
+    """A complete episode in the buffer.
 
     Attributes:
-        steps: [L], where each step lies in the flattened buffer (time major, environments minor).
-        unlocks: [m], the steps t < L - 1 at which an achievement was unlocked; it is ``(o_t, a_t, o_{t+1})``.
+        steps: [L], positions of the steps in the flattened buffer (time major, environments minor).
+        unlocks: [m], the steps t < L - 1 that unlocked an achievement, which is ``(o_t, a_t, o_{t+1})``.
     """
 
     steps: IntArray
@@ -36,13 +36,13 @@ def cut_trajectories(
     fresh: Bool[np.ndarray, " N"],
     threshold: float,
 ) -> list[Trajectory]:
-    """Return the episodes that lie in the buffer as a whole, ordered by environment and time.
+    """Return the complete episodes in the buffer, ordered by environment and time.
 
     Args:
         rewards: of each step.
         dones: step s ended an episode, and row s + 1 starts another.
-        fresh: row 0 is the first of an episode. Where it is not, that episode is dropped; so is one that goes on
-            past the last row.
+        fresh: row 0 is the first of an episode. If it is not, that episode is dropped, as is one that continues
+            after the last row.
         threshold: a reward above it is an unlock. Compared in float32, where Crafter's 0.1 stays below 0.15.
     """
     unlocked = rewards.astype(np.float32) > np.float32(threshold)
@@ -54,7 +54,7 @@ def cut_trajectories(
         for index, (start, end) in enumerate(zip(starts, ends, strict=True)):
             if index == 0 and not fresh[env]:
                 continue
-            # An unlock at an episode's very last step has no next observation of its own.
+            # An unlock at the last step of an episode has no next observation.
             unlocks = np.flatnonzero(unlocked[start : end - 1, env])
             steps = np.arange(start, end, dtype=np.int64) * num_envs + env
             trajectories.append(Trajectory(steps, unlocks.astype(np.int64)))

@@ -1,4 +1,4 @@
-"""Arrays on their way to the learner's device."""
+"""Transfer of arrays to the learner's device."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from torch import Tensor
 
 
 def upload(array: NDArray[Any], device: torch.device) -> Tensor:
-    """An array as a tensor on the device; through page-locked memory to a GPU, so that nothing waits for the copy."""
+    """Return an array as a tensor on the device; through pinned memory to a GPU, so that nothing waits for the copy."""
     tensor = torch.from_numpy(array)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

@@ -35,7 +35,7 @@ class Checkpoint(NamedTuple):
 
 
 def save_checkpoint(folder: Path, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any]) -> None:
-    """Replaces the checkpoint in `folder`; the previous one stays until the new one is on disk."""
+    """Replace the checkpoint in `folder`; the previous one stays until the new one is on disk."""
     metadata = {"format": FORMAT, "version": str(VERSION), "state": json.dumps(state)}
     with _writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ def _writing(folder: Path) -> AbstractContextManager[None]:
 
 
 def load_checkpoint(folder: Path) -> Checkpoint | None:
-    """Returns the checkpoint in `folder`, None if there is none. Raises CheckpointError for one that is unusable."""
+    """Return the checkpoint in `folder`, None if there is none. Raises CheckpointError for one that is unusable."""
     path = folder / FILE_NAME
     if not has_checkpoint(folder):
         return None
@@ -77,7 +77,7 @@ def has_checkpoint(folder: Path) -> bool:
 
 
 def needed_files(folder: Path) -> list[list[int]] | None:
-    """Returns the row files that the checkpoint in `folder` lists; None where no checkpoint can be read."""
+    """Return the row files that the checkpoint in `folder` lists; None where no checkpoint can be read."""
     try:
         state = parse_json(read_metadata(folder / FILE_NAME)["state"])
         return cast(list[list[int]], convert({"files": ROW_FILES}, state)["files"])
@@ -113,7 +113,7 @@ class CheckpointWriter:
         before: Callable[[], None] = lambda: None,
         after: Callable[[], None] = lambda: None,
     ) -> None:
-        """Copies the state now and writes it in the background.
+        """Copy the state now and writes it in the background.
 
         `before` writes other files that the new checkpoint needs; `after` may remove those that only older ones needed.
         """
@@ -132,7 +132,7 @@ class CheckpointWriter:
         self._pending = self._pool.submit(write)
 
     def _copy(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Copies into the buffers of the last time, since fresh memory would cost more than the copy.
+        """Copy into the buffers of the last time, since fresh memory would cost more than the copy.
 
         GPU tensors go into pinned memory, all at once, with a single wait at the end.
         """
@@ -146,13 +146,13 @@ class CheckpointWriter:
             torch.cuda.synchronize(device)
 
     def wait(self) -> None:
-        """Returns when the last checkpoint is on disk; raises its error if it had one."""
+        """Return when the last checkpoint is on disk; raise its error if it had one."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
 
     def close(self) -> None:
-        """Waits for the last write and ends the thread."""
+        """Wait for the last write and ends the thread."""
         try:
             self.wait()
         finally:

@@ -1,4 +1,4 @@
-"""What can go wrong with an environment, as sentences for the person at the keyboard."""
+"""Failures of environments as errors for people."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from achieve.errors import ConfigError, EnvFailedError, MissingExtraError
 
 @contextmanager
 def making_env(name: str) -> Iterator[None]:
-    """Around the making of an environment: settings it refuses, and packages it misses, become errors for people."""
+    """Turn settings that an environment refuses, and packages it lacks, into errors for people while it is made."""
     try:
         with using_env():
             yield
@@ -26,7 +26,7 @@ def making_env(name: str) -> Iterator[None]:
 
 @contextmanager
 def using_env(advice: Callable[[], str] = lambda: "") -> Iterator[None]:
-    """Turn the failure of an environment in use into an error for people, with its traceback and this advice."""
+    """Turn the failure of an environment in use into an error for people, with its traceback and advice."""
     try:
         yield
     except WorkerError as error:

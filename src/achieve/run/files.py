@@ -13,7 +13,7 @@ from achieve.settings import parse_json
 
 @contextmanager
 def explained(what: str, error: type[RunFolderError] = RunFolderError, way_out: str = "") -> Iterator[None]:
-    """Turns an error of the operating system within the block into one sentence: what failed, why, and a way out."""
+    """Turn an error of the operating system within the block into one sentence: what failed, why, and a way out."""
     try:
         yield
     except OSError as cause:
@@ -21,13 +21,13 @@ def explained(what: str, error: type[RunFolderError] = RunFolderError, way_out: 
 
 
 def reason(error: OSError) -> str:
-    """Returns `No space left on device`, without the number and the path around it."""
+    """Return `No space left on device`, without the number and the path around it."""
     return error.strerror or str(error)
 
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """Opens a binary file that appears at `path` when the block ends without an error.
+    """Open a binary file that appears at `path` when the block ends without an error.
 
     Until then it is a hidden file in the same folder. The content reaches the disk before the rename, and the rename
     before the block is left, so the power may fail at any point. The hidden file has a fixed name: what a killed
@@ -48,7 +48,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Brings the entries of a folder (new, renamed and removed files) to the disk."""
+    """Bring the entries of a folder (new, renamed and removed files) to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -57,18 +57,18 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Writes a file atomically."""
+    """Write a file atomically."""
     with explained(f"{path} cannot be written"), atomic_file(path) as file:
         file.write(content)
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Writes indented JSON atomically."""
+    """Write indented JSON atomically."""
     write_file(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Returns the JSON object that a file holds."""
+    """Return the JSON object that a file holds."""
     try:
         with explained(f"{path} cannot be read"):
             value = parse_json(path.read_text())
@@ -80,7 +80,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def prepare_file(path: Path) -> None:
-    """Makes the folder of a file to be written; raises where it cannot be, before any work is spent on the file."""
+    """Make the folder of a file to be written; raise where it cannot be, before any work is spent on the file."""
     with explained(f"{path} cannot be written"):
         path.parent.mkdir(parents=True, exist_ok=True)
         is_folder = path.is_dir()

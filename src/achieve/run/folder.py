@@ -45,7 +45,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path, config: TrainConfig) -> "RunFolder":
-        """Creates the folder, or opens it if it holds a run with the same config but for `FREE_FIELDS`.
+        """Create the folder, or opens it if it holds a run with the same config but for `FREE_FIELDS`.
 
         Nothing but the lock is written until `record` is called. Raises RunFolderError for a folder that cannot be
         written, that another process is writing, that holds another run, or that is no run folder; it stays as it is.
@@ -73,7 +73,7 @@ class RunFolder:
         return cls(path, lock, resumed, made, {"config": to_dict(config), "starts": [*starts, start]})
 
     def record(self) -> None:
-        """Writes the config and this start, as the run begins or continues.
+        """Write the config and this start, as the run begins or continues.
 
         Summary and weights of a run that was complete are removed, the summary first: at no moment does the folder
         hold one that its config does not belong to.
@@ -85,14 +85,14 @@ class RunFolder:
         write_json(self.config, self._record)
 
     def snapshot(self, step: int) -> Path:
-        """Returns the file for the acting weights at a step, in a folder that it makes."""
+        """Return the file for the acting weights at a step, in a folder that it makes."""
         folder = self.path / "snapshots"
         with explained(f"{folder} cannot be made"):
             folder.mkdir(exist_ok=True)
         return folder / f"{step}.safetensors"
 
     def close(self) -> None:
-        """Releases the lock, as the end of a killed process does.
+        """Release the lock, as the end of a killed process does.
 
         A new run that was never recorded leaves nothing behind, so that the corrected command finds the folder free.
         """
@@ -113,13 +113,13 @@ class RunFolder:
 
 
 def command_line(argv: Sequence[str]) -> str:
-    """Returns the command as one would type it again, without the path of this machine's program."""
+    """Return the command as one would type it again, without the path of this machine's program."""
     program = Path(argv[0]).name
     return shlex.join([*(["python", "-m", "achieve"] if program == "__main__.py" else [program]), *argv[1:]])
 
 
 def read_config(run: Path) -> dict[str, Any]:
-    """Returns what `config.json` of a run folder holds: `config` and `starts`.
+    """Return what `config.json` of a run folder holds: `config` and `starts`.
 
     `run` may also be the file itself, or a file with nothing but a config in it.
     """
@@ -147,7 +147,7 @@ _SUMMARY = {
 
 
 def read_summary(run: Path) -> dict[str, Any] | None:
-    """Returns the summary of a finished run, None while there is none."""
+    """Return the summary of a finished run, None while there is none."""
     path = run / "summary.json"
     if not path.exists():
         return None

@@ -1,11 +1,11 @@
-"""Live progress of a run: renewed in place on a terminal, a line now and then elsewhere."""
+"""Live progress of a run: refreshed in place on a terminal, a line now and then elsewhere."""
 
 import math
 import time
 from collections import deque
 from collections.abc import Callable
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -16,13 +16,13 @@ RATE_WINDOW = 30.0
 
 
 class Progress:
-    """Shows step, rate, time left, score so far (or what `measure` names), recent mean return and the phase.
+    """Shows steps, rate, time left, score so far (or what `measure` names), recent mean return and the phase.
 
         with Progress(total_steps, start) as progress:
             progress.update(step, phase="rollout", score=3.1, mean_return=2.4)
 
-    On a terminal the display renews itself; elsewhere a plain line is printed every `interval`
-    seconds and at the end. `update` may be called as often as one likes.
+    On a terminal the display is refreshed in place; elsewhere a plain line is printed every `interval` seconds and at
+    the end. `update` may be called at any rate.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.total = total
-        self.step = start
+        self.step = self._start = start
         self.title = title
         self.measure = measure
         self._console = console or Console()
@@ -45,7 +45,6 @@ class Progress:
         self._score = self._mean_return = math.nan
         self._began = self._shown = clock()
         self._marks: deque[tuple[float, int]] = deque([(self._began, start)])
-        self._start = start
         self._live: Live | None = None
         self._pause = REFRESH if self._console.is_terminal else interval
 
@@ -56,11 +55,15 @@ class Progress:
             self._live.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, *_: object) -> None:
+        self._show()
         if self._live is not None:
-            self._live.update(self._render(), refresh=True)
             self._live.__exit__(None, None, None)
             self._live = None
+
+    def _show(self) -> None:
+        if self._live is not None:
+            self._live.update(self._render(), refresh=True)
         else:
             self._console.print(self.line(), highlight=False, soft_wrap=True)
 
@@ -72,7 +75,7 @@ class Progress:
         score: float | None = None,
         mean_return: float | None = None,
     ) -> None:
-        """Takes in what changed; what is left out stays as it was."""
+        """Update what is given, and show everything if it is time."""
         now = self._clock()
         if step is not None and step != self.step:
             self.step = step
@@ -84,13 +87,10 @@ class Progress:
         self._mean_return = self._mean_return if mean_return is None else mean_return
         if now - self._shown >= self._pause:
             self._shown = now
-            if self._live is not None:
-                self._live.update(self._render(), refresh=True)
-            else:
-                self._console.print(self.line(), highlight=False, soft_wrap=True)
+            self._show()
 
     def say(self, text: str) -> None:
-        """Prints a line that stays, above the display."""
+        """Print a line above the display."""
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     @property
@@ -101,13 +101,13 @@ class Progress:
 
     @property
     def seconds_left(self) -> float:
-        """By the rate since this process started, which evens out phases of unequal speed."""
+        """Time left at the mean rate of this process, which evens out phases of unequal speed."""
         elapsed = self._clock() - self._began
         done = self.step - self._start
         return (self.total - self.step) * elapsed / done if done > 0 else math.nan
 
     def line(self) -> str:
-        """The state as one plain line."""
+        """Return the display as one plain line."""
         return "  ".join(text for text in [self.title, *self._facts(), self._phase] if text)
 
     def _facts(self) -> list[str]:
@@ -120,30 +120,18 @@ class Progress:
             f"return {self._mean_return:.2f}" if math.isfinite(self._mean_return) else "",
         ]
 
-    def _render(self) -> Table:
+    def _render(self) -> Group:
         # Two lines, so that nothing is cut off on a terminal of 80 columns.
         steps, rate, left, score, mean_return = self._facts()
-        grid = Table.grid(padding=(0, 2))
         first = Table.grid(padding=(0, 2))
         bar = ProgressBar(total=max(1, self.total), completed=self.step, width=24)
         first.add_row(Text(self.title, "bold"), bar, steps, Text(left, "cyan"))
-        second = Text("  ").join(
-            part
-            for part in (
-                Text(rate),
-                Text(score, "green"),
-                Text(mean_return, "green"),
-                Text(self._phase, "dim"),
-            )
-            if part
-        )
-        grid.add_row(first)
-        grid.add_row(second)
-        return grid
+        parts = (Text(rate), Text(score, "green"), Text(mean_return, "green"), Text(self._phase, "dim"))
+        return Group(first, Text("  ").join(part for part in parts if part))
 
 
 def duration(seconds: float) -> str:
-    """`42 s`, `3 min 05 s`, `2 h 07 min`."""
+    """Return `42 s`, `3 min 05 s`, `2 h 07 min`."""
     whole = max(0, round(seconds))
     if whole < 60:
         return f"{whole} s"

@@ -1,4 +1,4 @@
-"""One seed, independent streams: worlds, weights, actions and shuffles do not share random numbers."""
+"""Independent random streams from one seed: worlds, weights, actions and shuffles share no random numbers."""
 
 import hashlib
 import json
@@ -10,27 +10,27 @@ import torch
 
 from achieve.settings import UnfitError
 
-# Streams are told apart by name, so that adding one leaves the others as they are.
+# Their order matters: a new stream is appended, and leaves the others as they are.
 _STREAMS = ("worlds", "weights", "actions", "shuffles", "evaluation", "objectives")
 
 
 def stream(seed: int, name: str) -> np.random.SeedSequence:
-    """The seed sequence of one of a run's random streams."""
+    """Return the seed sequence of a random stream."""
     return np.random.SeedSequence([seed, _STREAMS.index(name)])
 
 
 def stream_seed(seed: int, name: str) -> int:
-    """A 63-bit seed of one of a run's random streams, for generators that take a number."""
+    """Return a 63-bit seed of a random stream, for generators that take a number."""
     return int(stream(seed, name).generate_state(1, np.uint64)[0] >> 1)
 
 
 def env_seeds(seed: int, num_envs: int) -> list[int]:
-    """A seed for each training environment of a run."""
+    """Return a seed for each training environment."""
     return [int(s) for s in stream(seed, "worlds").generate_state(num_envs, np.uint32) >> 1]
 
 
 def check_numpy_state(state: Any, where: str) -> None:
-    """Raise UnfitError for what is not the saved state of a generator of NumPy's."""
+    """Raise UnfitError unless this is the saved state of a NumPy generator."""
     try:
         np.random.PCG64().state = state
     except (TypeError, ValueError, KeyError, OverflowError, AttributeError) as error:
@@ -39,24 +39,25 @@ def check_numpy_state(state: Any, where: str) -> None:
 
 @dataclass
 class Generators:
-    """The generators a learner draws from, with a state that can be saved."""
+    """The random generators of a learner, with a state that can be saved."""
 
     shuffles: np.random.Generator
     actions: torch.Generator
 
     @classmethod
     def make(cls, seed: int, device: torch.device) -> "Generators":
+        """Return the generators at the beginning of a run."""
         actions = torch.Generator(device)
         actions.manual_seed(stream_seed(seed, "actions"))
         return cls(np.random.default_rng(stream(seed, "shuffles")), actions)
 
     def save(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-        """JSON state of the NumPy generator, tensor state of PyTorch's."""
+        """Return the state of the NumPy generator as JSON, and that of PyTorch's as a tensor."""
         state = json.loads(json.dumps(self.shuffles.bit_generator.state))
         return state, {"actions": self.actions.get_state()}
 
     def check(self, state: Any, tensors: dict[str, torch.Tensor]) -> None:
-        """Raise UnfitError where :meth:`load` could not take these."""
+        """Raise UnfitError for a state that :meth:`load` could not restore."""
         check_numpy_state(state, "random")
         saved = tensors.get("actions")
         if saved is None or saved.dtype != torch.uint8 or saved.dim() != 1:
@@ -68,12 +69,12 @@ class Generators:
                 raise UnfitError("random/actions is not a generator's state") from error
 
     def load(self, state: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-        """Continue where :meth:`save` was called."""
+        """Restore what :meth:`save` returned."""
         self.shuffles.bit_generator.state = state
         saved = tensors["actions"]
         if saved.shape == self.actions.get_state().shape:
             self.actions.set_state(saved)
         else:
-            # Saved on the other kind of device, whose generator has another state: a fresh stream, drawn from it.
+            # Saved on the other kind of device, whose generators have another state: seed a new one with it.
             digest = hashlib.blake2b(saved.numpy().tobytes(), digest_size=8).digest()
             self.actions.manual_seed(int.from_bytes(digest, "little") >> 1)

@@ -43,17 +43,17 @@ class RowStore(Protocol):
     def rows(self) -> int: ...
 
     def no_rows(self) -> dict[str, torch.Tensor]:
-        """Returns a tensor without rows for each name, with the type and shape of a row."""
+        """Return a tensor without rows for each name, with the type and shape of a row."""
 
     def lend(self, first: int, last: int, settle: Callable[[], None]) -> dict[str, torch.Tensor]:
-        """Returns rows on the host, perhaps without a copy; calls ``settle`` before it overwrites one of them."""
+        """Return rows on the host, perhaps without a copy; calls ``settle`` before it overwrites one of them."""
 
     def restore(self, first: int, rows: dict[str, torch.Tensor]) -> None:
-        """Puts rows back where :meth:`lend` took them."""
+        """Put rows back where :meth:`lend` took them."""
 
 
 def check_files(files: list[list[int]], first: int, row: int) -> None:
-    """Raises UnfitError unless these files, one after another, hold the rows from ``first`` up to ``row``."""
+    """Raise UnfitError unless these files, one after another, hold the rows from ``first`` up to ``row``."""
     at = files[0][0] if files else row
     if at > first:
         raise UnfitError(f"its files begin with row {at}, not {first}")
@@ -79,7 +79,7 @@ class RowFiles:
         self._saved: list[Rows] = []
 
     def plan(self, first: int, row: int) -> list[Rows]:
-        """Returns the files to write once rows up to ``row`` are complete and none before ``first`` is needed.
+        """Return the files to write once rows up to ``row`` are complete and none before ``first`` is needed.
 
         No file crosses the end of the ring.
         """
@@ -90,7 +90,7 @@ class RowFiles:
     def save(
         self, new: Iterable[tuple[Rows, Mapping[str, torch.Tensor]]], first: int
     ) -> tuple[list[list[int]], Callable[[], None], Callable[[], None]]:
-        """Returns the files a checkpoint needs from row ``first`` on, and functions that write the new ones and remove
+        """Return the files a checkpoint needs from row ``first`` on, and functions that write the new ones and remove
         all others.
         """
         written = list(new)
@@ -106,7 +106,7 @@ class RowFiles:
         return [[rows.first, rows.last] for rows in self._saved], write, lambda: _keep_only(self.folder, needed)
 
     def load(self, files: list[list[int]], store: RowStore) -> None:
-        """Reads the files a checkpoint lists into memory."""
+        """Read the files a checkpoint lists into memory."""
         self._saved = [Rows(first, last) for first, last in files]
         way_out = "restore it, or move the checkpoint folder away to start the run again"
         expected = store.no_rows()
@@ -127,7 +127,7 @@ class RowFiles:
 
 
 def tidy_files(checkpoint: Path, needed: list[list[int]]) -> None:
-    """Removes all row files but those needed, which a killed process may not have got around to."""
+    """Remove all row files but those needed, which a killed process may not have got around to."""
     _keep_only(checkpoint / FOLDER, {Rows(*rows).name for rows in needed})
     _keep_only(checkpoint / FORMER, set())
 

@@ -1,4 +1,4 @@
-"""Stopping on request: the first Ctrl-C or SIGTERM asks, the second Ctrl-C insists."""
+"""Stopping on request: the first Ctrl-C or SIGTERM asks, the second one insists."""
 
 import contextlib
 import os
@@ -13,11 +13,11 @@ class Interrupted(KeyboardInterrupt):
 
 
 class StopRequest:
-    """Within the block, a first SIGINT or SIGTERM sets `requested` for the loop to see.
+    """Within the block, a first SIGINT or SIGTERM sets `requested`, which the loop polls.
 
-    A second one interrupts at once (KeyboardInterrupt). The handlers that were there before come
-    back when the block ends. Outside the main thread, where Python takes no handlers, it only ever
-    stays unset. ``note`` is written to stderr at the first one, so that whoever pressed a key sees it was heard.
+    A second one raises KeyboardInterrupt at once. The previous handlers are restored at the end of the block. Outside
+    the main thread, where Python accepts no handlers, `requested` stays unset. The first signal writes ``note`` to
+    stderr, as an acknowledgement.
 
         with StopRequest() as stop:
             while not stop.requested:
@@ -31,6 +31,7 @@ class StopRequest:
 
     @property
     def requested(self) -> bool:
+        """Whether a signal has arrived."""
         return self.received is not None
 
     def __bool__(self) -> bool:
@@ -44,7 +45,7 @@ class StopRequest:
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
-            # None stands for a handler that was not installed from Python and cannot be put back.
+            # None is a handler that was not installed from Python and cannot be restored.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._previous.clear()
 
@@ -53,6 +54,6 @@ class StopRequest:
             raise KeyboardInterrupt
         self.received = signal.Signals(number)
         if self._note:
-            # Not through Python's streams, which may be in the middle of a line when the signal comes.
+            # Not through Python's streams, which may be in the middle of a write.
             with contextlib.suppress(OSError):
                 os.write(2, f"\n{self._note}\n".encode())

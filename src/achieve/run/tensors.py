@@ -37,7 +37,7 @@ class DamagedFileError(Exception):
 
 
 def write_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, str]) -> None:
-    """Writes tensors and metadata to a file, atomically. Raises OSError where the disk does.
+    """Write tensors and metadata to a file, atomically. Raises OSError where the disk does.
 
     Contiguous CPU tensors are not copied; GPU tensors are copied one at a time.
     """
@@ -59,7 +59,7 @@ def write_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, str]) -> 
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """Returns the metadata of a file without reading its tensors."""
+    """Return the metadata of a file without reading its tensors."""
     try:
         with safe_open(path, framework="pt") as file:
             return dict(file.metadata() or {})
@@ -68,7 +68,7 @@ def read_metadata(path: Path) -> dict[str, str]:
 
 
 def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Returns tensors and metadata of a file of `write_tensors`, verified against its checksum.
+    """Return tensors and metadata of a file of `write_tensors`, verified against its checksum.
 
     The run that writes the file may replace it meanwhile. The library opens it more than once; what was read from two
     versions is read again.
@@ -99,7 +99,7 @@ def _read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
 
 
 def _order(tensors: Tensors) -> list[str]:
-    """Returns the names with the widest elements first, so that every tensor is aligned to its element size."""
+    """Return the names with the widest elements first, so that every tensor is aligned to its element size."""
     return sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
 
 
@@ -113,5 +113,5 @@ def _checksum(tensors: Tensors, metadata: Mapping[str, str]) -> int:
 
 
 def _bytes(tensor: torch.Tensor) -> NDArray[np.uint8]:
-    """Returns the memory of a tensor: [nbytes]."""
+    """Return the memory of a tensor: [nbytes]."""
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()

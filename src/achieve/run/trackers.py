@@ -1,4 +1,4 @@
-"""Metrics for other eyes: TensorBoard and Weights & Biases, both optional."""
+"""Metrics in TensorBoard and Weights & Biases, both optional."""
 
 import math
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from achieve.errors import MissingExtraError
 
 
 class Tracker(Protocol):
-    """Takes scalars by step."""
+    """Logs scalars by step."""
 
     def log(self, step: int, values: Mapping[str, Any]) -> None: ...
 
@@ -17,7 +17,7 @@ class Tracker(Protocol):
 
 
 class TensorBoardTracker:
-    """Writes event files into `folder`; `start` hides what a stopped run wrote after that step."""
+    """Writes event files into `folder`, and hides what a stopped run wrote after step `start`."""
 
     def __init__(self, folder: Path, start: int = 0) -> None:
         try:
@@ -35,7 +35,7 @@ class TensorBoardTracker:
 
 
 class WandbTracker:
-    """Logs to Weights & Biases; a resumed run continues the same page."""
+    """Logs to Weights & Biases; a resumed run continues there."""
 
     def __init__(self, name: str, folder: Path, config: Mapping[str, Any]) -> None:
         try:
@@ -62,7 +62,7 @@ class WandbTracker:
 
 
 def scalars(values: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers among `values` that can be drawn."""
+    """Return the finite numbers among `values`."""
     return {
         name: float(value)
         for name, value in values.items()
@@ -71,4 +71,5 @@ def scalars(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def missing_extra(what: str, extra: str) -> MissingExtraError:
+    """Return the error for a package that is not installed."""
     return MissingExtraError(f"{what} is not installed; run: pip install {extra}")

@@ -12,14 +12,14 @@ from achieve.run.tensors import DamagedFileError, read_tensors, write_tensors
 
 
 def save_weights(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> str:
-    """Writes weights atomically. Returns the SHA-256 of the file."""
+    """Write weights atomically. Returns the SHA-256 of the file."""
     with explained(f"{path} cannot be written"):
         write_tensors(path, tensors, metadata or {})
         return file_sha256(path)
 
 
 def load_weights(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Returns weights and metadata of a file that `save_weights` wrote."""
+    """Return weights and metadata of a file that `save_weights` wrote."""
     try:
         with explained(f"{path} cannot be read"):
             return read_tensors(path)
@@ -28,6 +28,6 @@ def load_weights(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
 
 
 def file_sha256(path: Path) -> str:
-    """Returns the SHA-256 of a file in hexadecimal."""
+    """Return the SHA-256 of a file in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""The end of a run: what makes it complete, and what a complete run must have."""
+"""The end of a run: what makes it complete."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def finish(trainer: BaseTrainer, run: RunFolder, runs_at_once: float) -> dict[str, Any]:
-    """Write the weights, then the summary: its presence says that the run is complete."""
+    """Write the weights, then the summary, whose presence means that the run is complete."""
     config = trainer.config
     about = describe_agent(config, trainer.image_shape, trainer.num_actions)
     digest = save_weights(run.weights, trainer.network.state_dict(), about)
@@ -50,16 +50,16 @@ def finish(trainer: BaseTrainer, run: RunFolder, runs_at_once: float) -> dict[st
 
 
 def tidy(run: RunFolder, config: TrainConfig) -> None:
-    """Remove what nobody needs when a run is complete: QR-DQN's replay, gigabytes, and what crashes left behind."""
+    """Remove what a complete run does not need: QR-DQN's large replay buffer, and what crashes left behind."""
     needed = [] if config.learner == "qrdqn" else needed_files(run.checkpoint)
     if needed is not None:
         tidy_files(run.checkpoint, needed)
 
 
 def as_long(run: RunFolder, summary: dict[str, Any], config: TrainConfig) -> bool:
-    """Whether a complete run has the length asked for; raises where it has not and cannot go on to it.
+    """Return whether a complete run has the length asked for; raise RunFolderError if it cannot be continued to it.
 
-    The steps it has taken decide, not those its config speaks of: a kill may have come between the two.
+    The steps it has taken decide, not those in its config: the process may have been killed between the two.
     """
     steps = summary["steps"]
     if steps == config.planned_steps or summary.get("ended_early") is not None:
@@ -67,21 +67,20 @@ def as_long(run: RunFolder, summary: dict[str, Any], config: TrainConfig) -> boo
     so_far = f"the run in {run.path} is complete after {steps:,} steps"
     if steps > config.planned_steps:
         raise RunFolderError(f"{so_far}, more than --total-steps {config.total_steps}; choose another run folder")
-    why = None
-    if config.learner == "qrdqn":
-        why = "its replay was given up then"
-    elif not has_checkpoint(run.checkpoint):
-        why = "it has no checkpoint"
-    else:
-        for log in (run.episodes, run.metrics):
-            why = why or (None if log.is_file() else f"{log.name} is not there")
-    if why:
-        raise RunFolderError(f"{so_far} and cannot go on to {config.total_steps:,}: {why}; choose another run folder")
+    obstacles = {
+        "its replay was given up then": config.learner == "qrdqn",
+        "it has no checkpoint": not has_checkpoint(run.checkpoint),
+        **{f"{log.name} is not there": not log.is_file() for log in (run.episodes, run.metrics)},
+    }
+    for why, true in obstacles.items():
+        if true:
+            extend = f"cannot go on to {config.total_steps:,}"
+            raise RunFolderError(f"{so_far} and {extend}: {why}; choose another run folder")
     return False
 
 
 def make_whole(run: RunFolder, summary: dict[str, Any], config: TrainConfig) -> None:
-    """Give a complete run what it must have, its weights, and take from it what a crash left behind."""
+    """Restore missing weights of a complete run from its checkpoint, and remove what a crash left behind."""
     tidy(run, config)
     if run.weights.exists():
         return

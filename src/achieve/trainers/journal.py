@@ -1,4 +1,4 @@
-"""What a run writes and shows while it learns, and when it is saved."""
+"""What a run logs and displays, and when it is saved."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from achieve.trainers.base import BaseTrainer
 
 COLLAPSED = 0.01
-"""Spread of the latents below which an encoder has collapsed; a working one has about 1."""
+"""Spread of the latents below which an encoder has collapsed; it is about 1 otherwise."""
 SAVING_SHARE = 0.02
-"""Of a run's time that saving may take, where a crash would not cost too much work otherwise."""
+"""Share of the time that checkpoints may take, unless `checkpoint_seconds` requires more."""
 SHORTEST_PAUSE = 1.0
-"""Seconds between two checkpoints at least."""
+"""Minimum time between two checkpoints in seconds."""
 
 
 class Journal:
-    """What a run writes and shows while it learns.
+    """Logs, display and checkpoints of a run.
 
-    A learner calls :meth:`safe_point` wherever it could go on from what is saved: between two updates, and between two
-    steps of the environments. That is where a run is saved and where it stops.
+    A learner calls :meth:`safe_point` wherever it can resume: between two updates, and between two steps of the
+    environments. There the run is saved, and there it stops.
     """
 
     def __init__(
@@ -64,18 +64,18 @@ class Journal:
         self._spent = 0.0
 
     def log(self, kind: str, values: dict[str, Any]) -> None:
-        """A line of metrics."""
+        """Log a line of metrics, with those of the callbacks."""
         step = self._trainer.step
         if kind != "distill":
-            values = {**values, **self._trainer.callbacks.rollout_ended(self._trainer)}
-        self._neighbours.count()  # for the summary: metrics are a function of the seed
+            values = {**values, **self._trainer.callbacks.call("on_rollout_end", self._trainer)}
+        self._neighbours.count()  # for the summary, since metrics must depend on the seed alone
         self._metrics.write({"kind": kind, "step": step, **values})
         for tracker in self._trackers:
             tracker.log(step, {f"{kind}/{name}": value for name, value in values.items()})
 
     def log_phase(self, report: PhaseReport) -> None:
-        """What a phase of distillation did; a word, once, where it has undone the encoder."""
-        own = self._trainer.callbacks.phase_ended(self._trainer, report)
+        """Log an auxiliary phase; warn, once, if it has made the encoder collapse."""
+        own = self._trainer.callbacks.call("on_phase_end", self._trainer, report)
         self.log("distill", {**report.as_dict(), **resources(self._trainer, "distill"), **own})
         spread = report.statistics.get("latent_spread", math.inf)
         if spread < COLLAPSED and not self._warned and self._progress is not None:
@@ -86,28 +86,28 @@ class Journal:
                 ways.append("--distill.value-reg frozen")
             way_out = ", ".join([*ways, "a lower --distill.learning-rate"])
             self._progress.say(
-                f"after this phase of distillation the encoder tells observations apart no more (latent_spread "
-                f"{spread:.1g} in metrics.jsonl), so nothing more will be learned; try {way_out} in a new folder"
+                f"the encoder has collapsed in this auxiliary phase (latent_spread {spread:.1g} in metrics.jsonl), so "
+                f"nothing more will be learned; try {way_out} in a new folder"
             )
 
     def say(self, text: str) -> None:
-        """A line for whoever is watching."""
+        """Print a line above the progress display, if there is one."""
         if self._progress is not None:
             self._progress.say(text)
 
     def show(self, phase: str) -> None:
-        """What comes next, on the display."""
+        """Display the phase that begins, and the score."""
         figures = self._trainer.running_score
         if self._progress is not None:
             self._progress.update(self._trainer.step, phase=phase, score=figures.score, mean_return=figures.mean_return)
 
     def write_episodes(self) -> None:
-        """The episodes that have ended."""
-        self._take_episodes()
+        """Log the episodes that have ended, and their success rates."""
+        self._log_episodes()
         for tracker in self._trackers:
             tracker.log(self._trainer.step, self._trainer.running_score.success_rates())
 
-    def _take_episodes(self) -> None:
+    def _log_episodes(self) -> None:
         trainer = self._trainer
         finished = trainer.envs.pop_episodes()
         names, num_envs = trainer.envs.achievement_names, trainer.config.env.num_envs
@@ -115,7 +115,7 @@ class Journal:
         trainer.running_score.add(finished)
 
     def snapshot(self) -> None:
-        """Keep the acting weights, where the config wants them kept."""
+        """Keep the acting weights, if the config asks for it after this rollout."""
         trainer = self._trainer
         if trainer.rollouts in trainer.config.snapshot_rollouts:
             about = describe_agent(trainer.config, trainer.image_shape, trainer.num_actions)
@@ -124,7 +124,7 @@ class Journal:
     # Saving and stopping
 
     def safe_point(self) -> None:
-        """Save the run if it is time; a run that was asked to stop is saved, and stops here."""
+        """Save the run if it is time; save it and raise Interrupted if it was asked to stop."""
         if self._stop.requested:
             self.save()
             self.raise_if_stopped()
@@ -132,16 +132,16 @@ class Journal:
             self.save()
 
     def raise_if_stopped(self) -> None:
-        """A run that was asked to stop stops here, and goes on later from where it was last saved."""
+        """Raise Interrupted if the run was asked to stop; it will resume from its last checkpoint."""
         if self._stop.requested:
             self._writer.wait()
             raise Interrupted(f"stopped; {self.way_on()}")
 
     def save(self) -> None:
-        """Save the run as it is now; the writing goes on in the background."""
+        """Save the run as it is now; the files are written in the background."""
         began = time.perf_counter()
         with self._trainer.timed("checkpoint"):
-            self._take_episodes()
+            self._log_episodes()
             lengths = {"episodes": self._episodes.length(), "metrics": self._metrics.length()}
             self._trainer.save_to(self._writer, lengths, before=self._sync)
         self._saved_step = self._trainer.step
@@ -149,23 +149,23 @@ class Journal:
         self._spent = self._saved_at - began
 
     def way_on(self) -> str:
-        """How, and from which step, the run can be continued."""
+        """Return how, and from which step, the run can be resumed."""
         where = f"from step {self._saved_step:,}" if self._saved_step else "from its beginning"
         return f"the same command continues the run in {self._run.path} {where}"
 
     def _pause(self) -> float:
-        """Seconds from one checkpoint to the next: as few as saving may cost, and never too many."""
-        cost = self._spent + self._writer.seconds / usable_cores()  # the writing has a thread of its own
+        """Return the seconds between two checkpoints, which their cost and `checkpoint_seconds` determine."""
+        cost = self._spent + self._writer.seconds / usable_cores()  # files are written in a thread of their own
         return min(self._trainer.config.checkpoint_seconds, max(SHORTEST_PAUSE, cost / SAVING_SHARE))
 
     def _sync(self) -> None:
-        # A checkpoint says how long the logs are: they must be on the disk before it is.
+        # A checkpoint contains the lengths of the logs, which must be on disk before it.
         self._episodes.sync()
         self._metrics.sync()
 
 
 def resources(trainer: BaseTrainer, *phases: str) -> dict[str, float]:
-    """Steps per second of the phases just done, seconds so far in each, and memory."""
+    """Return steps per second of the phases just done, seconds so far in each, and peak memory."""
     config = trainer.config
     steps = {"distill": config.rollouts_per_phase * config.rollout_steps}
     rates = {
@@ -178,7 +178,7 @@ def resources(trainer: BaseTrainer, *phases: str) -> dict[str, float]:
 
 
 def peak_memory(device: torch.device) -> dict[str, float]:
-    """The most memory used so far, in GiB."""
+    """Return the peak memory so far in GiB."""
     # Linux counts in KiB, macOS in bytes.
     unit = 2**30 if sys.platform == "darwin" else 2**20
     figures = {"host_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit}
