@@ -74,8 +74,3 @@ def test_the_place_is_named() -> None:
         convert({"a": {"b": PositiveInt}}, {"a": {}})
     with pytest.raises(UnfitError, match=r"^unknown setting inner\.other; known here: size$"):
         convert(Outer, {"inner": {"other": 1}})
-
-
-def test_what_is_quoted_stays_on_one_line() -> None:
-    with pytest.raises(UnfitError, match=r"^it\.a b is 'x'; a value of type float is needed$"):
-        convert(dict[str, float], {"a\n b": "x"}, "it")

@@ -29,14 +29,14 @@ class DivergedError(AchieveError):
 
 
 class RunFolderError(AchieveError):
-    """A run folder or one of its files that cannot be used: unreadable, in use, another run's."""
+    """A run folder or one of its files that cannot be used. The message stays on one line, whatever it quotes."""
+
+    def __str__(self) -> str:
+        return on_one_line(super().__str__())
 
 
 class CheckpointError(RunFolderError):
     """A checkpoint that cannot be written or read."""
-
-    def __str__(self) -> str:
-        return on_one_line(super().__str__())
 
 
 class UntrustedError(RunFolderError):
@@ -54,9 +54,6 @@ class UntrustedError(RunFolderError):
 
 class EpisodeLogError(RunFolderError):
     """An episode log that is missing or does not hold what it should."""
-
-    def __str__(self) -> str:
-        return on_one_line(super().__str__())
 
 
 class EnvFailedError(AchieveError):

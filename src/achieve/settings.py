@@ -28,10 +28,7 @@ LONGEST = 4096
 
 
 class UnfitError(ValueError):
-    """A value that does not belong where it was found. The message stays on one line, whatever it quotes."""
-
-    def __str__(self) -> str:
-        return " ".join(super().__str__().split())
+    """A value that does not belong where it was found."""
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from achieve.run.folder import RunFolder, read_summary
 from achieve.run.logs import JsonlWriter, check_log
 from achieve.run.neighbours import Neighbours, device_key
 from achieve.run.progress import Progress
+from achieve.run.segments import RowFiles
 from achieve.run.signals import Interrupted, StopRequest
 from achieve.run.trackers import TensorBoardTracker, Tracker, WandbTracker
 from achieve.trainers.base import BaseTrainer
@@ -83,9 +84,9 @@ def train(config: TrainConfig, folder: str | Path | None = None, *, quiet: bool 
         trainer = make_trainer(config)
         stack.callback(trainer.close)
         taken = take_weights(trainer) if checkpoint is None else None
-        trainer.keep_files_in(run.checkpoint)
+        files = RowFiles(run.checkpoint)
         if checkpoint is not None:
-            trainer.load(checkpoint)
+            trainer.load(checkpoint, files)
         if trainer.step > config.planned_steps:
             raise RunFolderError(
                 f"the run in {path} has taken {trainer.step:,} steps already, more than --total-steps "
@@ -109,7 +110,7 @@ def train(config: TrainConfig, folder: str | Path | None = None, *, quiet: bool 
         checkpoints = stack.enter_context(CheckpointWriter(run.checkpoint))
         progress = stack.enter_context(_progress(trainer)) if not quiet else None
         trainer.spend("start", time.perf_counter() - began)
-        journal = Journal(trainer, run, neighbours, logs, trackers, checkpoints, progress, stop)
+        journal = Journal(trainer, run, neighbours, logs, trackers, checkpoints, files, progress, stop)
         if taken is not None:
             journal.say(taken)
             journal.save()  # from here on, the run does not need those weights

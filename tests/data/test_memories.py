@@ -23,10 +23,10 @@ def test_numbers_find_their_vectors_while_they_are_in_use() -> None:
         asked = rng.integers(oldest, bank.next, 20)
         found = bank.take(torch.from_numpy(bank.rows(asked)))
         assert torch.equal(found, torch.stack([known[int(n)] for n in asked]))
-    assert bank.next > 4 * memories.ROOM and len(bank._vectors) < bank.next, "places were used again"
+    assert bank.next > 4 * memories.CAPACITY and len(bank._vectors) < bank.next, "places were used again"
 
 
 def test_number_zero_is_the_empty_memory() -> None:
     bank = MemoryBank(2, torch.device("cpu"))
-    bank.add(torch.ones(memories.ROOM + 5, 2), 1)
+    bank.add(torch.ones(memories.CAPACITY + 5, 2), 1)
     assert not bank.take(torch.from_numpy(bank.rows(np.zeros(3, dtype=np.int64)))).any()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,45 +13,43 @@ from achieve.run.segments import RowFiles, Rows, check_files, tidy_files
 from achieve.settings import UnfitError
 
 
-class Store:
-    """Rows of one number each, which go to a function."""
+class Ring:
+    """A ring in which every row holds its own number."""
 
-    rows = 100
-
-    def __init__(self, put: Callable[[int, dict[str, torch.Tensor]], None]) -> None:
-        self.restore = put
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+        self.found: dict[int, int] = {}
+        """What was restored, by place."""
 
     def no_rows(self) -> dict[str, torch.Tensor]:
         return {"number": torch.zeros(0, 1, dtype=torch.uint8)}
 
     def lend(self, first: int, last: int, settle: Callable[[], None]) -> dict[str, torch.Tensor]:
-        raise NotImplementedError
+        assert first // self.rows == (last - 1) // self.rows, "none goes over the ring's end"
+        return {"number": torch.arange(first, last, dtype=torch.uint8)[:, None]}
 
-
-def numbered(rows: Rows) -> dict[str, torch.Tensor]:
-    """Rows that say which they are."""
-    return {"number": torch.arange(rows.first, rows.last, dtype=torch.uint8)[:, None]}
-
-
-def read(folder: Path, files: list[list[int]], ring: int) -> dict[int, int]:
-    """The ring's places after loading, by place."""
-    found: dict[int, int] = {}
-
-    def put(first: int, rows: dict[str, torch.Tensor]) -> None:
+    def restore(self, first: int, rows: dict[str, torch.Tensor]) -> None:
         for offset, row in enumerate(rows["number"][:, 0].tolist()):
-            found[(first + offset) % ring] = row
+            self.found[(first + offset) % self.rows] = row
 
-    RowFiles(folder, ring).load(files, Store(put))
-    return found
+
+def nothing() -> None:
+    pass
+
+
+def read(folder: Path, files: Sequence[Sequence[int]], rows: int) -> dict[int, int]:
+    """The ring's places after loading, by place."""
+    ring = Ring(rows)
+    RowFiles(folder).load([list(one) for one in files], ring)
+    return ring.found
 
 
 def test_every_checkpoint_restores_the_ring(tmp_path: Path) -> None:
-    ring, files = 20, RowFiles(tmp_path, 20)
-    names: list[list[list[int]]] = []
+    ring, files = 20, RowFiles(tmp_path)
+    names: list[list[Rows]] = []
     for row in (3, 10, 17, 18, 40, 41, 75, 90):
-        new = files.plan(0, row)
-        assert all(rows.first // ring == (rows.last - 1) // ring for rows in new), "none goes over the ring's end"
-        listed, write, clean = files.save([(rows, numbered(rows)) for rows in new], max(0, row - ring))
+        listed, write, clean = files.save(Ring(ring), (max(0, row - ring), row), nothing)
+        assert listed is not None
         write()
         # A crash here leaves the checkpoint before: its files must still be there.
         if names:
@@ -66,23 +64,34 @@ def test_every_checkpoint_restores_the_ring(tmp_path: Path) -> None:
 
 
 def test_rows_are_written_once(tmp_path: Path) -> None:
-    files = RowFiles(tmp_path, 100)
-    assert files.plan(0, 30) == [(0, 30)]
-    files.save([(rows, numbered(rows)) for rows in files.plan(0, 30)], 0)
-    assert files.plan(0, 50) == [(30, 50)]
-    assert RowFiles(tmp_path, 100).plan(0, 130) == [(30, 100), (100, 130)]
-    assert RowFiles(tmp_path, 100).plan(120, 130) == [(120, 130)], "a run continued without its replay"
+    files = RowFiles(tmp_path)
+    assert files.plan(0, 30, 100) == [(0, 30)]
+    files.save(Ring(100), (0, 30), nothing)
+    assert files.plan(0, 50, 100) == [(30, 50)]
+    assert RowFiles(tmp_path).plan(0, 130, 100) == [(30, 100), (100, 130)]
+    assert RowFiles(tmp_path).plan(120, 130, 100) == [(120, 130)], "a run continued without its replay"
+
+
+def test_rows_that_are_not_saved(tmp_path: Path) -> None:
+    files = RowFiles(tmp_path)
+    _, write, _ = files.save(Ring(100), (0, 30), nothing)
+    write()
+    listed, write, clean = files.save(Ring(100), None, nothing)
+    write()
+    clean()
+    assert listed is None and not files.folder.exists()
 
 
 def test_a_continued_run_goes_on_with_the_files_it_has_loaded(tmp_path: Path) -> None:
-    files = RowFiles(tmp_path, 100)
-    listed, write, _ = files.save([(rows, numbered(rows)) for rows in files.plan(0, 30)], 0)
+    files = RowFiles(tmp_path)
+    listed, write, _ = files.save(Ring(100), (0, 30), nothing)
+    assert listed is not None
     write()
     (files.folder / "rows-30-60.safetensors").write_bytes(b"left by a killed process")
-    again = RowFiles(tmp_path, 100)
-    again.load(listed, Store(lambda first, rows: None))
-    listed, write, clean = again.save([(rows, numbered(rows)) for rows in again.plan(0, 55)], 0)
-    assert listed == [[0, 30], [30, 55]]
+    again = RowFiles(tmp_path)
+    again.load([[0, 30]], Ring(100))
+    listed, write, clean = again.save(Ring(100), (0, 55), nothing)
+    assert listed == [(0, 30), (30, 55)]
     write()
     clean()
     assert sorted(p.name for p in again.folder.iterdir()) == ["rows-0-30.safetensors", "rows-30-55.safetensors"]
@@ -103,8 +112,8 @@ def test_files_that_do_not_hold_the_rows_are_refused(files: list[list[int]]) -> 
 
 @pytest.mark.parametrize("harm", ["missing", "damaged", "short"])
 def test_a_file_that_is_no_use(tmp_path: Path, harm: str) -> None:
-    files = RowFiles(tmp_path, 100)
-    listed, write, _ = files.save([(Rows(0, 30), numbered(Rows(0, 30)))], 0)
+    files, listed = RowFiles(tmp_path), [[0, 30]]
+    _, write, _ = files.save(Ring(100), (0, 30), nothing)
     write()
     path = files.folder / "rows-0-30.safetensors"
     if harm == "missing":
@@ -117,4 +126,4 @@ def test_a_file_that_is_no_use(tmp_path: Path, harm: str) -> None:
         listed = [[0, 31]]
         path.rename(files.folder / "rows-0-31.safetensors")
     with pytest.raises(CheckpointError, match=r"rows-0-3\d.*(missing|damaged).*start the run again"):
-        RowFiles(tmp_path, 100).load(listed, Store(lambda first, rows: None))
+        RowFiles(tmp_path).load(listed, Ring(100))

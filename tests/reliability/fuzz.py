@@ -343,6 +343,7 @@ class Checkpoints(Files):
 
     def begin(self, seed: int) -> None:
         from achieve.run.checkpoint import load_checkpoint
+        from achieve.run.segments import RowFiles
 
         super().begin(seed)
         method = self.methods[seed % len(self.methods)]
@@ -355,9 +356,9 @@ class Checkpoints(Files):
         # Tensors that are read lie in the file, which is written over and over here.
         self.good = saved._replace(tensors={name: tensor.clone() for name, tensor in saved.tensors.items()})
         self.data = (self.run / "checkpoint" / "checkpoint.safetensors").read_bytes()
-        self.frames = {path: path.read_bytes() for path in (self.run / "checkpoint").glob("replay/*")}
+        self.frames = {path: path.read_bytes() for path in (self.run / "checkpoint").glob("rows/*")}
         self.trainer = self.trainer_of(self.run_config)
-        self.trainer.keep_files_in(self.run / "checkpoint")
+        self.row_files = RowFiles(self.run / "checkpoint")
 
     def attempt(self, rng: Random) -> None:
         from achieve.run.checkpoint import load_checkpoint
@@ -371,16 +372,16 @@ class Checkpoints(Files):
             saved = load_checkpoint(self.run / "checkpoint")
             if saved is None:
                 return None
-            self.trainer.load(saved)
+            self.trainer.load(saved, self.row_files)
         except self.refusals:
             if rng.random() < 0.1:
                 for path, data in self.frames.items():
                     path.write_bytes(data)
-                self.trainer.load(self.good)
+                self.trainer.load(self.good, self.row_files)
             raise
         if rng.random() < 0.1:
             self.trainer.save()
-        self.trainer.load(self.good)
+        self.trainer.load(self.good, self.row_files)
         return None
 
     def _write(self, rng: Random) -> None:

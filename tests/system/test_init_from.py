@@ -136,7 +136,7 @@ def test_weights_that_change_meanwhile(finished: Path, tmp_path: Path) -> None:
 
 def test_source_that_names_code_lends_its_weights_and_runs_nothing(finished: Path, tmp_path: Path) -> None:
     tensors, about = read_weights(finished)
-    theirs = json.loads(about.as_metadata()["agent"])
+    theirs = json.loads(describe_agent(*about)["agent"])
     theirs["config"]["env"]["name"] = "no_such_module:make"
     save_weights(tmp_path / "a.safetensors", tensors, {"agent": json.dumps(theirs)})
     trainer, told = made(tiny_config(init_from=str(tmp_path / "a.safetensors")), tmp_path)

@@ -349,8 +349,8 @@ def test_other_environments(
         (["--model.normalize-value"], "QR-DQN learns returns as they are; use --model.no-normalize-value"),
         (["--qrdqn.kappa", "0"], "qrdqn.kappa is 0.0; it must be above 0"),
         (["--qrdqn.epsilon-end", "1.5"], "qrdqn.epsilon_end is 1.5; it must lie between 0 and 1"),
-        (["--distill.value-reg", "frozen"], "distill.value_reg says nothing to QR-DQN"),
-        (["--distill.rollouts-per-phase", "4"], "distill.rollouts_per_phase says nothing to QR-DQN"),
+        (["--distill.value-reg", "frozen"], "distill.value_reg has no effect on QR-DQN"),
+        (["--distill.rollouts-per-phase", "4"], "distill.rollouts_per_phase has no effect on QR-DQN"),
         (["--qrdqn.recent-steps", "0"], "qrdqn.recent_steps is 0; it must be above 0"),
         (["--qrdqn.replay-size", "11"], "a replay of 11 steps has 2 for each of 4 environments, and needs 3"),
         (["--qrdqn.learning-starts", "9999"], "qrdqn.learning_starts is 9999, more than a replay of 1200 steps holds"),
@@ -365,7 +365,7 @@ def test_refusals(achieve: Command, settings: Path, tmp_path: Path, flags: list[
 
 def test_settings_of_qrdqn_are_refused_by_ppo(achieve: Command, tmp_path: Path) -> None:
     code, _, err = achieve("train", "--preset", "ad", "--folder", tmp_path / "run", "--qrdqn.kappa", "1")
-    assert code == 2 and "qrdqn.kappa says nothing to PPO; use --preset qrdqn" in err
+    assert code == 2 and "qrdqn.kappa has no effect on PPO; use --preset qrdqn" in err
 
 
 def test_configs_of_ppo_are_as_they_were() -> None:

@@ -215,7 +215,7 @@ class Scrambled:
 def test_learner_never_sees_achievements(
     finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = sys.modules["achieve.trainers.base"]
+    module = sys.modules["achieve.trainers.setup"]
     made = module.make_vec
     monkeypatch.setattr(module, "make_vec", lambda *a, **k: Scrambled(made(*a, **k)))
     train(tiny_config(), tmp_path / "run", quiet=True)

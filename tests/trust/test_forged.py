@@ -13,6 +13,7 @@ import torch
 
 from achieve.errors import AchieveError, CheckpointError, ConfigError
 from achieve.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from achieve.run.segments import RowFiles
 from achieve.train import Interrupted, make_trainer, train
 from achieve.trainers import setup
 from tests.system.runs import contents
@@ -65,8 +66,7 @@ def load(kind: str, saved: Checkpoint, folder: Path) -> None:
     """Take a checkpoint as a continued run does."""
     trainer = make_trainer(small_config(kind))
     try:
-        trainer.keep_files_in(folder / "checkpoint")
-        trainer.load(saved)
+        trainer.load(saved, RowFiles(folder / "checkpoint"))
     finally:
         trainer.close()
 

@@ -93,7 +93,7 @@ class CheckpointWriter:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self._folder = folder
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._pending: Future[None] | None = None
         self._host: dict[str, torch.Tensor] = {}
@@ -113,7 +113,7 @@ class CheckpointWriter:
         before: Callable[[], None] = lambda: None,
         after: Callable[[], None] = lambda: None,
     ) -> None:
-        """Copy the state now and writes it in the background.
+        """Copy the state now and write it in the background.
 
         `before` writes other files that the new checkpoint needs; `after` may remove those that only older ones needed.
         """
@@ -123,9 +123,9 @@ class CheckpointWriter:
 
         def write() -> None:
             began = time.thread_time()
-            with _writing(self.folder):
+            with _writing(self._folder):
                 before()
-            save_checkpoint(self.folder, self._host, frozen)
+            save_checkpoint(self._folder, self._host, frozen)
             after()
             self.seconds = time.thread_time() - began
 

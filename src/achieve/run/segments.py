@@ -8,7 +8,7 @@ checkpoint needs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -66,44 +66,42 @@ def check_files(files: list[list[int]], first: int, row: int) -> None:
 
 
 class RowFiles:
-    """The row files of one run, in the folder of its checkpoint.
+    """The row files of one run, in the folder of its checkpoint."""
 
-    Args:
-        checkpoint: that folder.
-        ring: capacity of the ring buffer; row ``r`` is at position ``r % ring``.
-    """
-
-    def __init__(self, checkpoint: Path, ring: int) -> None:
+    def __init__(self, checkpoint: Path) -> None:
         self.folder = checkpoint / FOLDER
-        self._ring = ring
         self._saved: list[Rows] = []
 
-    def plan(self, first: int, row: int) -> list[Rows]:
+    def plan(self, first: int, row: int, ring: int) -> list[Rows]:
         """Return the files to write once rows up to ``row`` are complete and none before ``first`` is needed.
 
-        No file crosses the end of the ring.
+        Row ``r`` is at position ``r % ring`` in memory; no file crosses the end of the ring.
         """
-        start = max(first, row - self._ring, *(rows.last for rows in self._saved), 0)
-        bounds = [start, *range((start // self._ring + 1) * self._ring, row, self._ring), row]
+        start = max(first, row - ring, *(rows.last for rows in self._saved), 0)
+        bounds = [start, *range((start // ring + 1) * ring, row, ring), row]
         return [Rows(a, b) for a, b in pairwise(bounds) if a < b]
 
     def save(
-        self, new: Iterable[tuple[Rows, Mapping[str, torch.Tensor]]], first: int
-    ) -> tuple[list[list[int]], Callable[[], None], Callable[[], None]]:
-        """Return the files a checkpoint needs from row ``first`` on, and functions that write the new ones and remove
-        all others.
+        self, store: RowStore, span: tuple[int, int] | None, settle: Callable[[], None]
+    ) -> tuple[list[Rows] | None, Callable[[], None], Callable[[], None]]:
+        """Return the files that a checkpoint lists, and functions that write the new ones and remove all others.
+
+        Args:
+            span: the first row needed and the one after the last; None if rows are not saved.
+            settle: waits until the new files are written.
         """
-        written = list(new)
-        self._saved = [rows for rows in [*self._saved, *(rows for rows, _ in written)] if rows.last > first]
+        first, row = span or (2**63, 0)
+        new = [(rows, store.lend(rows.first, rows.last, settle)) for rows in self.plan(first, row, store.rows)]
+        self._saved = [rows for rows in [*self._saved, *(rows for rows, _ in new)] if rows.last > first]
         needed = {rows.name for rows in self._saved}
 
         def write() -> None:
-            if written:
+            if new:
                 self.folder.mkdir(parents=True, exist_ok=True)
-            for rows, tensors in written:
+            for rows, tensors in new:
                 write_tensors(self.folder / rows.name, tensors, {})
 
-        return [[rows.first, rows.last] for rows in self._saved], write, lambda: _keep_only(self.folder, needed)
+        return list(self._saved) if span else None, write, lambda: _keep_only(self.folder, needed)
 
     def load(self, files: list[list[int]], store: RowStore) -> None:
         """Read the files a checkpoint lists into memory."""

@@ -30,10 +30,7 @@ Tensors = Mapping[str, torch.Tensor]
 
 
 class DamagedFileError(Exception):
-    """A file that is not safetensors, is cut short, or fails its checksum. What it quotes stays on one line."""
-
-    def __str__(self) -> str:
-        return " ".join(super().__str__().split())
+    """A file that is not safetensors, is cut short, or fails its checksum."""
 
 
 def write_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, str]) -> None:

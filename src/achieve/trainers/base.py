@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from achieve.errors import CheckpointError, ConfigError
 from achieve.nn.model import AchievementNetwork
 from achieve.nn.optim import ClippedAdam
 from achieve.openmp import make_sleep
-from achieve.run.checkpoint import ROW_FILES, Checkpoint, CheckpointWriter
+from achieve.run.checkpoint import ROW_FILES, Checkpoint
 from achieve.run.seeding import Generators, stream_seed
 from achieve.run.segments import RowFiles, RowStore
 from achieve.scoring.running_score import RunningScore
@@ -62,7 +61,6 @@ class BaseTrainer(ABC):
         validate(config)
         self.config = config
         self.journal: Journal | None = None
-        self.files: RowFiles | None = None
         self.device = resolve_device(config.device)
         make_sleep()
         if config.torch_threads is not None:
@@ -234,32 +232,13 @@ class BaseTrainer(ABC):
         }
         return Checkpoint(tensors, state)
 
-    def save_to(self, writer: CheckpointWriter, logs: dict[str, int], before: Callable[[], None]) -> None:
-        """Save the run with the lengths of its logs; ``before`` is called in the background before the first write."""
-        writer.wait()
-        tensors, state = self.save()
-        files = self.files or RowFiles(writer.folder, self.store.rows)
-        needed = self.saved_rows()
-        first, row = needed or (0, 0)
-        new = [(rows, self.store.lend(rows.first, rows.last, writer.wait)) for rows in files.plan(first, row)]
-        names, write, clean = files.save(new, first if needed else 2**63)
-
-        def write_others() -> None:
-            before()
-            write()
-
-        state |= logs | {"files": names if needed else None}
-        writer.save(tensors, state, before=write_others, after=clean)
-
     # Loading
 
-    def keep_files_in(self, checkpoint: Path) -> None:
-        """Name the folder of the run's checkpoints, which also holds its rows of experience."""
-        self.files = RowFiles(checkpoint, self.store.rows)
-
-    def load(self, saved: Checkpoint) -> None:
-        """Resume from a checkpoint; raise CheckpointError if it does not fit this run."""
+    def load(self, saved: Checkpoint, files: RowFiles | None = None) -> None:
+        """Resume from a checkpoint and its row files; raise CheckpointError if it does not fit this run."""
         self._check(saved)
+        if saved.state["files"] and files is None:
+            raise CheckpointError("the checkpoint needs its row files")
         with torch.no_grad():
             for name, tensor in self.tensors().items():
                 tensor.copy_(saved.tensors[name])
@@ -272,8 +251,8 @@ class BaseTrainer(ABC):
         self.ended_early = state["ended_early"]
         self.callbacks.load_state(state["callbacks"])
         self.load_own_state(saved)
-        if self.files is not None and state["files"]:
-            self.files.load(state["files"], self.store)
+        if files is not None and state["files"]:
+            files.load(state["files"], self.store)
         try:
             self.envs.load_state(saved.tensors[ENVS].numpy().tobytes())
         except (ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
@@ -331,8 +310,6 @@ class BaseTrainer(ABC):
                 raise UnfitError(f"stage is {saved.state['stage']!r}; it must be one of {', '.join(self.stages)}")
             self.generators.check(saved.state.get("random"), _under("random/", saved.tensors))
             self.check_own_state(saved)
-            if saved.state["files"] and self.files is None:
-                raise UnfitError("its rows are in files beside it; say where with keep_files_in")
             check_rows(saved.tensors.get(ENVS), (), ENVS, torch.uint8)
         except UnfitError as error:
             raise CheckpointError(f"the checkpoint does not fit this run: {error}; {WAY_OUT}") from error

@@ -18,6 +18,7 @@ from achieve.run.hardware import usable_cores
 from achieve.run.logs import JsonlWriter, episode_rows
 from achieve.run.neighbours import Neighbours
 from achieve.run.progress import Progress
+from achieve.run.segments import RowFiles
 from achieve.run.signals import Interrupted, StopRequest
 from achieve.run.trackers import Tracker
 
@@ -47,6 +48,7 @@ class Journal:
         logs: tuple[JsonlWriter, JsonlWriter],
         trackers: list[Tracker],
         writer: CheckpointWriter,
+        files: RowFiles,
         progress: Progress | None,
         stop: StopRequest,
     ) -> None:
@@ -56,6 +58,7 @@ class Journal:
         self._episodes, self._metrics = logs
         self._trackers = trackers
         self._writer = writer
+        self._files = files
         self._progress = progress
         self._stop = stop
         self._warned = False
@@ -138,12 +141,21 @@ class Journal:
             raise Interrupted(f"stopped; {self.way_on()}")
 
     def save(self) -> None:
-        """Save the run as it is now; the files are written in the background."""
+        """Save the run as it is now. Files are written in the background, the checkpoint after those it refers to."""
         began = time.perf_counter()
         with self._trainer.timed("checkpoint"):
             self._log_episodes()
-            lengths = {"episodes": self._episodes.length(), "metrics": self._metrics.length()}
-            self._trainer.save_to(self._writer, lengths, before=self._sync)
+            trainer, wait = self._trainer, self._writer.wait
+            tensors, state = trainer.save()
+            files, write_rows, tidy = self._files.save(trainer.store, trainer.saved_rows(), wait)
+            state |= {"files": files, "episodes": self._episodes.length(), "metrics": self._metrics.length()}
+
+            def write_others() -> None:
+                self._episodes.sync()
+                self._metrics.sync()
+                write_rows()
+
+            self._writer.save(tensors, state, before=write_others, after=tidy)
         self._saved_step = self._trainer.step
         self._saved_at = time.perf_counter()
         self._spent = self._saved_at - began
@@ -157,11 +169,6 @@ class Journal:
         """Return the seconds between two checkpoints, which their cost and `checkpoint_seconds` determine."""
         cost = self._spent + self._writer.seconds / usable_cores()  # files are written in a thread of their own
         return min(self._trainer.config.checkpoint_seconds, max(SHORTEST_PAUSE, cost / SAVING_SHARE))
-
-    def _sync(self) -> None:
-        # A checkpoint contains the lengths of the logs, which must be on disk before it.
-        self._episodes.sync()
-        self._metrics.sync()
 
 
 def resources(trainer: BaseTrainer, *phases: str) -> dict[str, float]:
