@@ -74,7 +74,7 @@ def refused(path: Path, sentence: str) -> None:
         ("9" * 10_000, "is not JSON"),
         ('"\\ud800"', r"is '\\ud800', not a table"),
         ("{}", "the config must be a table of settings, not None"),
-        ('{"config": {}}', "images are of the shape None"),
+        ('{"config": {}}', "observations are of the shape None"),
         ('{"config": {"model": 3}}', "model must be a table of settings, not 3"),
         ('{"config": {"seed": 1e400}}', "seed is inf; a value of type int is needed"),
     ],
@@ -134,7 +134,7 @@ def test_impossible_shapes(
     table[name] = value
     save_weights(path, weights, {"agent": json.dumps(about)})
     if sentence is None:  # another image, but the same number of features
-        assert load_agent(path).image_shape == tuple(value)
+        assert load_agent(path).observation_shape == tuple(value)
     else:
         refused(path, sentence)
 

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -36,6 +37,8 @@ from achieve.trust import trusted
 
 PRETRAINED = "pretrained"
 AUXILIARY = ("film.", "predictor.")
+IMAGE_ENCODERS = ("residual", "strided")
+DTYPES = {"uint8": torch.uint8, "float32": torch.float32}
 
 
 class Agent:
@@ -53,14 +56,14 @@ class Agent:
         self,
         network: AchievementNetwork,
         config: TrainConfig,
-        image_shape: tuple[int, int, int],
+        observation_shape: tuple[int, ...],
         *,
         seed: int = 0,
     ) -> None:
         make_sleep()
         self.network = network.eval()
         self.config = config
-        self.image_shape = image_shape
+        self.observation_shape = observation_shape
         self._device = next(network.parameters()).device
         self._generator = torch.Generator().manual_seed(seed)
         self.reset()
@@ -86,7 +89,8 @@ class Agent:
         """Choose actions.
 
         Args:
-            observation: bytes [H, W, C] of one environment, or [N, H, W, C] of several.
+            observation: of one environment, bytes [H, W, C] or whatever the agent was trained on, or [N, ...] of
+                several.
             reward: what came with the observation, a number or [N]; None at the start.
             done: whether the step before ended its episode, so that this observation starts another; None at the
                 start.
@@ -95,20 +99,23 @@ class Agent:
         Returns:
             An int for one environment, an int64 array [N] for several.
         """
-        images = np.asarray(observation)
-        single = images.ndim == 3
+        seen = np.asarray(observation)
+        single = seen.ndim == len(self.observation_shape)
         if single:
-            images = images[None]
-        if images.shape[1:] != self.image_shape or images.dtype != np.uint8:
+            seen = seen[None]
+        floats = self.network.observation_dtype != torch.uint8
+        fits = seen.dtype.kind in "fiub" if floats else seen.dtype == np.uint8
+        if seen.shape[1:] != self.observation_shape or not fits:
             raise ValueError(
-                f"observation has shape {np.shape(observation)} and type {images.dtype}; this agent sees uint8 "
-                f"images of shape {self.image_shape}, one or a batch of them"
+                f"observation has shape {np.shape(observation)} and type {seen.dtype}; this agent sees "
+                f"{'float32' if floats else 'uint8'} of shape {self.observation_shape}, one or a batch of them"
             )
-        count = len(images)
+        count = len(seen)
         if self._latent is not None and len(self._latent) != count:
             raise ValueError(f"this agent has been acting in {len(self._latent)} environments, got {count}; reset() it")
         ended = self._vector(done, count, "done")
-        phi = self.network.encode(torch.from_numpy(np.ascontiguousarray(images)).to(self._device))
+        kept = np.ascontiguousarray(seen, np.float32 if floats else np.uint8)
+        phi = self.network.encode(torch.from_numpy(kept).to(self._device))
         self._remember(phi, self._vector(reward, count, "reward"), ended)
         self.logits, self.values = (tensor.cpu() for tensor in self._judge(phi))
         if not self.logits.isfinite().all():
@@ -120,12 +127,12 @@ class Agent:
             actions = (self.logits + noise).argmax(1)
         return int(actions[0]) if single else actions.numpy()
 
-    def check_env(self, image_shape: tuple[int, ...], num_actions: int) -> None:
-        """Refuse an environment that shows other images, or takes other actions, than this agent knows."""
-        if (image_shape, num_actions) != (self.image_shape, self.network.num_actions):
+    def check_env(self, shape: tuple[int, ...], num_actions: int) -> None:
+        """Refuse an environment that shows something else, or takes other actions, than this agent knows."""
+        if (shape, num_actions) != (self.observation_shape, self.network.num_actions):
             raise ConfigError(
-                f"the environment {self.config.env.name} shows images of shape {image_shape} and takes {num_actions} "
-                f"actions; this agent knows images of shape {self.image_shape} and {self.network.num_actions} actions"
+                f"the environment {self.config.env.name} shows observations of shape {shape} and takes {num_actions} "
+                f"actions; this agent knows shape {self.observation_shape} and {self.network.num_actions} actions"
             )
 
     def _judge(self, phi: Tensor) -> tuple[Tensor, Tensor]:
@@ -186,15 +193,20 @@ def load_agent(
     """
     tensors, about = read_weights(source)
     config = trusted(about.config, source, env=env, trust=trust)
-    shape, actions = about.image_shape, about.num_actions
+    shape, actions, dtype = about.observation_shape, about.num_actions, about.dtype
     acting = {name: t.float() for name, t in tensors.items() if not name.startswith(AUXILIARY)}
     elements = sum(t.numel() for t in acting.values())
     if _fewest_weights(config, shape, actions) > elements:
         raise RunFolderError(
             f"{source}: its weights do not fit its config: they are {elements:,} numbers, too few for the network and "
-            f"the images of {' x '.join(map(str, shape))} that it describes"
+            f"the observations of {' x '.join(map(str, shape))} that it describes"
         )
-    network = _make_network(config, shape, actions)
+    made: dict[str, Any] = {"auxiliary": False, "dtype": dtype}
+    network: AchievementNetwork
+    if config.learner == "qrdqn":
+        network = QuantileNetwork(config.model, shape, actions, num_quantiles=config.qrdqn.num_quantiles, **made)
+    else:
+        network = ActorCritic(config.model, shape, actions, **made)
     needed = {name: t.shape for name, t in network.state_dict().items()}
     wrong = [name for name in needed | acting if name not in acting or acting[name].shape != needed.get(name)]
     if wrong:
@@ -205,42 +217,39 @@ def load_agent(
     return Agent(network.to(device), config, shape, seed=seed)
 
 
-def _make_network(config: TrainConfig, image_shape: tuple[int, int, int], num_actions: int) -> AchievementNetwork:
-    if config.learner == "qrdqn":
-        quantiles = config.qrdqn.num_quantiles
-        return QuantileNetwork(config.model, image_shape, num_actions, auxiliary=False, num_quantiles=quantiles)
-    return ActorCritic(config.model, image_shape, num_actions, auxiliary=False)
-
-
-def _fewest_weights(config: TrainConfig, image_shape: tuple[int, int, int], num_actions: int) -> int:
+def _fewest_weights(config: TrainConfig, shape: tuple[int, ...], num_actions: int) -> int:
     """Weights of the largest layers alone, so that a network is made only if there are weights for it."""
     model = config.model
-    height, width, inputs = image_shape
+    outputs = num_actions * (config.qrdqn.num_quantiles if config.learner == "qrdqn" else 1)
+    above = model.dense_size * model.hidden_size + model.hidden_size * outputs
+    if model.encoder == "mlp":
+        return (math.prod(shape) + model.dense_size) * model.dense_size + above
+    if model.encoder not in IMAGE_ENCODERS:  # an encoder of the user's own, of any size
+        return model.hidden_size
+    height, width, inputs = shape
     a, b, c = model.channels
     if model.encoder == "residual":
         convolutions = sum(9 * one * two + 36 * two * two for one, two in zip((inputs, a, b), (a, b, c), strict=True))
-    elif model.encoder == "strided":
+    else:
         convolutions = 64 * inputs * a + 16 * a * b + 9 * b * c
-    else:  # an encoder of the user's own, of any size
-        return model.hidden_size
-    outputs = num_actions * (config.qrdqn.num_quantiles if config.learner == "qrdqn" else 1)
-    dense = (height // 8) * (width // 8) * c * model.dense_size + model.dense_size * model.hidden_size
-    return convolutions + dense + model.hidden_size * outputs
+    return convolutions + (height // 8) * (width // 8) * c * model.dense_size + above
 
 
 class About(NamedTuple):
     """What weights belong to."""
 
     config: TrainConfig
-    image_shape: tuple[int, int, int]
+    observation_shape: tuple[int, ...]
     num_actions: int
+    dtype: torch.dtype = torch.uint8
 
     def as_metadata(self) -> dict[str, str]:
         """As it is written into a weight file, enough to load it alone."""
         values = {
             "config": to_dict(self.config),
-            "image_shape": list(self.image_shape),
+            "image_shape": list(self.observation_shape),
             "num_actions": self.num_actions,
+            **({"dtype": "float32"} if self.dtype != torch.uint8 else {}),
         }
         return {"agent": json.dumps(values)}
 
@@ -294,7 +303,8 @@ def read_checkpoint_agent(run: Path) -> tuple[dict[str, Tensor], About, int]:
         raise RunFolderError(f"{folder} does not hold an agent; it is not a training run's")
     outputs = len(tensors[head])
     actions = outputs // config.qrdqn.num_quantiles if values else outputs
-    about = _about(folder, config, list(checkpoint.tensors[seen].shape[1:]), actions)
+    dtype = str(checkpoint.tensors[seen].dtype).removeprefix("torch.")
+    about = _about(folder, config, list(checkpoint.tensors[seen].shape[1:]), actions, dtype)
     rollouts = checkpoint.state.get("rollouts")
     return tensors, about, rollouts * config.rollout_steps if type(rollouts) is int else 0
 
@@ -310,7 +320,8 @@ def _read_file(path: Path) -> tuple[dict[str, Tensor], About]:
     if not isinstance(about, dict):
         raise RunFolderError(f"{path}: what it says of its agent is {shown(about)}, not a table")
     config = _config(about.get("config"), path)
-    return tensors, _about(path, config, about.get("image_shape"), about.get("num_actions"))
+    dtype = about.get("dtype", "uint8")
+    return tensors, _about(path, config, about.get("image_shape"), about.get("num_actions"), dtype)
 
 
 def _config(value: Any, path: Path) -> TrainConfig:
@@ -320,22 +331,27 @@ def _config(value: Any, path: Path) -> TrainConfig:
         raise RunFolderError(f"{path}: its config cannot be used: {error}") from error
 
 
-def _about(path: Path, config: TrainConfig, image_shape: Any, num_actions: Any) -> About:
-    sides = image_shape if isinstance(image_shape, list) and len(image_shape) == 3 else (0, 0, 0)
-    if any(type(side) is not int or not least <= side <= LARGEST for side, least in zip(sides, (8, 8, 1), strict=True)):
+def _about(path: Path, config: TrainConfig, shape: Any, num_actions: Any, dtype: Any) -> About:
+    images = config.model.encoder in IMAGE_ENCODERS
+    sides = shape if isinstance(shape, list) and (len(shape) == 3 if images else 1 <= len(shape) <= 8) else [0, 0, 0]
+    least = (8, 8, 1) if images else (1,) * len(sides)
+    if any(type(side) is not int or not low <= side <= LARGEST for side, low in zip(sides, least, strict=True)):
         raise RunFolderError(
-            f"{path}: its agent's images are of the shape {shown(image_shape)}; height, width and channels are needed, "
-            "at least 8 x 8 x 1"
+            f"{path}: its agent's observations are of the shape {shown(shape)}; "
+            + ("height, width and channels are needed, at least 8 x 8 x 1" if images else "each side must be 1 or more")
         )
+    if not isinstance(dtype, str) or dtype not in (("uint8",) if images else DTYPES):
+        raise RunFolderError(f"{path}: its agent's observations are of the type {shown(dtype)}, which it cannot see")
     if type(num_actions) is not int or not 1 <= num_actions <= LARGEST:
         raise RunFolderError(f"{path}: its agent has {shown(num_actions)} actions; at least one is needed")
-    height, width, channels = sides
-    return About(config, (height, width, channels), num_actions)
+    return About(config, tuple(sides), num_actions, DTYPES[dtype])
 
 
-def describe_agent(config: TrainConfig, image_shape: tuple[int, int, int], num_actions: int) -> dict[str, str]:
+def describe_agent(
+    config: TrainConfig, observation_shape: tuple[int, ...], num_actions: int, dtype: torch.dtype = torch.uint8
+) -> dict[str, str]:
     """The metadata of a weight file, enough to load it alone."""
-    return About(config, image_shape, num_actions).as_metadata()
+    return About(config, observation_shape, num_actions, dtype).as_metadata()
 
 
 def save_acting(

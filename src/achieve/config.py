@@ -61,12 +61,13 @@ class ModelConfig:
     """The network."""
 
     encoder: str = "residual"
-    """`residual`: the paper's network. `strided`: three strided convolutions, light enough for a laptop. Or an encoder
-    of your own as module:Class (a subclass of achieve.nn.encoder.Encoder)."""
+    """`residual`: the paper's network. `strided`: three strided convolutions, light enough for a laptop. `mlp`:
+    dense layers, for environments that show vectors. Or an encoder of your own as module:Class (a subclass of
+    achieve.nn.encoder.Encoder)."""
     channels: tuple[int, ...] = (64, 128, 128)
     """Channels of the encoder's stacks (the paper's appendix prints 64 64 128; the published runs used this)."""
     dense_size: int = 256
-    """Units between the flattened image and the latent."""
+    """Units between the flattened image or vector and the latent."""
     hidden_size: int = 1024
     """Size of the latent, and of the hidden layers of the auxiliary nets."""
     norm: bool = True

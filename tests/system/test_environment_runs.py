@@ -207,11 +207,11 @@ def test_environment_that_fails_leaves_a_run_to_continue(
     ("name", "sentence"),
     [
         (f"{OWN}:Continuous", "only gymnasium.spaces.Discrete works, no continuous or combined actions"),
-        (f"{OWN}:Blind", "uint8 images of height x width or height x width x channels are needed"),
+        (f"{OWN}:Blind", "use --model.encoder mlp, which takes them as they are, or --env.options pixels=true"),
         (f"{OWN}:nothing", "has no 'nothing'"),
         ("no_such_module:make", "Python does not find its module"),
         ("no/Such-v0", "Gymnasium cannot make it"),
-        ("CartPole-v1", "uint8 images"),
+        ("CartPole-v1", "observations are float32 of shape (4,), and the strided encoder needs uint8 images"),
     ],
 )
 def test_environments_that_cannot_be_learned_in(achieve: Command, tmp_path: Path, name: str, sentence: str) -> None:

@@ -20,7 +20,7 @@ class RolloutBuffer:
     episode ends are made on the host and stay there.
 
     Attributes:
-        observations: bytes [S + 1, N, H, W, C].
+        observations: [S + 1, N, ...] of ``dtype``, images [S + 1, N, H, W, C] as bytes.
         memory: [S + 1, N, D], the memory each action was chosen with (D is 0 for a network without memory).
         actions, log_probs, values: [S + 1, N].
         advantages, returns: [S, N], filled in after each rollout.
@@ -33,9 +33,10 @@ class RolloutBuffer:
         rollouts: int,
         length: int,
         num_envs: int,
-        image_shape: tuple[int, ...],
+        observation_shape: tuple[int, ...],
         memory_size: int,
         device: torch.device,
+        dtype: torch.dtype = torch.uint8,
     ) -> None:
         rows = rollouts * length
         self.length = length
@@ -46,7 +47,7 @@ class RolloutBuffer:
         def room(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
 
-        self.observations = room(rows + 1, num_envs, *image_shape, dtype=torch.uint8)
+        self.observations = room(rows + 1, num_envs, *observation_shape, dtype=dtype)
         self.memory = room(rows + 1, num_envs, memory_size)
         self.actions = room(rows + 1, num_envs, dtype=torch.int64)
         self.log_probs = room(rows + 1, num_envs)
@@ -60,10 +61,13 @@ class RolloutBuffer:
         self._settle: Callable[[], None] = lambda: None
 
     @staticmethod
-    def nbytes(rollouts: int, length: int, num_envs: int, image_shape: tuple[int, ...], memory_size: int) -> int:
+    def nbytes(
+        rollouts: int, length: int, num_envs: int, observation_shape: tuple[int, ...], memory_size: int, itemsize: int
+    ) -> int:
         """What a buffer takes on its device."""
-        # Of a step: its image and memory, action, log-probability, value, advantage and return.
-        return (rollouts * length + 1) * num_envs * (math.prod(image_shape) + 4 * memory_size + 8 + 4 * 4)
+        # Of a step: its observation and memory, action, log-probability, value, advantage and return.
+        of_step = math.prod(observation_shape) * itemsize + 4 * memory_size + 8 + 4 * 4
+        return (rollouts * length + 1) * num_envs * of_step
 
     @property
     def steps(self) -> int:
@@ -86,15 +90,15 @@ class RolloutBuffer:
             self.fresh = self.dones[self.filled - 1].copy()
         self.filled = 0
 
-    # Saving: images and memories are too much to be saved as a whole each time, the rest is little.
+    # Saving: observations and memories are too much to be saved as a whole each time, the rest is little.
 
     def small(self) -> dict[str, Tensor]:
-        """Everything but images and memories, as it lives: writing into it restores it."""
+        """Everything but observations and memories, as it lives: writing into it restores it."""
         arrays = {name: torch.from_numpy(getattr(self, name)) for name in ("rewards", "dones")}
         return {name: getattr(self, name) for name in ("actions", "log_probs", "values", "returns")} | arrays
 
     def lend(self, first: int, last: int, settle: Callable[[], None]) -> dict[str, Tensor]:
-        """Images and memories of these rows on the host, to be written to a file.
+        """Observations and memories of these rows on the host, to be written to a file.
 
         What lies in host memory is not copied: before the buffer is filled anew, ``settle`` is called, which waits for
         the writing.

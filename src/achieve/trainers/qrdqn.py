@@ -49,7 +49,8 @@ class QRDQNTrainer(BaseTrainer):
         shape = ReplayShape(
             rows=config.replay_rows,
             num_envs=env.num_envs,
-            frame=self.image_shape,
+            frame=self.observation_shape,
+            dtype=self.observation_dtype,
             memory_size=config.model.hidden_size if config.model.memory else 0,
             gamma=values.gamma,
         )
@@ -74,9 +75,10 @@ class QRDQNTrainer(BaseTrainer):
         config = self.config
         network = QuantileNetwork(
             config.model,
-            self.image_shape,
+            self.observation_shape,
             self.num_actions,
             auxiliary=auxiliary,
+            dtype=self.observation_dtype,
             num_quantiles=config.qrdqn.num_quantiles,
         ).to(self.device)
         self.arithmetic = network.use_precision(config.precision, fused=config.compile)
@@ -282,7 +284,7 @@ class QRDQNTrainer(BaseTrainer):
             raise UnfitError(f"numbers go past replay.next_number, {kept['next_number']}")
         files = saved.state["files"]
         if files is None:
-            check_rows(saved.tensors.get("only/tail"), shape.num_envs, shape.frame, "only/tail", torch.uint8)
+            check_rows(saved.tensors.get("only/tail"), shape.num_envs, shape.frame, "only/tail", shape.dtype)
             return
         memories = saved.tensors.get("only/memories")
         check_rows(memories, shape.memory_size, (), "only/memories", torch.float32)
@@ -304,7 +306,7 @@ class QRDQNTrainer(BaseTrainer):
             self._go_on_without_replay(saved.tensors["only/tail"])
             return
         assert self.files is not None
-        like = {FRAMES: torch.empty(0, replay.shape.num_envs, *replay.shape.frame, dtype=torch.uint8)}
+        like = {FRAMES: torch.empty(0, replay.shape.num_envs, *replay.shape.frame, dtype=replay.shape.dtype)}
         self.files.load(state["files"], like, lambda first, rows: replay.restore(first, rows[FRAMES]))
         replay.put_memories(saved.tensors["only/memories"])
 

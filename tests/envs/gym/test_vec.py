@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 
+from achieve.envs.gym import WorkerError
 from achieve.envs.gym.vec import GymVecEnv
 from achieve.envs.gym.workers import episode_seed
 
@@ -64,6 +65,36 @@ def test_each_is_the_users_own_environment(threads):
     assert list(rows) == [(i, tick, n, total, unlocked) for i, tick, n, total, unlocked in expected]
     assert len(vec.pop_episodes().env) == 0
     vec.close()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("name", "shape"), [("Vectors", (4,)), ("Doubles", (2, 3, 2, 2)), ("Integers", (3, 5)), ("Scalar", (1,))]
+)
+def test_numbers_are_shown_as_float32(name, shape, threads):
+    vec, single = make(name, 2, threads, infos="final"), getattr(envs, name)()
+    assert vec.single_observation_space.shape == shape and vec.single_observation_space.dtype == np.float32
+    obs, _ = vec.reset()
+    single.reset(seed=episode_seed(vec.seeds[0], 0))
+    assert obs.dtype == np.float32 and obs.shape == (2, *shape)
+    for _ in range(20):
+        obs, _, terminated, truncated, infos = vec.step([0, 1])
+        expected = np.float32(single.step(3)[0])
+        ended = terminated[0] or truncated[0]
+        assert ((infos["final_obs"][0] if ended else obs[0]) == expected).all()
+        if ended:
+            break
+    with pytest.raises(ValueError, match="C-contiguous float32 array"):
+        vec.step([0, 1], out=np.empty((2, *shape)))
+    vec.close()
+
+
+def test_numbers_that_are_not_finite_are_refused():
+    vec = make("NotFinite")
+    vec.reset()
+    with pytest.raises(WorkerError, match=r"environment 0 of .* its observation has numbers that are not finite"):
+        for _ in range(3):
+            vec.step([0, 1, 2])
 
 
 def test_an_environment_depends_on_its_own_seed_alone():

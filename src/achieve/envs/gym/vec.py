@@ -1,4 +1,4 @@
-"""Any Gymnasium environment with images and discrete actions, many times over."""
+"""Any Gymnasium environment with discrete actions, many times over."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from .workers import EnvGroup, Report, Task, WorkerPool
 class GymVecEnv(AchievementVecEnv):
     """``num_envs`` environments registered with Gymnasium or made by a function of the user's.
 
-    Observations must be uint8 images, height x width or height x width x channels of any size, and actions discrete.
+    Observations must be a `Box` and actions discrete. Bytes are shown as they are, images as height x width x channels,
+    and any other numbers as float32.
     Every episode starts with a `reset` whose seed follows from the environment's seed and the episode's number.
 
     Such environments cannot be saved in mid-episode: `save_state` keeps the seeds and the numbers of the episodes, and
@@ -36,10 +37,12 @@ class GymVecEnv(AchievementVecEnv):
         max_achievements: where the environment does not name its achievements, they are counted by their order in
             the episode, in this many columns; the last also counts those that come after it.
 
-    ``num_envs``, ``seed`` and ``infos`` are as in `make_vec`; the other arguments turn observations into images, see
+    ``render_mode="rgb_array"`` is for `render`, which returns what the environments draw. ``num_envs``, ``seed`` and
+    ``infos`` are as in `make_vec`; the other arguments turn observations into images, see
     `preprocessing.Preprocessing`.
     """
 
+    metadata: dict[str, Any] = {**AchievementVecEnv.metadata, "render_modes": ["rgb_array"]}  # noqa: RUF012
     kind = "gym"
     exact_resume = False
 
@@ -50,6 +53,7 @@ class GymVecEnv(AchievementVecEnv):
         threads: int | None = None,
         *,
         infos: str = "final",
+        render_mode: str | None = None,
         id: str,
         unlock_threshold: float | None = None,
         max_achievements: int = 16,
@@ -60,7 +64,7 @@ class GymVecEnv(AchievementVecEnv):
         resize: int | Sequence[int] | None = None,
         frame_stack: int = 1,
     ) -> None:
-        self._check_arguments(num_envs, seed, infos)
+        self._check_arguments(num_envs, seed, infos, render_mode)
         if not isinstance(id, str) or not id:
             raise ValueError(f"id must be module:function or an id registered with Gymnasium, got {id!r}")
         if unlock_threshold is not None and (
@@ -71,7 +75,8 @@ class GymVecEnv(AchievementVecEnv):
         steps = Preprocessing(pixels, image_key, rescale, grayscale, resize, frame_stack)  # type: ignore[arg-type]
         self.threads = arrays.choose_threads(threads, self.num_envs, envs_each=4)
         self._id = id
-        self._about = examine(id, steps, max_achievements)
+        render = render_mode is not None
+        self._about = examine(id, steps, max_achievements, render)
         own = self._about.unlock_threshold or 0.0
         if unlock_threshold is not None and unlock_threshold < own:
             raise UnfitError(
@@ -79,11 +84,11 @@ class GymVecEnv(AchievementVecEnv):
                 f"{unlock_threshold:g}; use --env.unlock-threshold {own:g}"
             )
         threshold = float(own if unlock_threshold is None else unlock_threshold)
-        task = Task(id, steps, self._about, self.num_envs, threshold, infos)
+        task = Task(id, steps, self._about, self.num_envs, threshold, infos, render)
         self._group: EnvGroup | WorkerPool | None
         self._group = EnvGroup(task) if self.threads == 1 else WorkerPool(task, self.threads)
         self._next_episode = np.zeros(self.num_envs, np.int64)
-        self._set_spaces(self._about.image_shape, self._about.num_actions, self._about.achievement_names)
+        self._set_spaces(self._about.observations, self._about.num_actions, self._about.achievement_names)
 
     def _seed(self) -> None:
         self._next_episode[:] = 0
@@ -113,13 +118,17 @@ class GymVecEnv(AchievementVecEnv):
     def _observe(self, obs: np.ndarray) -> None:
         np.copyto(obs, self._working().arrays.obs)
 
+    def _render(self, size: Any) -> tuple[np.ndarray, ...]:
+        return tuple(picture for _, picture in self._run(self._working().render))
+
     def _made_for(self) -> dict[str, Any]:
         about = self._about
         return {
             "num_envs": self.num_envs,
             "id": self._id,
-            "image_shape": list(about.image_shape),
+            "image_shape": list(about.observations.shape),
             "achievements": list(about.achievement_names),
+            **({"dtype": "float32"} if about.observations.dtype != np.uint8 else {}),
         }
 
     def _save(self) -> tuple[dict[str, Any], bytes]:
@@ -146,7 +155,7 @@ class GymVecEnv(AchievementVecEnv):
         if not saving:  # which is possible even after an environment has failed
             self._working()
 
-    def _run(self, work: Callable[[], list[Report]]) -> list[Report]:
+    def _run(self, work: Callable[[], list[Any]]) -> list[Any]:
         try:
             return work()
         except BaseException:
