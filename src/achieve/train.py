@@ -155,5 +155,5 @@ def _progress(trainer: BaseTrainer) -> Iterator[Progress]:
     title = f"{config.preset} s{config.seed}"
     with Progress(config.planned_steps, trainer.step, title, trainer.spec.measure) as progress:
         if trainer.restarted:
-            progress.say("this environment cannot be saved: the episodes under way were started anew, on unseen worlds")
+            progress.say("this environment cannot be repeated: the episodes under way were started anew, on new seeds")
         yield progress

@@ -50,6 +50,13 @@ def make_fragile() -> Steps:
     return Steps(fragile=True)
 
 
+class Moody(Steps):
+    """Draws from a generator of its own, whatever seed it is given."""
+
+    def _image(self) -> np.ndarray:
+        return np.maximum(super()._image(), np.random.default_rng().integers(0, 40, (20, 24), dtype=np.uint8))
+
+
 class Endless(Steps):
     """Gives no reward and never ends."""
 

@@ -17,7 +17,10 @@ from achieve.errors import AchieveError, ConfigError
 from achieve.nn.encoder import Encoder
 from achieve.scoring.episodes import load_episodes
 from tests.system.conftest import Command
+from tests.system.runs import assert_same_run
+from tests.system.test_qrdqn import values_config
 from tests.system.tiny import tiny_config
+from tests.trust.stopping import SimulatedCrashError, stopping
 
 HERE = __name__
 CORRIDOR = "examples.vector_env:Corridor"
@@ -39,8 +42,11 @@ class Own(Encoder):
 def corridor(steps: int = 1024, **changes: Any) -> TrainConfig:
     env = {"name": CORRIDOR, "num_envs": 8, **changes.pop("env", {})}
     model = {"encoder": "mlp", "dense_size": 32, **changes.pop("model", {})}
+    rest = {"env": env, "model": model, "total_steps": steps, "score_steps": steps}
+    if changes.get("learner") == "qrdqn":
+        return values_config(**rest, **changes)
     distill = {"rollouts_per_phase": 2, **changes.pop("distill", {})}
-    return tiny_config(env=env, model=model, distill=distill, total_steps=steps, score_steps=steps, **changes)
+    return tiny_config(**rest, distill=distill, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +115,24 @@ def test_without_pictures_there_is_no_video_but_a_page(achieve: Command, tmp_pat
     assert "No video: there is nothing to film" in page and not (folder / "video.mp4").exists()
 
 
+LEARNERS: dict[str, dict[str, Any]] = {
+    "ppo": {"distill": {"enabled": False}, "model": {"memory": False}},
+    "ad": {},
+    "qrdqn": {"learner": "qrdqn", "qrdqn": {"target_update": 256, "learning_starts": 128, "replay_size": 640}},
+}
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_a_run_resumes_bit_for_bit(learner: str, tmp_path: Path) -> None:
+    config = corridor(**LEARNERS[learner], checkpoint_seconds=0.0)
+    train(config, tmp_path / "whole", quiet=True)
+    for stop in (37, 60, 20):
+        with pytest.raises(SimulatedCrashError), stopping(stop, crash=True):
+            train(config, tmp_path / "parts", quiet=True)
+    train(config, tmp_path / "parts", quiet=True)
+    assert_same_run(tmp_path / "parts", tmp_path / "whole")
+
+
 def test_an_encoder_of_ones_own_sees_the_shape(tmp_path: Path) -> None:
     train(corridor(512, model={"encoder": f"{HERE}:Own"}), tmp_path / "run", quiet=True)
     assert load_agent(tmp_path / "run", trust=True).act([0.0, 0.5, 1.0, 0.0]) in range(3)
@@ -118,7 +142,7 @@ def test_an_encoder_of_ones_own_sees_the_shape(tmp_path: Path) -> None:
     ("name", "encoder", "sentence"),
     [
         (CORRIDOR, "strided", r"float32 of shape \(4,\), and the strided .* uint8 images .*: use --model.encoder mlp"),
-        ("tests.envs.gym.envs:Doubles", "residual", r"\(2, 3, 2, 2\).* encoder mlp .*options frame_stack=2"),
+        ("tests.envs.gym.envs:Doubles", "residual", r"\(2, 3, 2, 2\).* use .*options frame_stack=2 in"),
         ("tests.envs.gym.envs:Integers", "residual", r"float32 of shape \(3, 5\).*options rescale=true"),
         ("tests.envs.gym.envs:Grey", "mlp", r"shape \(84, 84, 1\) are 7,056 numbers, .* at most 4,096; --mod"),
         ("tests.envs.gym.envs:Numbered", "mlp", "gymnasium.wrappers.FlattenObservation"),

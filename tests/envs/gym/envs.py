@@ -48,6 +48,14 @@ class Count(gymnasium.Env):
         return {"taken": self.taken, "seed": self.seed_given}
 
 
+class Moody(Count):
+    """Pays no heed to its seed."""
+
+    def draw(self, action: int = 0) -> Any:
+        self.buffer[:] = np.random.default_rng().integers(0, 256, self.buffer.shape)
+        return self.buffer
+
+
 class Grey(Count):
     observation_space = Box(0, 255, (84, 84), np.uint8)
     action_space = Discrete(5)

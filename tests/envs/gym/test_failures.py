@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import zlib
 
 import numpy as np
 import pytest
@@ -264,7 +265,11 @@ def test_foreign_and_damaged_states_are_refused(vec):
         (other.save_state(), "another environment: id .*:Named"),
         (arrays.seal("gym", 2, header, b"more"), "cannot be read"),
         (arrays.seal("gym", 2, {**header, "next_episode": [1, 2]}), "cannot be read"),
-        (arrays.seal("gym", 2, {**header, "next_episode": [1, 2, -1]}), "cannot be read"),
+        (arrays.seal("gym", 2, {**header, "next_episode": [1, 2, -1]}), "not of a possible game"),
+        (arrays.seal("gym", 2, {**header, "lengths": [0, 0, 1]}, zlib.compress(b"")), "its actions"),
+        (arrays.seal("gym", 2, {**header, "lengths": [0, 0, 1]}, zlib.compress(b"\1\1\1\1")), "its actions"),
+        (arrays.seal("gym", 2, {**header, "lengths": [0, 0, 0]}, zlib.compress(b"") + b"x"), "its actions"),
+        (arrays.seal("gym", 2, {**header, "lengths": [0, 0, 10**6]}), "the lengths of its episodes"),
         (arrays.seal("gym", 2, {**header, "episodes": {**header["episodes"], "length": [1]}}), "cannot be read"),
         (arrays.seal("gym", 3, header), "format 3"),
     ]

@@ -112,11 +112,7 @@ class EnvGroup:
         arrays, wanted = self.arrays, self.task.infos
         reports: list[Report] = []
         for k, i in enumerate(self._members):
-            with blamed(f"environment {i} of {self.task.name}"):
-                result = self._envs[k].step(int(arrays.actions[i]) + self.task.description.first_action)
-                obs, reward, terminated, truncated, info = check_step(result)
-                obs = self.task.description.observation(obs)
-                self._count(i, reward, info)
+            obs, reward, terminated, truncated, info = self._act(k, i, int(arrays.actions[i]))
             arrays.rewards[i], arrays.terminated[i], arrays.truncated[i] = reward, terminated, truncated
             arrays.achievements[i] = self._counts[i]
             final = None
@@ -134,6 +130,19 @@ class EnvGroup:
             elif final is not None:
                 reports.append((i, None, final))
         return reports
+
+    def replay(self, seeds: list[int], episodes: list[int], actions: list[list[int]]) -> list[tuple[int]]:
+        """Play these episodes, one per member, up to where they were; return the numbers of those that ended before."""
+        self.reset(seeds, episodes)
+        ended = []
+        for k, i in enumerate(self._members):
+            for action in actions[k]:
+                self.arrays.obs[i], _, terminated, truncated, _ = self._act(k, i, action)
+                if terminated or truncated:
+                    ended.append((i,))
+                    break
+            self.arrays.achievements[i] = self._counts[i]
+        return ended
 
     def render(self) -> list[tuple[int, np.ndarray]]:
         """Return what each environment draws."""
@@ -155,6 +164,14 @@ class EnvGroup:
             self.arrays.obs[i] = self.task.description.observation(obs)
         self._counts[i] = 0
         return self._info(i, info)
+
+    def _act(self, k: int, i: int, action: int) -> tuple[np.ndarray, float, bool, bool, Mapping[str, Any]]:
+        with blamed(f"environment {i} of {self.task.name}"):
+            result = self._envs[k].step(action + self.task.description.first_action)
+            obs, reward, terminated, truncated, info = check_step(result)
+            obs = self.task.description.observation(obs)
+            self._count(i, reward, info)
+        return obs, reward, terminated, truncated, info
 
     def _count(self, i: int, reward: float, info: Mapping[str, Any]) -> None:
         unlocked = reward > self.task.unlock_threshold
@@ -199,8 +216,10 @@ class WorkerPool:
         self._ask([(task, worker.members) for worker in self._workers])
 
     def reset(self, seeds: list[int], episodes: list[int]) -> list[Report]:
-        parts = [slice(w.members.start, w.members.stop) for w in self._workers]
-        return self._ask([("reset", seeds[part], episodes[part]) for part in parts])
+        return self._ask_parts("reset", seeds, episodes)
+
+    def replay(self, seeds: list[int], episodes: list[int], actions: list[list[int]]) -> list[tuple[int]]:
+        return self._ask_parts("replay", seeds, episodes, actions)
 
     def step(self) -> list[Report]:
         return self._ask([("step",)] * len(self._workers))
@@ -210,6 +229,11 @@ class WorkerPool:
 
     def close(self) -> None:
         self._finalizer()
+
+    def _ask_parts(self, command: str, *values: list[Any]) -> list[Any]:
+        """Send each worker its members' part of the values."""
+        parts = [slice(w.members.start, w.members.stop) for w in self._workers]
+        return self._ask([(command, *(value[part] for value in values)) for part in parts])
 
     def _ask(self, messages: list[Any]) -> list[Any]:
         """Send each worker its message and gather the answers."""
