@@ -1,6 +1,6 @@
 """An environment that shows numbers, not images: a corridor of rooms, where the key of each room opens its door.
 
-    achieve train --preset quick --env examples.vector_env:Corridor --model.encoder mlp --total-steps 1e5
+    achieve train --preset quick --env examples.vector_env:Corridor --model.encoder mlp --total-steps 2e4
 """
 
 import gymnasium

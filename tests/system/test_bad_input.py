@@ -128,6 +128,7 @@ class Oddity:
 
     observations: gym.Space[Any] = gym.spaces.Box(0, 255, (64, 64, 3), np.uint8)
     actions: gym.Space[Any] = gym.spaces.Discrete(3)
+    achievement_names = ("something",)
 
     def __init__(self, num_envs: int, seed: list[int], threads: int | None, *, infos: str) -> None:
         self.num_envs = num_envs
