@@ -100,12 +100,12 @@ class VectorPlayer:
 
     def __init__(self, env: EnvConfig, seed: int) -> None:
         made: dict[str, Any] = {"num_envs": 1, "seed": [seed], "threads": 1, "infos": "all", **env.arguments}
-        drawn = {"render_mode": "rgb_array"}
-        self._envs = make_vec(env.name, **made, **(drawn if env.name == "heist" else {}))
+        drawn = made | {"render_mode": "rgb_array"}
+        self._envs = make_vec(env.name, **(drawn if env.name == "heist" else made))
         if not is_picture(self._envs.single_observation_space):
             self._envs.close()
             try:
-                self._envs = make_vec(env.name, **made, **drawn)
+                self._envs = make_vec(env.name, **drawn)
             except UnfitError as error:
                 raise NoPicturesError(f"there is nothing to film: the agent sees no images, and {error}") from error
         self.counts: Mapping[str, int] = {}

@@ -73,7 +73,7 @@ def _layout(task: Task) -> tuple[list[tuple[Any, tuple[int, ...], int]], int]:
     n, observations = task.num_envs, (task.num_envs, *task.description.observations.shape)
     achievements = (n, len(task.description.achievement_names))
     kind = task.description.observations.dtype
-    dtypes = (kind, kind, np.int64, np.float64, np.bool_, np.bool_, np.int64)
+    dtypes: tuple[Any, ...] = (kind, kind, np.int64, np.float64, np.bool_, np.bool_, np.int64)
     placed, offset = [], 0
     for dtype, shape in zip(dtypes, (observations, observations, (n,), (n,), (n,), (n,), achievements), strict=True):
         placed.append((dtype, shape, offset))
