@@ -13,9 +13,9 @@ PATCH = 8
 
 
 class PatchEncoder(Encoder):
-    def __init__(self, image_shape: tuple[int, int, int], config: ModelConfig) -> None:
-        super().__init__(image_shape, config)
-        height, width, channels = image_shape
+    def __init__(self, shape: tuple[int, ...], config: ModelConfig) -> None:
+        super().__init__(shape, config)
+        height, width, channels = shape
         size = config.dense_size
         self.patches = nn.Conv2d(channels, size, PATCH, stride=PATCH)
         self.place = nn.Parameter(torch.randn((height // PATCH) * (width // PATCH), size) / size**0.5)

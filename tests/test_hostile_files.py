@@ -100,12 +100,12 @@ def test_metadata_that_is_no_agent(tmp_path: Path, weights: dict[str, Any], text
         ("num_actions", HUGE, "too few for the network"),
         ("num_actions", 10**400, "num_actions is a huge number; integers go up to"),
         ("num_actions", 6, "policy.weight' is missing or has another size"),
-        ("image_shape", [16, 24], "image_shape has 2 entries; it must have 3"),
+        ("image_shape", [16, 24], r"observations of shape \(16, 24\); its encoder needs"),
         ("image_shape", [16, 24, 0], "image_shape is 0; it must be above 0"),
         ("image_shape", [-16, -24, 3], "image_shape is -16; it must be above 0"),
         ("image_shape", [True, 24, 3], "image_shape is True; a value of type int is needed"),
         ("image_shape", ["16", 24, 3], "image_shape is '16'; a value of type int is needed"),
-        ("image_shape", [4, 4, 3], "sees images of 4 x 4; at least 8 x 8"),
+        ("image_shape", [4, 4, 3], "shape .*, at least 8 x 8"),
         ("image_shape", {"a": 1}, "image_shape is {'a': 1}; give a list"),
         ("image_shape", "abc", "image_shape is 'abc'; give a list"),
         ("image_shape", [HUGE, HUGE, 3], "too few for the network"),
@@ -138,7 +138,7 @@ def test_impossible_shapes(
     table[name] = value
     save_weights(path, weights, {"agent": json.dumps(about)})
     if sentence is None:  # another image, but the same number of features
-        assert load_agent(path).image_shape == tuple(value)
+        assert load_agent(path).observation_shape == tuple(value)
     else:
         refused(path, sentence)
 

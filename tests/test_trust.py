@@ -124,7 +124,7 @@ def test_what_the_user_names_is_imported(folder: Path, achieve: Run) -> None:
         assert was_imported(folder)
         sys.modules.pop("planted", None)
     code, _, err = achieve("eval", "a.safetensors", "--env", "crafter", "--episodes", 1)
-    assert code == 2 and "the environment crafter shows images of shape (64, 64, 3) and takes 17 actions; this" in err
+    assert code == 2 and "the environment crafter shows observations of shape (64, 64, 3) and takes 17 " in err
     assert not was_imported(folder)
 
 

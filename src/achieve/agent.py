@@ -11,10 +11,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -36,6 +37,8 @@ from achieve.trust import trusted
 
 PRETRAINED = "pretrained"
 AUXILIARY = ("film.", "predictor.")
+IMAGE_ENCODERS = ("residual", "strided")
+DTYPES = {"uint8": torch.uint8, "float32": torch.float32}
 
 
 class Agent:
@@ -50,12 +53,12 @@ class Agent:
     """
 
     def __init__(
-        self, network: AchievementNetwork, config: TrainConfig, image_shape: tuple[int, int, int], *, seed: int = 0
+        self, network: AchievementNetwork, config: TrainConfig, observation_shape: tuple[int, ...], *, seed: int = 0
     ) -> None:
         make_sleep()
         self.network = network.eval()
         self.config = config
-        self.image_shape = image_shape
+        self.observation_shape = observation_shape
         self._device = next(network.parameters()).device
         self._generator = torch.Generator().manual_seed(seed)
         self.reset()
@@ -81,7 +84,8 @@ class Agent:
         """Choose actions.
 
         Args:
-            observation: bytes [H, W, C] of one environment, or [N, H, W, C] of several.
+            observation: of one environment, bytes [H, W, C] or whatever the agent was trained on, or [N, ...] of
+                several.
             reward: the reward that came with the observation, a number or [N]; None at the start.
             done: whether the last step ended its episode, so that this observation starts another; None at the start.
             greedy: take the most probable action; by default actions are sampled, as in training.
@@ -89,20 +93,23 @@ class Agent:
         Returns:
             An int for one environment, an int64 array [N] for several.
         """
-        images = np.asarray(observation)
-        single = images.ndim == 3
+        seen = np.asarray(observation)
+        single = seen.ndim == len(self.observation_shape)
         if single:
-            images = images[None]
-        if images.shape[1:] != self.image_shape or images.dtype != np.uint8:
+            seen = seen[None]
+        floats = self.network.observation_dtype != torch.uint8
+        fits = seen.dtype.kind in "fiub" if floats else seen.dtype == np.uint8
+        if seen.shape[1:] != self.observation_shape or not fits:
             raise ValueError(
-                f"observation has shape {np.shape(observation)} and type {images.dtype}; this agent sees uint8 "
-                f"images of shape {self.image_shape}, one or a batch of them"
+                f"observation has shape {np.shape(observation)} and type {seen.dtype}; this agent sees "
+                f"{'float32' if floats else 'uint8'} of shape {self.observation_shape}, one or a batch of them"
             )
-        count = len(images)
+        count = len(seen)
         if self._latent is not None and len(self._latent) != count:
             raise ValueError(f"this agent has been acting in {len(self._latent)} environments, got {count}; reset() it")
         rewards, dones = self._vector(reward, count, "reward"), self._vector(done, count, "done")
-        phi = self.network.encode(torch.from_numpy(np.ascontiguousarray(images)).to(self._device))
+        seen = np.ascontiguousarray(seen, np.float32 if floats else np.uint8)
+        phi = self.network.encode(torch.from_numpy(seen).to(self._device))
         if self._memory is None or self._latent is None:
             self._memory = torch.zeros_like(phi)
         else:
@@ -119,12 +126,12 @@ class Agent:
             actions = (self.logits + noise).argmax(1)
         return int(actions[0]) if single else actions.numpy()
 
-    def check_env(self, image_shape: tuple[int, ...], num_actions: int) -> None:
-        """Raise ConfigError for an environment with other images or actions than this agent was trained with."""
-        if (image_shape, num_actions) != (self.image_shape, self.network.num_actions):
+    def check_env(self, shape: tuple[int, ...], num_actions: int) -> None:
+        """Raise ConfigError for an environment with other observations or actions than this agent was trained with."""
+        if (shape, num_actions) != (self.observation_shape, self.network.num_actions):
             raise ConfigError(
-                f"the environment {self.config.env.name} shows images of shape {image_shape} and takes {num_actions} "
-                f"actions; this agent knows images of shape {self.image_shape} and {self.network.num_actions} actions"
+                f"the environment {self.config.env.name} shows observations of shape {shape} and takes {num_actions} "
+                f"actions; this agent knows shape {self.observation_shape} and {self.network.num_actions} actions"
             )
 
     def _evaluate(self, phi: Tensor) -> tuple[Tensor, Tensor]:
@@ -171,14 +178,15 @@ def load_agent(
     if _fewest_weights(about) > elements:
         raise RunFolderError(
             f"{source}: its weights do not fit its config: they are {elements:,} numbers, too few for the network and "
-            f"the images of {' x '.join(map(str, about.image_shape))} that it describes"
+            f"the observations of {' x '.join(map(str, about.observation_shape))} that it describes"
         )
     network: AchievementNetwork
+    made: dict[str, Any] = {"auxiliary": False, "dtype": about.dtype}
     if config.learner == "qrdqn":
-        quantiles = config.qrdqn.num_quantiles
-        network = QuantileNetwork(config.model, *about[1:], auxiliary=False, num_quantiles=quantiles)
+        made["num_quantiles"] = config.qrdqn.num_quantiles
+        network = QuantileNetwork(config.model, about.observation_shape, about.num_actions, **made)
     else:
-        network = ActorCritic(config.model, *about[1:], auxiliary=False)
+        network = ActorCritic(config.model, about.observation_shape, about.num_actions, **made)
     needed = {name: t.shape for name, t in network.state_dict().items()}
     wrong = [name for name in needed | acting if name not in acting or acting[name].shape != needed.get(name)]
     if wrong:
@@ -186,31 +194,35 @@ def load_agent(
             f"{source}: its weights do not fit its config, {shown(wrong[0])} is missing or has another size"
         )
     network.load_state_dict(acting)
-    return Agent(network.to(device), config, about.image_shape, seed=seed)
+    return Agent(network.to(device), config, about.observation_shape, seed=seed)
 
 
 class About(NamedTuple):
     """What weights belong to."""
 
     config: TrainConfig
-    image_shape: tuple[int, int, int]
+    observation_shape: tuple[int, ...]
     num_actions: int
+    dtype: torch.dtype = torch.uint8
 
 
 def _fewest_weights(about: About) -> int:
     """Return the size of the largest layers, so that no network is made for which there are no weights."""
-    config, (height, width, inputs), num_actions = about
+    config, shape, num_actions, _ = about
     model = config.model
+    outputs = num_actions * (config.qrdqn.num_quantiles if config.learner == "qrdqn" else 1)
+    above = model.dense_size * model.hidden_size + model.hidden_size * outputs
+    if model.encoder == "mlp":
+        return (math.prod(shape) + model.dense_size) * model.dense_size + above
+    if model.encoder not in IMAGE_ENCODERS:  # an encoder of the user's own, of any size
+        return model.hidden_size
+    height, width, inputs = shape
     a, b, c = model.channels
     if model.encoder == "residual":
         convolutions = sum(9 * one * two + 36 * two * two for one, two in zip((inputs, a, b), (a, b, c), strict=True))
-    elif model.encoder == "strided":
+    else:
         convolutions = 64 * inputs * a + 16 * a * b + 9 * b * c
-    else:  # an encoder of the user's own, of any size
-        return model.hidden_size
-    outputs = num_actions * (config.qrdqn.num_quantiles if config.learner == "qrdqn" else 1)
-    dense = (height // 8) * (width // 8) * c * model.dense_size + model.dense_size * model.hidden_size
-    return convolutions + dense + model.hidden_size * outputs
+    return convolutions + (height // 8) * (width // 8) * c * model.dense_size + above
 
 
 def find_weights(source: str | Path) -> Path:
@@ -262,33 +274,44 @@ def read_checkpoint_agent(run: Path) -> tuple[dict[str, Tensor], About, int]:
     head, seen = ("advantage.bias", "explorer/observation") if quantiles else ("policy.bias", "collector/observation")
     if head not in tensors or not tensors[head].dim() or seen not in checkpoint.tensors:
         raise RunFolderError(f"{folder} does not hold an agent; it is not a training run's")
-    outputs, shape = len(tensors[head]), list(checkpoint.tensors[seen].shape[1:])
-    about = _about(run, {"config": values, "image_shape": shape, "num_actions": outputs})
+    outputs, observation = len(tensors[head]), checkpoint.tensors[seen]
+    shape, dtype = list(observation.shape[1:]), str(observation.dtype).removeprefix("torch.")
+    about = _about(run, {"config": values, "image_shape": shape, "num_actions": outputs, "dtype": dtype})
     if quantiles:
         about = about._replace(num_actions=max(1, outputs // about.config.qrdqn.num_quantiles))
     rollouts = checkpoint.state.get("rollouts")
     return tensors, about, rollouts * about.config.rollout_steps if type(rollouts) is int else 0
 
 
-_SHAPE = Annotated[list[PositiveInt], Range(3, 3)]
+_ABOUT = {
+    "config": dict[str, Any],
+    "image_shape": Annotated[list[PositiveInt], Range(1, 8)],  # of any observation; the name is that of the first files
+    "num_actions": PositiveInt,
+    "dtype": Literal["uint8", "float32"],
+}
 
 
 def _about(path: Path, values: Any) -> About:
     try:
-        given = convert({"config": dict[str, Any], "image_shape": _SHAPE, "num_actions": PositiveInt}, values, "agent")
+        given = convert(_ABOUT, {"dtype": "uint8", **values} if isinstance(values, dict) else values, "agent")
         config = from_dict(given["config"])
     except (UnfitError, ConfigError) as error:
         raise RunFolderError(f"{path}: its agent cannot be used: {error}") from error
-    height, width, channels = given["image_shape"]
-    if min(height, width) < 8:
-        raise RunFolderError(f"{path}: its agent sees images of {height} x {width}; at least 8 x 8 are needed")
-    return About(config, (height, width, channels), given["num_actions"])
+    shape, dtype = tuple(given["image_shape"]), given["dtype"]
+    if config.model.encoder in IMAGE_ENCODERS and (len(shape) != 3 or min(shape[:2]) < 8 or dtype != "uint8"):
+        raise RunFolderError(
+            f"{path}: its agent sees {dtype} observations of shape {shape}; its encoder needs uint8 images of height x "
+            "width x channels, at least 8 x 8"
+        )
+    return About(config, shape, given["num_actions"], DTYPES[dtype])
 
 
-def describe_agent(config: TrainConfig, image_shape: tuple[int, int, int], num_actions: int) -> dict[str, str]:
+def describe_agent(
+    config: TrainConfig, observation_shape: tuple[int, ...], num_actions: int, dtype: torch.dtype = torch.uint8
+) -> dict[str, str]:
     """Return the metadata of a weight file, which make it self-contained."""
-    values = {"config": to_dict(config), "image_shape": image_shape, "num_actions": num_actions}
-    return {"agent": json.dumps(values)}
+    values = {"config": to_dict(config), "image_shape": observation_shape, "num_actions": num_actions}
+    return {"agent": json.dumps(values | ({"dtype": "float32"} if dtype != torch.uint8 else {}))}
 
 
 def save_acting(

@@ -72,11 +72,12 @@ class ModelConfig:
 
     encoder: str = "residual"
     """Encoder phi: `residual` (the paper's IMPALA ResNet), `strided` (three strided convolutions, light enough for a
-    laptop), or your own as module:Class (a subclass of achieve.nn.encoder.Encoder)."""
+    laptop), `mlp` (dense layers, for vector observations), or your own as module:Class (a subclass of
+    achieve.nn.encoder.Encoder)."""
     channels: tuple[int, ...] = (64, 128, 128)
     """Channels of the three stacks of the encoder. The paper prints 64 64 128, but the published runs used this."""
     dense_size: PositiveInt = 256
-    """Units of the dense layer between the flattened image and the latent."""
+    """Units of the dense layer between the flattened observation and the latent."""
     hidden_size: PositiveInt = 1024
     """Size of the latent phi(s), and of the hidden layers of the auxiliary networks."""
     norm: bool = True

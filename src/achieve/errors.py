@@ -24,6 +24,10 @@ class ConfigError(AchieveError):
     """A setting that cannot work: an unknown preset, an impossible size, a missing device."""
 
 
+class NoPicturesError(ConfigError):
+    """An environment that neither shows images nor draws itself, where there is something to look at."""
+
+
 class DivergedError(AchieveError):
     """Training that has become meaningless: gradients that are not finite."""
 

@@ -153,5 +153,5 @@ def _progress(trainer: BaseTrainer) -> Iterator[Progress]:
     title = f"{config.preset} s{config.seed}"
     with Progress(config.planned_steps, trainer.step, title, trainer.spec.measure) as progress:
         if trainer.restarted:
-            progress.say("this environment cannot be saved: new episodes were started, on unseen worlds")
+            progress.say("this environment cannot be repeated: new episodes were started, on new seeds")
         yield progress

@@ -271,7 +271,7 @@ class Weights(Files):
         config = self.config(method)
         trainer = self.trainer_of(config)
         path = self.folder / f"{method}.safetensors"
-        about = describe_agent(config, trainer.image_shape, trainer.num_actions)
+        about = describe_agent(config, trainer.observation_shape, trainer.num_actions)
         save_weights(path, trainer.network.state_dict(), about)
         return str(path)
 
@@ -302,7 +302,7 @@ class Weights(Files):
         else:
             write_tensors(path, values.changed_tensors(rng, tensors), metadata)
         agent = load_agent(path)
-        height, width, channels = agent.image_shape
+        height, width, channels = agent.observation_shape
         action = agent.act(np.zeros((height, width, channels), np.uint8))
         if not all(bool(tensor.isfinite().all()) for tensor in agent.network.state_dict().values()):
             raise Broken("weights that are not finite were loaded")

@@ -50,6 +50,13 @@ def make_fragile() -> Steps:
     return Steps(fragile=True)
 
 
+class Moody(Steps):
+    """Draws from a generator of its own, whatever seed it is given."""
+
+    def _image(self) -> np.ndarray:
+        return np.maximum(super()._image(), np.random.default_rng().integers(0, 40, (20, 24), dtype=np.uint8))
+
+
 class Endless(Steps):
     """Gives no reward and never ends."""
 
@@ -73,3 +80,6 @@ class Blind(Steps):
     def __init__(self) -> None:
         super().__init__()
         self.observation_space = gym.spaces.Box(-1, 1, (4,))
+
+    def _image(self) -> np.ndarray:
+        return np.zeros(4, np.float32)

@@ -141,7 +141,7 @@ def test_end_of_an_episode_forgets_one_environments_memory(
 
 def test_shapes_that_do_not_fit(finished: Path, frames: NDArray[np.uint8]) -> None:
     agent = load_agent(finished)
-    with pytest.raises(ValueError, match=r"shape \(6, 32, 64, 3\).*images of shape \(64, 64, 3\)"):
+    with pytest.raises(ValueError, match=r"shape \(6, 32, 64, 3\).*uint8 of shape \(64, 64, 3\)"):
         agent.act(frames[:, :32])
     with pytest.raises(ValueError, match="type float32; this agent sees uint8"):
         agent.act(frames.astype(np.float32))

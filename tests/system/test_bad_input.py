@@ -128,6 +128,7 @@ class Oddity:
 
     observations: gym.Space[Any] = gym.spaces.Box(0, 255, (64, 64, 3), np.uint8)
     actions: gym.Space[Any] = gym.spaces.Discrete(3)
+    achievement_names = ("something",)
 
     def __init__(self, num_envs: int, seed: list[int], threads: int | None, *, infos: str) -> None:
         self.num_envs = num_envs
@@ -141,9 +142,10 @@ class Oddity:
 @pytest.mark.parametrize(
     ("observations", "actions", "sentence"),
     [
-        (gym.spaces.Box(0, 1, (64, 64, 3), np.float32), None, "the encoder needs uint8 images of height"),
+        (gym.spaces.Box(0, 1, (64, 64, 3), np.float32), None, "the strided encoder needs uint8 images of height"),
         (gym.spaces.Box(0, 255, (64, 64), np.uint8), None, "height x width x channels, at least 8x8"),
-        (gym.spaces.Box(0, 255, (4, 64, 3), np.uint8), None, "at least 8x8"),
+        (gym.spaces.Box(0, 255, (4, 64, 3), np.uint8), None, "at least 8x8: use --model.encoder mlp"),
+        (gym.spaces.Box(0, 1, (64, 64, 3), np.float64), None, "a Box of uint8 or float32 is needed"),
         (gym.spaces.Discrete(9), None, "observations are Discrete(9)"),
         (None, gym.spaces.Box(-1, 1, (2,)), "the policy needs a discrete action space"),
     ],

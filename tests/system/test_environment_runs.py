@@ -136,16 +136,21 @@ def test_runs_of_two_environments_have_two_tables(trained: tuple[str, Path], fin
 SHORT = ("--env.num-envs", 4, "--distill.rollouts-per-phase", 2, "--total-steps", 1024, "--score-steps", 1024)
 
 
-def test_own_environment_in_workers_is_continued_with_new_episodes(start: Start, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "repeats"), [("make_env", True), ("Moody", False)])
+def test_own_environment_in_workers_is_continued(start: Start, tmp_path: Path, name: str, repeats: bool) -> None:
+    """Bit for bit if its episodes can be played again, else with new ones."""
     folder = tmp_path / "run"
     flags = (*SHORT, "--env.threads", 2)
-    child = start(f"{OWN}:make_env", folder, "--quiet", *flags, slow_writes=0.004)
+    child = start(f"{OWN}:{name}", folder, "--quiet", *flags, slow_writes=0.004)
     assert child.wait_for(checkpoint_file(folder).exists)
     child.send(signal.SIGKILL)
     child.wait()
     assert not (folder / "summary.json").exists()
-    told = start(f"{OWN}:make_env", folder, *flags).run()
-    assert told.count("new episodes were started") == 1
+    told = start(f"{OWN}:{name}", folder, *flags).run()
+    assert told.count("new episodes were started") == (not repeats)
+    if repeats:
+        start(f"{OWN}:{name}", tmp_path / "whole", "--quiet", *flags).run()
+        assert_same_run(folder, tmp_path / "whole")
     logged = rows(folder / "episodes.jsonl")
     assert all(a["step"] <= b["step"] for a, b in pairwise(logged)), "the log goes on where it was"
     assert logged[-1]["step"] <= 1024 < logged[-1]["step"] + 4 * LIMIT
@@ -207,11 +212,11 @@ def test_environment_that_fails_leaves_a_run_to_continue(
     ("name", "sentence"),
     [
         (f"{OWN}:Continuous", "only gymnasium.spaces.Discrete works, no continuous or combined actions"),
-        (f"{OWN}:Blind", "uint8 images of height x width or height x width x channels are needed"),
+        (f"{OWN}:Blind", "use --model.encoder mlp, which takes them as they are, or --env.options pixels=true"),
         (f"{OWN}:nothing", "has no 'nothing'"),
         ("no_such_module:make", "Python does not find its module"),
         ("no/Such-v0", "Gymnasium cannot make it"),
-        ("CartPole-v1", "uint8 images"),
+        ("CartPole-v1", "observations are float32 of shape (4,), and the strided encoder needs uint8 images"),
     ],
 )
 def test_environments_that_cannot_be_learned_in(achieve: Command, tmp_path: Path, name: str, sentence: str) -> None:
@@ -259,7 +264,7 @@ def test_environment_whose_package_is_missing(
 
 def test_restart_empties_memory_and_marks_episodes_as_begun() -> None:
     """What is carried over from before belongs to episodes that are gone."""
-    own = {"name": f"{OWN}:make_env", "unlock_threshold": 0.0}
+    own = {"name": f"{OWN}:Moody", "unlock_threshold": 0.0}
     config = tiny_config(env=own, distill={"rollouts_per_phase": 2})
     first = PPOTrainer(config)
     first.collector.start()

@@ -79,7 +79,7 @@ def test_export_may_keep_the_auxiliary_nets(finished: Path, tmp_path: Path, achi
 def test_between_learners_the_encoder_comes_along(tmp_path: Path) -> None:
     """Heads of other names are drawn; QR-DQN's target network is what its network is."""
     source = make_trainer(tiny_config(**PLAIN, ppo={"num_minibatches": 2}))
-    shape, actions = source.image_shape, source.num_actions
+    shape, actions = source.observation_shape, source.num_actions
     path = tmp_path / "ppo.safetensors"
     save_weights(path, source.network.state_dict(), describe_agent(source.config, shape, actions))
     source.close()

@@ -63,7 +63,7 @@ def test_its_runs_figures_follow_from_its_log(origin: Path) -> None:
 
 def test_it_is_small(agent: Agent) -> None:
     assert ASSET.stat().st_size < 9e6
-    assert agent.image_shape == (64, 64, 3) and agent.network.num_actions == 17
+    assert agent.observation_shape == (64, 64, 3) and agent.network.num_actions == 17
     assert load_agent().network.state_dict().keys() == agent.network.state_dict().keys()
 
 

@@ -309,7 +309,7 @@ def test_what_a_phase_changes_is_measured_with_the_memories_made_anew(memory: bo
 
 
 def test_where_an_environment_cannot_be_saved_its_episodes_end() -> None:
-    own = {"name": "tests.system.own_env:make_env", "unlock_threshold": 0.0}
+    own = {"name": "tests.system.own_env:Moody", "unlock_threshold": 0.0}
     config = values_config(env=own)
     first = QRDQNTrainer(config)
     first.start()

@@ -64,7 +64,7 @@ class Collector:
             return torch.zeros(shape, dtype=dtype, pin_memory=on_gpu)
 
         # What the environments write and read; page-locked on a GPU machine, so that copies need no detour.
-        self.observation = host(num_envs, *buffer.observations.shape[2:], dtype=torch.uint8)
+        self.observation = host(num_envs, *buffer.observations.shape[2:], dtype=buffer.observations.dtype)
         self.outcome = host(2, num_envs, dtype=torch.float32)
         """Reward and end of the last step, which the memory is still to be told of."""
         self._chosen = host(num_envs, dtype=torch.int64)

@@ -43,7 +43,7 @@ class Explorer:
         self._threshold = threshold
         on_gpu = device.type == "cuda"
         # What the environments write and read; page-locked on a GPU machine, so that copies need no detour.
-        self.observation = torch.zeros(num_envs, *replay.shape.frame, dtype=torch.uint8, pin_memory=on_gpu)
+        self.observation = torch.zeros(num_envs, *replay.shape.frame, dtype=replay.shape.dtype, pin_memory=on_gpu)
         self._chosen = torch.zeros(num_envs, dtype=torch.int64, pin_memory=on_gpu)
         self.outcome = torch.zeros(2, num_envs, pin_memory=on_gpu)
         """Reward and end of the last step, whose memory is not made yet."""

@@ -23,7 +23,8 @@ from achieve.envs import make_vec
 from achieve.errors import ConfigError
 from achieve.run.env_errors import making_env, using_env
 
-Images = NDArray[np.uint8]
+Images = NDArray[Any]
+"""Observations: bytes [..., H, W, C], or float32 where an environment shows vectors."""
 Ints = NDArray[np.int64]
 
 _MOST_EPISODES = 1000
@@ -118,8 +119,8 @@ def encode(
     agent: Agent, images: Images, *, batch_size: int = 256, progress: Callable[[int], None] = lambda done: None
 ) -> Tensor:
     """Return ``phi`` of images [n, H, W, C] -> [n, D], on the agent's device; ``progress`` is told how many."""
-    if images.shape[1:] != agent.image_shape:
-        raise ConfigError(f"the images have the shape {images.shape[1:]}, this agent sees {agent.image_shape}")
+    if images.shape[1:] != agent.observation_shape:
+        raise ConfigError(f"observations have the shape {images.shape[1:]}, this agent sees {agent.observation_shape}")
     device = next(agent.network.parameters()).device
     parts = [torch.zeros(0, agent.network.latent_size, device=device)]
     for start in range(0, len(images), batch_size):
@@ -131,9 +132,9 @@ def encode(
 
 def check_same_env(expert: Agent, agents: Sequence[tuple[str, Agent]]) -> None:
     """Refuse agents that do not see what the expert sees."""
-    ours = (expert.config.env.name, expert.image_shape)
+    ours = (expert.config.env.name, expert.observation_shape)
     for name, agent in agents:
-        theirs = (agent.config.env.name, agent.image_shape)
+        theirs = (agent.config.env.name, agent.observation_shape)
         if theirs != ours:
             raise ConfigError(
                 f"{name} plays {theirs[0]} {theirs[1]} and the expert {ours[0]} {ours[1]}; "
@@ -171,13 +172,13 @@ class _Track:
         del self.frames[:-1]
 
     def finish(self, images: bool) -> Recording:
-        shape = self.frames[0].shape
+        shape, dtype = self.frames[0].shape, self.frames[0].dtype
         return Recording(
             self.length,
             np.array(self.unlocks, np.int64),
             np.array(self.labels, np.int64),
-            np.stack(self.pairs) if self.pairs else np.zeros((0, 2, *shape), np.uint8),
-            np.stack(self.frames) if images else np.zeros((0, *shape), np.uint8),
+            np.stack(self.pairs) if self.pairs else np.zeros((0, 2, *shape), dtype),
+            np.stack(self.frames) if images else np.zeros((0, *shape), dtype),
         )
 
 

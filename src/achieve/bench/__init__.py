@@ -28,8 +28,8 @@ Tell = Callable[[str, float], None]
 """Takes what is being measured, and the share that is done."""
 
 
-def forward_flops(network: AchievementNetwork, image_shape: tuple[int, int, int]) -> float:
-    """Floating-point operations of encoding one image: two per multiply-add of convolutions and dense layers."""
+def forward_flops(network: AchievementNetwork, shape: tuple[int, ...]) -> float:
+    """Floating-point operations of encoding one observation: two per multiply-add of convolutions and dense layers."""
     total = 0.0
 
     def count(module: nn.Module, inputs: Any, output: torch.Tensor) -> None:
@@ -42,8 +42,8 @@ def forward_flops(network: AchievementNetwork, image_shape: tuple[int, int, int]
     hooks = [m.register_forward_hook(count) for m in layers]
     try:
         with torch.no_grad():
-            image = torch.zeros(1, *image_shape, dtype=torch.uint8, device=next(network.parameters()).device)
-            network.encoder(image)
+            device = next(network.parameters()).device
+            network.encoder(torch.zeros(1, *shape, dtype=network.observation_dtype, device=device))
     finally:
         for hook in hooks:
             hook.remove()
@@ -134,7 +134,7 @@ def _measure_ppo(config: TrainConfig, where: torch.device, rollouts: int, tell: 
     if phases:
         run += config.num_rollouts // config.rollouts_per_phase * phase + capture
     run += started + warmed
-    flops = forward_flops(trainer.network, tuple(trainer.buffer.observations.shape[2:]))  # type: ignore[arg-type]
+    flops = forward_flops(trainer.network, trainer.observation_shape)
     peak = peak_flops(where, trainer.arithmetic)
     steps = config.rollout_steps
     floor = 3 * flops * steps * config.ppo.num_epochs / peak

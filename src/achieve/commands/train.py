@@ -199,4 +199,5 @@ def _report(folder: Path, summary: Mapping[str, Any], env: configs.EnvConfig) ->
         f"random agent: {known if math.isfinite(baseline.score) else 'unknown, its episodes do not end'}; "
         f"this agent at the end: mean return {reached}"
     )
-    say(f"learning curve, video and page: {page}")
+    filmed = "learning curve, video and page" if (folder / "video.mp4").exists() else "learning curve and page"
+    say(f"{filmed}: {page}")

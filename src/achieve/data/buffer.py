@@ -20,7 +20,7 @@ class RolloutBuffer:
     on the host.
 
     Attributes:
-        observations: bytes [S + 1, N, H, W, C].
+        observations: [S + 1, N, ...] of ``dtype``, images [S + 1, N, H, W, C] as bytes.
         memory: [S + 1, N, D], the memory each action was chosen with (D is 0 for a network without memory).
         actions, log_probs, values: [S + 1, N].
         advantages, returns: [S, N], filled in after each rollout.
@@ -35,9 +35,10 @@ class RolloutBuffer:
         rollouts: int,
         length: int,
         num_envs: int,
-        image_shape: tuple[int, ...],
+        observation_shape: tuple[int, ...],
         memory_size: int,
         device: torch.device,
+        dtype: torch.dtype = torch.uint8,
     ) -> None:
         self.length = length
         self.rows = rows = rollouts * length
@@ -47,7 +48,7 @@ class RolloutBuffer:
         def room(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
 
-        self.observations = room(rows + 1, num_envs, *image_shape, dtype=torch.uint8)
+        self.observations = room(rows + 1, num_envs, *observation_shape, dtype=dtype)
         self.memory = room(rows + 1, num_envs, memory_size)
         self.actions = room(rows + 1, num_envs, dtype=torch.int64)
         self.log_probs = room(rows + 1, num_envs)
@@ -62,10 +63,13 @@ class RolloutBuffer:
         self._settle: Callable[[], None] = lambda: None
 
     @staticmethod
-    def nbytes(rollouts: int, length: int, num_envs: int, image_shape: tuple[int, ...], memory_size: int) -> int:
+    def nbytes(
+        rollouts: int, length: int, num_envs: int, observation_shape: tuple[int, ...], memory_size: int, itemsize: int
+    ) -> int:
         """Return the memory of a buffer on its device."""
-        # Image, memory, action; log-probability, value, advantage and return of a step.
-        return (rollouts * length + 1) * num_envs * (math.prod(image_shape) + 4 * memory_size + 8 + 4 * 4)
+        # Observation, memory, action; log-probability, value, advantage and return of a step.
+        of_step = math.prod(observation_shape) * itemsize + 4 * memory_size + 8 + 4 * 4
+        return (rollouts * length + 1) * num_envs * of_step
 
     @property
     def steps(self) -> int:
@@ -90,19 +94,19 @@ class RolloutBuffer:
         self.first_row += self.filled
         self.filled = 0
 
-    # Saving: the images and memories of every row are too many to be saved each time, the rest is little.
+    # Saving: the observations and memories of every row are too many to be saved each time, the rest is little.
 
     def small(self) -> dict[str, Tensor]:
-        """Return everything but images and memories. The tensors are the live ones: copying into them restores them."""
+        """Return everything but observations and memories. The tensors are live: copying into them restores them."""
         arrays = {name: torch.from_numpy(getattr(self, name)) for name in ("rewards", "dones")}
         return {name: getattr(self, name) for name in ("actions", "log_probs", "values", "returns")} | arrays
 
     def no_rows(self) -> dict[str, Tensor]:
-        """Return images and memories of no rows."""
+        """Return observations and memories of no rows."""
         return {name: getattr(self, name)[:0] for name in ("observations", "memory")}
 
     def lend(self, first: int, last: int, settle: Callable[[], None]) -> dict[str, Tensor]:
-        """Return images and memories of rows on the host, to be written to a file.
+        """Return observations and memories of rows on the host, to be written to a file.
 
         Host memory is not copied; ``settle``, which waits for the file, is called before the buffer is overwritten.
         """

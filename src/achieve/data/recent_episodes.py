@@ -34,7 +34,7 @@ class RecentEpisodes:
         replay, shape = self._replay, self._replay.shape
         self.steps = room
         self._tensors = {
-            "observations": torch.zeros(room, *shape.frame, dtype=torch.uint8, device=replay.device),
+            "observations": torch.zeros(room, *shape.frame, dtype=shape.dtype, device=replay.device),
             "memory": torch.zeros(room, shape.memory_size, device=replay.device),
             "actions": torch.zeros(room, dtype=torch.int64, device=replay.device),
         }

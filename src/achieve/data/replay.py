@@ -1,4 +1,4 @@
-"""Replay buffer: a ring of the newest steps, each frame stored once, as bytes.
+"""Replay buffer: a ring of the newest steps, each frame stored once.
 
 Rows are vector steps and columns environments, so the next frame of a step is one row below. Frames are on the GPU or
 in host memory; actions, rewards and episode ends, a few bytes per step, stay on the host. Rows are counted from the
@@ -27,14 +27,16 @@ class ReplayShape:
 
     rows: int
     num_envs: int
-    frame: tuple[int, int, int]
+    frame: tuple[int, ...]
     memory_size: int = 0
     gamma: float = 0.95
+    dtype: torch.dtype = torch.uint8
+    """Of the frames: bytes, or float32 where an environment shows other numbers."""
 
     @property
     def nbytes(self) -> int:
         """Memory of all frames."""
-        return self.rows * self.num_envs * math.prod(self.frame)
+        return self.rows * self.num_envs * math.prod(self.frame) * self.dtype.itemsize
 
 
 class Transitions(NamedTuple):
@@ -61,7 +63,7 @@ class Replay:
         self.device = device
         self.storage = storage
         rows, num_envs = shape.rows, shape.num_envs
-        self._frames = torch.empty(rows * num_envs, *shape.frame, dtype=torch.uint8, device=storage)
+        self._frames = torch.empty(rows * num_envs, *shape.frame, dtype=shape.dtype, device=storage)
         self.actions = np.zeros((rows, num_envs), dtype=np.int32)
         self.rewards = np.zeros((rows, num_envs), dtype=np.float32)
         self.dones = np.zeros((rows, num_envs), dtype=bool)
@@ -149,11 +151,11 @@ class Replay:
         return index % (self.shape.rows * self.shape.num_envs)
 
     def images(self, index: IntArray) -> Tensor:
-        """Return the images of steps [B]: bytes [B, H, W, C] on the device."""
+        """Return the observations of steps [B], on the device."""
         places = self.places(index)
         if self.storage == self.device:
             return self._frames.index_select(0, upload(places, self.device))
-        chosen = torch.empty(len(places), *self.shape.frame, dtype=torch.uint8, pin_memory=True)
+        chosen = torch.empty(len(places), *self.shape.frame, dtype=self.shape.dtype, pin_memory=True)
         torch.index_select(self._frames, 0, torch.from_numpy(places), out=chosen)
         return chosen.to(self.device, non_blocking=True)
 

@@ -3,7 +3,7 @@
 - ``crafter``: `achieve.envs.crafter`, the game of the ``crafter`` package, compiled.
 - ``minigrid``: `achieve.envs.minigrid`, a tree of locked doors and keys on MiniGrid.
 - ``heist``: `achieve.envs.heist`, Procgen Heist in hard mode.
-- ``module:function`` or a registered id: `achieve.envs.gym`, Gymnasium environments with images and discrete actions.
+- ``module:function`` or a registered id: `achieve.envs.gym`, Gymnasium environments with discrete actions.
 """
 
 from __future__ import annotations

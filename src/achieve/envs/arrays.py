@@ -114,17 +114,17 @@ def check_actions(actions: Any, num_envs: int, num_actions: int) -> np.ndarray:
     return array.astype(np.int64)
 
 
-def check_out(out: Any, shape: tuple[int, ...]) -> None:
+def check_out(out: Any, shape: tuple[int, ...], dtype: Any) -> None:
     """Refuse an ``out`` into which observations of that shape cannot be written."""
     if (
         type(out) not in (np.ndarray, np.memmap)  # what is written past a masked array's mask would not be seen
-        or out.dtype != np.uint8
+        or out.dtype != dtype
         or out.shape != shape
         or not out.flags.c_contiguous
         or not out.flags.writeable
     ):
         given = f"{out.dtype} {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
-        raise ValueError(f"out must be a writeable C-contiguous uint8 array of shape {shape}, got {given}")
+        raise ValueError(f"out must be a writeable C-contiguous {dtype} array of shape {shape}, got {given}")
 
 
 class EpisodeCounter:

@@ -60,15 +60,20 @@ class AchievementVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self._begun = False
         self._keep_counts = False  # at the next reset
 
-    def _set_spaces(self, image_shape: tuple[int, ...], num_actions: int, achievement_names: tuple[str, ...]) -> None:
-        """Set the spaces, uint8 images and discrete actions, and what is counted."""
-        self.single_observation_space = gymnasium.spaces.Box(0, 255, image_shape, np.uint8)
+    def _set_spaces(
+        self, observations: tuple[int, ...] | gymnasium.spaces.Box, num_actions: int, achievement_names: tuple[str, ...]
+    ) -> None:
+        """Set the spaces, uint8 images of that shape or a box, and discrete actions, and what is counted."""
+        if isinstance(observations, tuple):
+            observations = gymnasium.spaces.Box(0, 255, observations, np.uint8)
+        self.single_observation_space = observations
         self.single_action_space = gymnasium.spaces.Discrete(num_actions)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self.achievement_names = achievement_names
         self._num_actions = num_actions
-        self._obs_shape = (self.num_envs, *image_shape)
+        self._obs_shape = (self.num_envs, *observations.shape)
+        self._obs_dtype = observations.dtype
         self._counter = arrays.EpisodeCounter(self.num_envs, len(achievement_names))
 
     @property
@@ -173,11 +178,11 @@ class AchievementVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
 
     def _check_out(self, out: np.ndarray | None) -> None:
         if out is not None:
-            arrays.check_out(out, self._obs_shape)
+            arrays.check_out(out, self._obs_shape, self._obs_dtype)
 
     def _new_obs(self) -> np.ndarray:
         """Return an array for observations."""
-        return np.empty(self._obs_shape, np.uint8)
+        return np.empty(self._obs_shape, self._obs_dtype)
 
     def _require_open(self, *, saving: bool = False) -> None:
         if self.closed:

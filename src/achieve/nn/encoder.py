@@ -1,4 +1,4 @@
-"""Image encoders: the paper's residual network, and a light strided one for machines without a GPU."""
+"""Encoders: the paper's residual network, a light strided one for machines without a GPU, and one for vectors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from typing import cast
 
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Shaped, UInt8
 from torch import Tensor, nn
 
 from achieve.config import ModelConfig
@@ -53,17 +53,35 @@ class Stack(nn.Module):
 
 
 class Encoder(nn.Module, ABC):
-    """Bytes [B, H, W, C] -> latents ``phi`` [B, hidden_size]; subclass it for ``--model.encoder module:Class``.
+    """Observations [B, ...] -> latents ``phi`` [B, hidden_size]; subclass it for ``--model.encoder module:Class``.
 
-    It is made as ``Class(image_shape, config)`` with the config's `model` table, and drawn from the run's seed.
+    It is made as ``Class(shape, config)`` with the shape of one observation and the config's `model` table, and drawn
+    from the run's seed. Images are bytes [B, H, W, C]; numbers that are not bytes arrive as float32.
     """
 
-    def __init__(self, image_shape: tuple[int, int, int], config: ModelConfig) -> None:
+    def __init__(self, shape: tuple[int, ...], config: ModelConfig) -> None:
         super().__init__()
 
     @abstractmethod
-    def forward(self, images: UInt8[Tensor, "B H W C"]) -> Float[Tensor, "B D"]:
+    def forward(self, observations: Shaped[Tensor, "B ..."]) -> Float[Tensor, "B D"]:
         """Return ``phi``, of the config's ``hidden_size``."""
+
+
+class MLPEncoder(Encoder):
+    """For vectors: two dense layers of ``dense_size``, then the latent. The inputs keep their scale, bytes as 0..1."""
+
+    def __init__(self, shape: tuple[int, ...], config: ModelConfig) -> None:
+        super().__init__(shape, config)
+        size = config.dense_size
+        self.entry = nn.Linear(math.prod(shape), size)
+        scale_rows(self.entry, math.sqrt(2))
+        self.dense = NormDense(size, size, norm=config.norm, gain=1.4)
+        self.latent = NormDense(size, config.hidden_size, norm=config.norm, gain=1.0)
+
+    def forward(self, observations: Shaped[Tensor, "B ..."]) -> Float[Tensor, "B D"]:
+        x = observations.flatten(1).float()
+        x = x / 255 if observations.dtype == torch.uint8 else x
+        return cast(Tensor, self.latent(self.dense(torch.relu(self.entry(x)))))
 
 
 class ImageEncoder(nn.Module):
@@ -146,18 +164,49 @@ class StridedEncoder(ImageEncoder):
         return x
 
 
-def make_encoder(image_shape: tuple[int, int, int], config: ModelConfig) -> nn.Module:
-    """Return the encoder that the config names, one of the user's own among them."""
-    known = {"residual": ResidualEncoder, "strided": StridedEncoder}
-    if config.encoder in known:
+MOST_INPUTS = 4096
+"""Numbers that the mlp encoder takes; what has more is a picture, or wants an encoder of its own."""
+
+
+def make_encoder(shape: tuple[int, ...], config: ModelConfig, dtype: torch.dtype = torch.uint8) -> nn.Module:
+    """Return the encoder that the config names, one of the user's own among them, for observations of that shape."""
+    images = {"residual": ResidualEncoder, "strided": StridedEncoder}
+    if config.encoder in images:
+        if len(shape) != 3 or dtype != torch.uint8 or min(shape[:2]) < 8:
+            raise ConfigError(_no_images(shape, dtype, config.encoder))
+        height, width, channels = shape
         sizes = (config.channels, config.dense_size, config.hidden_size)
-        return known[config.encoder](image_shape, *sizes, norm=config.norm)
-    own: nn.Module = load_class(config.encoder, "model.encoder", Encoder)(image_shape, config)
+        return images[config.encoder]((height, width, channels), *sizes, norm=config.norm)
+    if config.encoder == "mlp":
+        if math.prod(shape) > MOST_INPUTS:
+            raise ConfigError(
+                f"observations of shape {shape} are {math.prod(shape):,} numbers, and the mlp encoder takes at most "
+                f"{MOST_INPUTS:,}; --model.encoder residual and strided are for images, module:Class for the rest"
+            )
+        return MLPEncoder(shape, config)
+    own: nn.Module = load_class(config.encoder, "model.encoder", Encoder)(shape, config)
     with torch.no_grad():
-        shape = tuple(own(torch.zeros(2, *image_shape, dtype=torch.uint8)).shape)
-    if shape != (2, config.hidden_size):
+        made = tuple(own(torch.zeros(2, *shape, dtype=dtype)).shape)
+    if made != (2, config.hidden_size):
         raise ConfigError(
-            f"{config.encoder} makes {list(shape)} of two images; it must make [2, {config.hidden_size}], "
+            f"{config.encoder} makes {list(made)} of two observations; it must make [2, {config.hidden_size}], "
             "where model.hidden-size is the size of the latent"
         )
     return own
+
+
+def _no_images(shape: tuple[int, ...], dtype: torch.dtype, encoder: str) -> str:
+    """Say why an image encoder cannot be used, and what can."""
+    if len(shape) == 3 and dtype == torch.uint8:
+        option = "resize=64, which enlarges them"
+    elif len(shape) in (2, 3):
+        option = "rescale=true, which makes bytes of them"
+    elif len(shape) == 4:
+        option = f"frame_stack={shape[0]} in place of frames that the environment stacks"
+    else:
+        option = "pixels=true, which shows the agent what render() draws"
+    mlp = "--model.encoder mlp, which takes them as they are, or " if math.prod(shape) <= MOST_INPUTS else ""
+    return (
+        f"observations are {str(dtype).removeprefix('torch.')} of shape {shape}, and the {encoder} encoder needs uint8 "
+        f"images of height x width x channels, at least 8x8: use {mlp}--env.options {option}"
+    )

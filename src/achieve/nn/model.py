@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from typing import Protocol, cast
 
 import torch
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -50,23 +50,26 @@ class FiLM(nn.Module):
 
 
 class AchievementNetwork(nn.Module):
-    """``phi`` and ``psi`` of the paper, on bytes: what distillation needs, whoever learns.
+    """``phi`` and ``psi`` of the paper: what distillation needs, whoever learns.
 
-    A learner's network adds its heads. ``memory`` arguments are [B, D] and ignored by a network without memory.
+    Observations have this ``observation_shape`` and ``dtype``. A learner's network adds its heads. ``memory`` arguments
+    are [B, D] and ignored by a network without memory.
     """
 
     def __init__(
         self,
         config: ModelConfig,
-        image_shape: tuple[int, int, int],
+        observation_shape: tuple[int, ...],
         num_actions: int,
         *,
         auxiliary: bool,
+        dtype: torch.dtype = torch.uint8,
     ) -> None:
         super().__init__()
         self.config = config
         self.num_actions = num_actions
-        self.encoder = make_encoder(image_shape, config)
+        self.observation_shape, self.observation_dtype = observation_shape, dtype
+        self.encoder = make_encoder(observation_shape, config, dtype)
         size = config.hidden_size
         width = 2 * size if config.memory else size
         self.add_heads(width)
@@ -120,7 +123,7 @@ class AchievementNetwork(nn.Module):
         if self._fast is not None:
             self._fast.cache_weights()
 
-    def encode(self, images: UInt8[Tensor, "B H W C"], *, cached: bool = False) -> Float[Tensor, "B D"]:
+    def encode(self, images: Shaped[Tensor, "B ..."], *, cached: bool = False) -> Float[Tensor, "B D"]:
         """Return ``phi``, in float32.
 
         ``cached`` may use weights converted at the last :meth:`cache_weights`.
@@ -180,14 +183,15 @@ class QuantileNetwork(AchievementNetwork):
     def __init__(
         self,
         config: ModelConfig,
-        image_shape: tuple[int, int, int],
+        observation_shape: tuple[int, ...],
         num_actions: int,
         *,
         auxiliary: bool,
         num_quantiles: int,
+        dtype: torch.dtype = torch.uint8,
     ) -> None:
         self.num_quantiles = num_quantiles
-        super().__init__(config, image_shape, num_actions, auxiliary=auxiliary)
+        super().__init__(config, observation_shape, num_actions, auxiliary=auxiliary, dtype=dtype)
 
     def add_heads(self, width: int) -> None:
         self.advantage = nn.Linear(width, self.num_actions * self.num_quantiles)

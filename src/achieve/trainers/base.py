@@ -66,7 +66,7 @@ class BaseTrainer(ABC):
         if config.torch_threads is not None:
             torch.set_num_threads(config.torch_threads)
         self.envs = make_envs(config)
-        self.image_shape, self.num_actions = check_spaces(self.envs)
+        self.observation_shape, self.observation_dtype, self.num_actions = check_spaces(self.envs)
         self.generators = Generators.make(config.seed, self.device)
         self.rollouts = 0
         self.stage = self.stages[0]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def finish(trainer: BaseTrainer, run: RunFolder, runs_at_once: float) -> dict[str, Any]:
     """Write the weights, then the summary, whose presence means that the run is complete."""
     config = trainer.config
-    about = describe_agent(config, trainer.image_shape, trainer.num_actions)
+    about = describe_agent(config, trainer.observation_shape, trainer.num_actions, trainer.observation_dtype)
     digest = save_weights(run.weights, trainer.network.state_dict(), about)
     score = score_run(load_episodes(run.path), trainer.step, config.score_steps, trainer.spec)
     total = sum(trainer.seconds.values())

@@ -121,7 +121,8 @@ class Journal:
         """Keep the acting weights, if the config asks for it after this rollout."""
         trainer = self._trainer
         if trainer.rollouts in trainer.config.snapshot_rollouts:
-            about = describe_agent(trainer.config, trainer.image_shape, trainer.num_actions)
+            seen = (trainer.observation_shape, trainer.num_actions, trainer.observation_dtype)
+            about = describe_agent(trainer.config, *seen)
             save_acting(self._run.snapshot(trainer.step), trainer.network.state_dict(), about)
 
     # Saving and stopping

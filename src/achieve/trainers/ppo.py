@@ -35,19 +35,25 @@ class PPOTrainer(BaseTrainer):
         super().__init__(config)
         env = config.env
         with self.drawing_weights():
-            network = ActorCritic(config.model, self.image_shape, self.num_actions, auxiliary=config.distill.enabled)
+            network = ActorCritic(
+                config.model,
+                self.observation_shape,
+                self.num_actions,
+                auxiliary=config.distill.enabled,
+                dtype=self.observation_dtype,
+            )
         self.prepare_device()
         self.network: ActorCritic = network.to(self.device)
         self.arithmetic = self.network.use_precision(config.precision, fused=config.compile)
         memory_size = config.model.hidden_size if config.model.memory else 0
-        room = (config.rollouts_per_phase, config.ppo.rollout_length, env.num_envs, self.image_shape, memory_size)
+        room = (config.rollouts_per_phase, config.ppo.rollout_length, env.num_envs, self.observation_shape, memory_size)
         check_memory(
-            RolloutBuffer.nbytes(*room),
+            RolloutBuffer.nbytes(*room, self.observation_dtype.itemsize),
             self.device,
             f"a buffer of {room[0]} x {room[1]} steps of {room[2]:,} environments",
             "give env.num-envs, ppo.rollout-length or distill.rollouts-per-phase less",
         )
-        self.buffer = self.store = RolloutBuffer(*room, self.device)
+        self.buffer = self.store = RolloutBuffer(*room, self.device, self.observation_dtype)
         how: dict[str, Any] = {"cuda_graphs": config.compile, "safe_point": self.safe_point}
         self.collector = Collector(self.network, self.envs, self.buffer, env.threshold, **how)
         self.learner = self.learner_class(self.network, self.buffer, config.ppo, **how)

@@ -48,7 +48,8 @@ class QRDQNTrainer(BaseTrainer):
         shape = ReplayShape(
             rows=config.replay_rows,
             num_envs=env.num_envs,
-            frame=self.image_shape,
+            frame=self.observation_shape,
+            dtype=self.observation_dtype,
             memory_size=config.model.hidden_size if config.model.memory else 0,
             gamma=values.gamma,
         )
@@ -73,9 +74,10 @@ class QRDQNTrainer(BaseTrainer):
         config = self.config
         network = QuantileNetwork(
             config.model,
-            self.image_shape,
+            self.observation_shape,
             self.num_actions,
             auxiliary=auxiliary,
+            dtype=self.observation_dtype,
             num_quantiles=config.qrdqn.num_quantiles,
         ).to(self.device)
         self.arithmetic = network.use_precision(config.precision, fused=config.compile)
@@ -259,7 +261,7 @@ class QRDQNTrainer(BaseTrainer):
         if max(state["numbers"]) >= next_number:
             raise UnfitError(f"numbers go past replay.next_number, {next_number}")
         if state["files"] is None:
-            check_rows(saved.tensors.get("only/tail"), (shape.num_envs, *shape.frame), "only/tail", torch.uint8)
+            check_rows(saved.tensors.get("only/tail"), (shape.num_envs, *shape.frame), "only/tail", shape.dtype)
             if len(saved.tensors["only/tail"]) != min(row, 1):
                 raise UnfitError("only/tail is missing or has another size")
             return

@@ -66,14 +66,12 @@ def resolve_device(name: str) -> torch.device:
     return torch.device("cuda", device.index or 0)
 
 
-def check_spaces(envs: Any) -> tuple[tuple[int, int, int], int]:
-    """Return image shape and number of actions, or raise ConfigError for spaces that cannot be learned in."""
+def check_spaces(envs: Any) -> tuple[tuple[int, ...], torch.dtype, int]:
+    """Return shape and type of observations and the number of actions; raise ConfigError for other spaces."""
     space, actions = envs.single_observation_space, envs.single_action_space
-    shape: tuple[int, ...] = getattr(space, "shape", None) or ()
-    if len(shape) != 3 or space.dtype != np.uint8 or min(shape[:2]) < 8:
-        raise ConfigError(
-            f"observations are {space}; the encoder needs uint8 images of height x width x channels, at least 8x8"
-        )
+    if getattr(space, "dtype", None) not in (np.uint8, np.float32) or not space.shape:
+        raise ConfigError(f"observations are {space}; a Box of uint8 or float32 is needed")
     if not hasattr(actions, "n"):
         raise ConfigError(f"actions are {actions}; the policy needs a discrete action space")
-    return (int(shape[0]), int(shape[1]), int(shape[2])), int(actions.n)
+    dtype = torch.uint8 if space.dtype == np.uint8 else torch.float32
+    return tuple(int(side) for side in space.shape), dtype, int(actions.n)

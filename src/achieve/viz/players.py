@@ -10,9 +10,14 @@ from numpy.typing import NDArray
 
 from achieve.config import EnvConfig
 from achieve.envs import make_vec
+from achieve.envs.gym.preprocessing import is_picture
+from achieve.envs.names import UnfitError
+from achieve.errors import NoPicturesError
 from achieve.run.env_errors import making_env
 
 Picture = NDArray[np.uint8]
+Seen = NDArray[Any]
+"""An observation: an image, or a vector of numbers."""
 
 # Procgen's fifteen combinations of buttons; the last six do nothing in Heist.
 HEIST_ACTIONS = (
@@ -29,10 +34,10 @@ class Player(Protocol):
     counts: Mapping[str, int]
     """How often each achievement was done in this episode."""
 
-    def reset(self) -> Picture:
+    def reset(self) -> Seen:
         """Return the first observation."""
 
-    def step(self, action: int) -> tuple[Picture, float, bool]:
+    def step(self, action: int) -> tuple[Seen, float, bool]:
         """Return observation, reward, and whether the episode has ended."""
 
     def frame(self) -> Picture:
@@ -70,11 +75,11 @@ class SinglePlayer:
         self.achievements: Sequence[str] = env.unwrapped.achievement_names
         self.counts: Mapping[str, int] = {}
 
-    def reset(self) -> Picture:
-        observation: Picture = self._env.reset(seed=self._seed)[0]
+    def reset(self) -> Seen:
+        observation: Seen = self._env.reset(seed=self._seed)[0]
         return observation
 
-    def step(self, action: int) -> tuple[Picture, float, bool]:
+    def step(self, action: int) -> tuple[Seen, float, bool]:
         observation, reward, terminated, truncated, info = self._env.step(action)
         self.counts = info["achievements"]
         return observation, float(reward), terminated or truncated
@@ -94,8 +99,15 @@ class VectorPlayer:
     """
 
     def __init__(self, env: EnvConfig, seed: int) -> None:
-        own = {"render_mode": "rgb_array"} if env.name == "heist" else {}
-        self._envs = make_vec(env.name, num_envs=1, seed=[seed], threads=1, infos="all", **env.arguments, **own)
+        made: dict[str, Any] = {"num_envs": 1, "seed": [seed], "threads": 1, "infos": "all", **env.arguments}
+        drawn = made | {"render_mode": "rgb_array"}
+        self._envs = make_vec(env.name, **(drawn if env.name == "heist" else made))
+        if not is_picture(self._envs.single_observation_space):
+            self._envs.close()
+            try:
+                self._envs = make_vec(env.name, **drawn)
+            except UnfitError as error:
+                raise NoPicturesError(f"there is nothing to film: the agent sees no images, and {error}") from error
         self.counts: Mapping[str, int] = {}
         self._frame = np.zeros((1, 1, 3), np.uint8)
         count = int(getattr(self._envs.single_action_space, "n", 0))
@@ -104,12 +116,12 @@ class VectorPlayer:
         self.achievements: Sequence[str] = self._envs.achievement_names
         self._newest = self._envs.observation_space.shape[-1] // env.own_settings.get("frame_stack", 1)  # type: ignore[index]
 
-    def reset(self) -> Picture:
+    def reset(self) -> Seen:
         observations, infos = self._envs.reset()
         self._look(observations[0], infos, render=True)
         return np.array(observations[0])
 
-    def step(self, action: int) -> tuple[Picture, float, bool]:
+    def step(self, action: int) -> tuple[Seen, float, bool]:
         observations, rewards, terminated, truncated, infos = self._envs.step(np.array([action]))
         done = bool(terminated[0] or truncated[0])
         observation = infos["final_obs"][0] if done else observations[0]
@@ -122,12 +134,12 @@ class VectorPlayer:
     def close(self) -> None:
         self._envs.close()
 
-    def _look(self, observation: Picture, infos: Mapping[str, Any], render: bool) -> None:
+    def _look(self, observation: Seen, infos: Mapping[str, Any], render: bool) -> None:
         if self._envs.render_mode is None:
             self._frame = coloured(observation[..., -self._newest :])
         elif render:
             pictures: Any = self._envs.render()
-            self._frame = coloured(observation[..., -self._newest :] if pictures is None else pictures[0])
+            self._frame = coloured(pictures[0])
         self.counts = {name: int(infos["achievements"][name][0]) for name in self.achievements}
 
 

@@ -12,7 +12,7 @@ from achieve.agent import load_agent
 from achieve.analysis.evaluate import evaluate_random
 from achieve.config import EnvConfig, from_dict
 from achieve.envs import find_env_spec
-from achieve.errors import ConfigError
+from achieve.errors import ConfigError, NoPicturesError
 from achieve.presets import variant
 from achieve.run.files import write_file
 from achieve.run.folder import read_config, read_summary
@@ -79,9 +79,9 @@ def write_run_page(
     trust: bool = False,
     tell: Tell = lambda what, share: None,
 ) -> Path:
-    """Write `curve.png`, `video.mp4` and `index.html` into a finished run's folder; return the page's path.
+    """Write `curve.png`, `video.mp4` where there are pictures, and `index.html` into a finished run's folder.
 
-    ``env`` and ``trust`` are those of :func:`achieve.agent.load_agent`.
+    Returns the page's path. ``env`` and ``trust`` are those of :func:`achieve.agent.load_agent`.
     """
     saved, summary = read_config(run), read_summary(run) or {}
     config = from_dict(saved["config"])
@@ -92,19 +92,24 @@ def write_run_page(
     title = f"{variant(config)}, seed {config.seed}"
     curve = png(draw_curves({title: [episodes]}, baseline, goal=spec.goal))
     (run / "curve.png").write_bytes(curve)
-    video = run / "video.mp4"
-    film(load_agent(run, env=env, trust=trust), video, best_of=best_of, max_steps=VIDEO_STEPS, tell=tell)
+    path, video = run / "video.mp4", None
     notes = [f"The run {config.origin}, not from scratch."] if config.origin else []
+    try:
+        film(load_agent(run, env=env, trust=trust), path, best_of=best_of, max_steps=VIDEO_STEPS, tell=tell)
+        video = path.read_bytes()
+        notes.append(f"Video: the best of {best_of} episodes of up to {VIDEO_STEPS} steps in unseen worlds.")
+    except NoPicturesError as error:
+        notes.append(f"No video: {error}.")
     page = render_page(
         title=f"{spec.title}: {title}",
         command=saved["starts"][0]["command"],
         run=score_run(episodes, summary.get("steps"), config.score_steps, spec),
         curve=curve,
-        video=video.read_bytes(),
+        video=video,
         baseline=baseline,
         facts=_facts(summary),
         config=saved["config"],
-        notes=[*notes, f"Video: the best of {best_of} episodes of up to {VIDEO_STEPS} steps in unseen worlds."],
+        notes=notes,
     )
     path = run / "index.html"
     write_file(path, page.encode())

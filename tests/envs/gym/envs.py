@@ -48,6 +48,14 @@ class Count(gymnasium.Env):
         return {"taken": self.taken, "seed": self.seed_given}
 
 
+class Moody(Count):
+    """Pays no heed to its seed."""
+
+    def draw(self, action: int = 0) -> Any:
+        self.buffer[:] = np.random.default_rng().integers(0, 256, self.buffer.shape)
+        return self.buffer
+
+
 class Grey(Count):
     observation_space = Box(0, 255, (84, 84), np.uint8)
     action_space = Discrete(5)
@@ -88,23 +96,46 @@ class Continuous(Count):
 
 
 class Vectors(Count):
-    observation_space = Box(-1, 1, (4,))
+    """Numbers of any kind and shape: subclasses say which."""
+
+    observation_space = Box(-np.inf, np.inf, (4,))
+
+    def draw(self, action: int = 0) -> Any:
+        space = self.observation_space
+        return self.np_random.integers(-9, 10, space.shape).astype(space.dtype) / space.dtype.type(1)
 
 
-class Floats(Count):
-    observation_space = Box(0, 1, (64, 64, 3))
+class Doubles(Vectors):
+    observation_space = Box(-1e300, 1e300, (2, 3, 2, 2), np.float64)
 
 
-class ChannelsFirst(Count):
-    observation_space = Box(0, 255, (3, 64, 64), np.uint8)
+class Integers(Vectors):
+    observation_space = Box(-9, 9, (3, 5), np.int64)
+
+
+class Scalar(Vectors):
+    observation_space = Box(-9, 9, ())
 
 
 class Small(Count):
-    observation_space = Box(0, 255, (7, 7, 3), np.uint8)
+    observation_space = Box(0, 255, (7, 7), np.uint8)
 
 
-class Stacked(Count):
-    observation_space = Box(0, 255, (4, 64, 64, 3), np.uint8)
+class NotFinite(Vectors):
+    def draw(self, action: int = 0) -> Any:
+        return super().draw() if self.taken < 2 else np.array([0, 1, np.nan, 3], np.float32)
+
+
+class Numbered(Count):
+    observation_space = Discrete(9)
+
+
+class Paired(Count):
+    observation_space = gymnasium.spaces.Tuple((Discrete(9), Discrete(9)))
+
+
+class Empty(Count):
+    observation_space = Box(-1, 1, (0,))
 
 
 class Wordy(Count):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import zlib
 
 import numpy as np
 import pytest
@@ -32,12 +33,11 @@ def run_and_outlive(script: str) -> subprocess.CompletedProcess[str]:
     ("environment", "said"),
     [
         ("Continuous", "only gymnasium.spaces.Discrete works, no continuous or combined actions"),
-        ("Vectors", r"float32 of shape \(4,\); uint8 images.*options pixels=true"),
-        ("Floats", r"float32 of shape \(64, 64, 3\); uint8 images.*options rescale=true"),
-        ("Small", r"shape \(7, 7, 3\).*at least 8x8, the channels last: --env.options resize=64"),
-        ("Stacked", r"uint8 of shape \(4, 64, 64, 3\).*options frame_stack=4"),
-        ("Several", "dictionary of image; uint8 images.*options image_key=image"),
-        ("Wordy", "dictionary of text; uint8 images.*options pixels=true"),
+        ("Several", "dictionary of image; a Box.*options image_key=image.* gymnasium.wrappers.FlattenObservation"),
+        ("Wordy", "dictionary of text; a Box is needed: wrap .* gymnasium.wrappers.FlattenObservation"),
+        ("Numbered", r"is Discrete\(9\); a Box is needed: wrap .* gymnasium.wrappers.FlattenObservation"),
+        ("Paired", r"is Tuple\(.*; a Box is needed: wrap .* gymnasium.wrappers.FlattenObservation"),
+        ("Empty", r"shape \(0,\); there is nothing to see"),
         ("OldReset", "reset returned a ndarray, not an observation and an info"),
         ("BadNames", "its achievements are 'walk'; names are needed"),
         ("TwiceNamed", "not all different"),
@@ -265,7 +265,11 @@ def test_foreign_and_damaged_states_are_refused(vec):
         (other.save_state(), "another environment: id .*:Named"),
         (arrays.seal("gym", 2, header, b"more"), "cannot be read"),
         (arrays.seal("gym", 2, {**header, "next_episode": [1, 2]}), "cannot be read"),
-        (arrays.seal("gym", 2, {**header, "next_episode": [1, 2, -1]}), "cannot be read"),
+        (arrays.seal("gym", 2, {**header, "next_episode": [1, 2, -1]}), "not of a possible game"),
+        (arrays.seal("gym", 2, {**header, "lengths": [0, 0, 1]}, zlib.compress(b"")), "its actions"),
+        (arrays.seal("gym", 2, {**header, "lengths": [0, 0, 1]}, zlib.compress(b"\1\1\1\1")), "its actions"),
+        (arrays.seal("gym", 2, {**header, "lengths": [0, 0, 0]}, zlib.compress(b"") + b"x"), "its actions"),
+        (arrays.seal("gym", 2, {**header, "lengths": [0, 0, 10**6]}), "the lengths of its episodes"),
         (arrays.seal("gym", 2, {**header, "episodes": {**header["episodes"], "length": [1]}}), "cannot be read"),
         (arrays.seal("gym", 3, header), "format 3"),
     ]

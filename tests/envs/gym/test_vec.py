@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 
+from achieve.envs.gym import WorkerError
 from achieve.envs.gym.vec import GymVecEnv
 from achieve.envs.gym.workers import episode_seed
 
@@ -64,6 +65,36 @@ def test_each_is_the_users_own_environment(threads):
     assert list(rows) == [(i, tick, n, total, unlocked) for i, tick, n, total, unlocked in expected]
     assert len(vec.pop_episodes().env) == 0
     vec.close()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("name", "shape"), [("Vectors", (4,)), ("Doubles", (2, 3, 2, 2)), ("Integers", (3, 5)), ("Scalar", (1,))]
+)
+def test_numbers_are_shown_as_float32(name, shape, threads):
+    vec, single = make(name, 2, threads, infos="final"), getattr(envs, name)()
+    assert vec.single_observation_space.shape == shape and vec.single_observation_space.dtype == np.float32
+    obs, _ = vec.reset()
+    single.reset(seed=episode_seed(vec.seeds[0], 0))
+    assert obs.dtype == np.float32 and obs.shape == (2, *shape)
+    for _ in range(20):
+        obs, _, terminated, truncated, infos = vec.step([0, 1])
+        expected = np.float32(single.step(3)[0])
+        ended = terminated[0] or truncated[0]
+        assert ((infos["final_obs"][0] if ended else obs[0]) == expected).all()
+        if ended:
+            break
+    with pytest.raises(ValueError, match="C-contiguous float32 array"):
+        vec.step([0, 1], out=np.empty((2, *shape)))
+    vec.close()
+
+
+def test_numbers_that_are_not_finite_are_refused():
+    vec = make("NotFinite")
+    vec.reset()
+    with pytest.raises(WorkerError, match=r"environment 0 of .* its observation has numbers that are not finite"):
+        for _ in range(3):
+            vec.step([0, 1, 2])
 
 
 def test_an_environment_depends_on_its_own_seed_alone():
@@ -182,20 +213,50 @@ def test_the_example():
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_loaded_state_goes_on_with_new_episodes(threads):
-    vec = make("Count", threads=threads, unlock_threshold=0.5)
-    seen = {obs.tobytes() for obs in vec.reset()[0]}
+@pytest.mark.parametrize("environment", ["Count", "Announced", "Vectors"])
+def test_a_loaded_state_continues_where_episodes_repeat(environment, threads):
+    vec = make(environment, threads=threads, infos="all", unlock_threshold=0.5)
+    vec.reset()
     for chosen in actions_for(3, 25):
-        obs, _, terminated, truncated, _ = vec.step(chosen)
-        seen |= {obs[i].tobytes() for i in np.flatnonzero(terminated | truncated)}
+        vec.step(chosen)
+    other = make(environment, threads=3 - threads, infos="all", unlock_threshold=0.5, seed=9)
+    other.load_state(vec.save_state())
+    assert other.exact_resume and other.begun and (other.observe() == vec.observe()).all()
+    assert other.save_state() == vec.save_state()
+    for chosen in actions_for(3, 30, seed=1):
+        for ours, theirs in zip(vec.step(chosen)[:4], other.step(chosen)[:4], strict=True):
+            assert (ours == theirs).all()
+    assert other.save_state() == vec.save_state(), "counts and finished episodes too"
+    vec.close()
+    other.close()
+
+
+@pytest.mark.parametrize("short", [True, False])
+def test_only_so_many_steps_are_taken_again(short, monkeypatch):
+    monkeypatch.setattr("achieve.envs.gym.vec.MOST_REPLAYED", 3 if short else 4)
+    vec, other = make("Count"), make("Count")
+    vec.reset()
+    for _ in range(4):
+        assert not np.logical_or(*vec.step([0, 1, 2])[2:4]).any()
+    other.load_state(vec.save_state())
+    assert other.exact_resume != short and other.begun != short
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_loaded_state_goes_on_with_new_episodes_where_they_do_not_repeat(threads):
+    vec = make("Moody", threads=threads, unlock_threshold=0.5, infos="all")
+    seen = set(vec.reset()[1]["seed"])
+    for chosen in actions_for(3, 25):
+        seen |= set(vec.step(chosen)[4]["seed"])
     saved = vec.save_state()
-    other = make("Count", threads=1, seed=9)
+    other = make("Moody", threads=1, seed=9, infos="all")
     other.load_state(saved)
+    assert not other.exact_resume
     with pytest.raises(RuntimeError, match=r"call reset\(\) before step"):
         other.step([0, 0, 0])
-    obs, _ = other.reset()
-    assert not {one.tobytes() for one in obs} & seen and other.seeds == vec.seeds
-    assert (vec.reset()[0] == obs).all(), "the episodes that would have come next"
+    seeds = other.reset()[1]["seed"]
+    assert not set(seeds) & seen and other.seeds == vec.seeds
+    assert (vec.reset()[1]["seed"] == seeds).all(), "the episodes that would have come next"
     for chosen in actions_for(3, 20):
         other.step(chosen)
     episodes = other.pop_episodes()

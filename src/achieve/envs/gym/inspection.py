@@ -10,16 +10,18 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from ..arrays import short
 from ..names import UnfitError, WorkerError, failed, import_named
 from ..registry import registering
-from .preprocessing import Preprocessing, image_shape
+from .preprocessing import Preprocessing, observation_box
 
 
 @dataclass(frozen=True)
 class Description:
     """What a vector environment must know about an environment before it runs many of them."""
 
-    image_shape: tuple[int, int, int]
+    observations: gymnasium.spaces.Box
+    """Bytes, or numbers as float32."""
     num_actions: int
     first_action: int
     achievement_names: tuple[str, ...]
@@ -28,16 +30,18 @@ class Description:
     unlock_threshold: float | None = None
     """The reward above which, by its own account, an achievement was unlocked."""
 
-    def image(self, obs: Any) -> np.ndarray:
-        """Return an observation as height x width x channels, checked."""
-        array = np.asarray(obs)
-        if array.ndim == 2:
+    def observation(self, obs: Any) -> np.ndarray:
+        """Return an observation as the vector environment shows it, checked; of images without channels, one."""
+        array, (shape, dtype) = np.atleast_1d(obs), (self.observations.shape, self.observations.dtype)
+        if dtype == np.uint8 and array.ndim == 2:
             array = array[:, :, None]
-        if array.dtype != np.uint8 or array.shape != self.image_shape:
+        if array.shape != shape or (array.dtype != dtype if dtype == np.uint8 else array.dtype.kind not in "fiub"):
             raise UnfitError(
                 f"its observation is {array.dtype} of shape {array.shape}, "
-                f"but its observation space promises uint8 of shape {self.image_shape}"
+                f"but its observation space promises {dtype} of shape {shape}"
             )
+        if dtype != np.uint8 and not np.isfinite(array := array.astype(np.float32)).all():
+            raise UnfitError(f"its observation has numbers that are not finite: {short(obs)}")
         return array
 
     def count(self, info: Mapping[str, Any], counts: np.ndarray) -> None:
@@ -54,21 +58,24 @@ class Description:
             counts[self.achievement_names.index(name)] = int(count)
 
 
-def find_maker(name: str, steps: Preprocessing) -> Callable[[], Any]:
-    """Return a function that makes the environment ``name``: ``module:function``, or an id that Gymnasium knows."""
+def find_maker(name: str, steps: Preprocessing, render: bool = False) -> Callable[[], Any]:
+    """Return a function that makes the environment ``name``: ``module:function``, or an id that Gymnasium knows.
+
+    With ``render`` an id is made to be rendered; a function of the user's decides that itself.
+    """
     _, colon, rest = name.partition(":")
     found = import_named(name) if colon else None
     if found is None:
         if colon and rest.replace(".", "_").isidentifier():
             raise UnfitError(f"the module {name.partition(':')[0]} has no {rest!r}")
-        return lambda: steps.wrap(_make_registered(name, steps))
+        return lambda: steps.wrap(_make_registered(name, render or steps.pixels))
     if not callable(found):
         raise UnfitError(f"{rest!r} is a {type(found).__name__}; a function that returns an environment is needed")
     return lambda: steps.wrap(found())
 
 
-def _make_registered(name: str, steps: Preprocessing) -> Any:
-    arguments: dict[str, Any] = {"render_mode": "rgb_array"} if steps.pixels else {}
+def _make_registered(name: str, render: bool) -> Any:
+    arguments: dict[str, Any] = {"render_mode": "rgb_array"} if render else {}
     try:
         # `describe` checks what the checker would, for any environment.
         return gymnasium.make(name, disable_env_checker=True, **arguments)
@@ -81,7 +88,7 @@ def _make_registered(name: str, steps: Preprocessing) -> Any:
 
 def describe(env: Any, max_achievements: int) -> Description:
     """Return what this environment is like, after a reset; a ValueError that says why if it cannot be used."""
-    shape = image_shape(getattr(env, "observation_space", None))
+    observations = observation_box(getattr(env, "observation_space", None))
     actions = getattr(env, "action_space", None)
     if not isinstance(actions, gymnasium.spaces.Discrete):
         raise UnfitError(
@@ -90,15 +97,26 @@ def describe(env: Any, max_achievements: int) -> Description:
     obs, info = check_reset(env.reset(seed=0))
     names = _announced(env, info)
     description = Description(
-        image_shape=shape,
+        observations=observations,
         num_actions=int(actions.n),
         first_action=int(actions.start),
         achievement_names=names or tuple(f"achievement_{k + 1}" for k in range(max_achievements)),
         named=bool(names),
         unlock_threshold=_attribute(env, "unlock_threshold"),
     )
-    description.image(obs)
+    description.observation(obs)
     return description
+
+
+def picture_of(env: Any) -> np.ndarray:
+    """Return what `render` draws, if it is a picture."""
+    drawn = env.render() if env.render_mode == "rgb_array" else None
+    if not isinstance(drawn, np.ndarray) or drawn.dtype != np.uint8 or drawn.ndim != 3 or drawn.shape[2] != 3:
+        raise UnfitError(
+            f"its render_mode is {env.render_mode!r}, and its render() gives {_short(drawn)}; "
+            "pictures need render_mode='rgb_array' and uint8 of height x width x 3"
+        )
+    return drawn
 
 
 def check_reset(result: Any) -> tuple[Any, Mapping[str, Any]]:
@@ -171,12 +189,15 @@ def blamed(what: str) -> Iterator[None]:
         raise failed(f"{what} failed", error) from error
 
 
-def examine(name: str, steps: Preprocessing, max_achievements: int) -> Description:
+def examine(name: str, steps: Preprocessing, max_achievements: int, render: bool) -> Description:
     """Make one environment of that name, describe it and close it; a ValueError if it cannot be used."""
     env = None
     try:
-        env = find_maker(name, steps)()
-        return describe(env, max_achievements)
+        env = find_maker(name, steps, render)()
+        description = describe(env, max_achievements)
+        if render:
+            picture_of(env)
+        return description
     except (UnfitError, gymnasium.error.DependencyNotInstalled) as error:
         raise UnfitError(f"the environment {name} cannot be used: {error}") from error
     except WorkerError:

@@ -1,4 +1,4 @@
-"""Turning an environment's observations into images, by options that a config records."""
+"""What observations a learner is given: bytes or float32, and images by options that a config records."""
 
 from __future__ import annotations
 
@@ -102,40 +102,35 @@ def is_picture(space: Any) -> bool:
     return isinstance(space, Box) and space.dtype == np.uint8 and len(space.shape) == 3
 
 
-def image_shape(space: Any) -> tuple[int, int, int]:
-    """Return height, width and channels of a space's images; an `UnfitError` that names an option if it has none."""
-    wanted = "uint8 images of height x width or height x width x channels are needed"
-    use = "--env.options"
+def observation_box(space: Any) -> Box:
+    """Return the space of observations as learners take them: bytes as they are, all other numbers as float32.
+
+    Bytes of height x width get a channel. An `UnfitError` says what helps where there is no `Box`.
+    """
+    flatten = "wrap the environment in gymnasium.wrappers.FlattenObservation"
     if isinstance(space, gymnasium.spaces.Dict):
         pictures = [key for key, part in space.items() if isinstance(part, Box) and len(part.shape) in (2, 3)]
-        way = f"image_key={pictures[0]} picks the image" if pictures else "pixels=true shows what render() draws"
-        raise UnfitError(f"its observations are a dictionary of {', '.join(space)}; {wanted}: {use} {way}")
-    if not isinstance(space, Box) or len(space.shape) not in (2, 3):
-        way = f"{use} pixels=true shows the agent what render() draws"
-        if isinstance(space, Box) and len(space.shape) == 4:
-            way = f"leave the stacking of frames to {use} frame_stack={space.shape[0]}"
-        what = f"{space.dtype} of shape {space.shape}" if isinstance(space, Box) else repr(space)
-        raise UnfitError(f"its observations are {what}; {wanted}: {way}")
-    height, width, channels = (*space.shape, 1)[:3]
-    if space.dtype != np.uint8:
-        raise UnfitError(
-            f"its observations are {space.dtype} of shape {space.shape}; {wanted}: "
-            f"{use} rescale=true makes bytes of them"
-        )
-    if min(height, width) < MIN_SIDE or channels < 1:
-        raise UnfitError(
-            f"its observations are of shape {space.shape}; {wanted}, at least {MIN_SIDE}x{MIN_SIDE}, "
-            f"the channels last: {use} resize=64 enlarges them"
-        )
-    return height, width, channels
+        pick = f"--env.options image_key={pictures[0]} picks the image, or " if pictures else ""
+        raise UnfitError(f"its observations are a dictionary of {', '.join(space)}; a Box is needed: {pick}{flatten}")
+    if not isinstance(space, Box):
+        raise UnfitError(f"its observation space is {space!r}; a Box is needed: {flatten}")
+    if 0 in space.shape:
+        raise UnfitError(f"its observations are of shape {space.shape}; there is nothing to see in them")
+    if space.dtype == np.uint8:
+        return Box(0, 255, (*space.shape, 1) if len(space.shape) == 2 else space.shape or (1,), np.uint8)
+    with np.errstate(over="ignore"):  # bounds past the largest float32 are none
+        low, high = (np.atleast_1d(bound).astype(np.float32) for bound in (space.low, space.high))
+    return Box(low, high, dtype=np.float32)
 
 
 def _picture(env: Any, option: str) -> Any:
-    space = env.observation_space
-    if not isinstance(space, Box) or space.dtype != np.uint8 or len(space.shape) not in (2, 3):
-        image_shape(space)  # raises with what is wrong and what helps
-        raise UnfitError(f"{option} needs images, but its observation space is {space!r}")
-    return space
+    space = observation_box(env.observation_space)
+    if not is_picture(space):
+        of = f"{env.observation_space.dtype} of shape {env.observation_space.shape}"
+        flat = len(space.shape) not in (2, 3)
+        way = "pixels=true shows what render() draws" if flat else "rescale=true makes bytes of them"
+        raise UnfitError(f"{option} needs uint8 images, but its observations are {of}: --env.options {way}")
+    return env.observation_space
 
 
 def _transformed(env: Any, change: Callable[[Any], Any], shape: tuple[int, ...]) -> Any:

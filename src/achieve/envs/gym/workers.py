@@ -28,7 +28,7 @@ import numpy as np
 from achieve.processes import end_with_parent
 
 from ..names import WorkerError
-from .inspection import Description, blamed, check_reset, check_step, find_maker
+from .inspection import Description, blamed, check_reset, check_step, find_maker, picture_of
 from .preprocessing import Preprocessing
 
 Report = tuple[int, dict[str, Any] | None, dict[str, Any] | None]
@@ -52,6 +52,7 @@ class Task:
     """Of all groups together."""
     unlock_threshold: float
     infos: str
+    render: bool
 
 
 class SharedArrays:
@@ -69,11 +70,12 @@ class SharedArrays:
 
 
 def _layout(task: Task) -> tuple[list[tuple[Any, tuple[int, ...], int]], int]:
-    n, images = task.num_envs, (task.num_envs, *task.description.image_shape)
+    n, observations = task.num_envs, (task.num_envs, *task.description.observations.shape)
     achievements = (n, len(task.description.achievement_names))
-    dtypes = (np.uint8, np.uint8, np.int64, np.float64, np.bool_, np.bool_, np.int64)
+    kind = task.description.observations.dtype
+    dtypes: tuple[Any, ...] = (kind, kind, np.int64, np.float64, np.bool_, np.bool_, np.int64)
     placed, offset = [], 0
-    for dtype, shape in zip(dtypes, (images, images, (n,), (n,), (n,), (n,), achievements), strict=True):
+    for dtype, shape in zip(dtypes, (observations, observations, (n,), (n,), (n,), (n,), achievements), strict=True):
         placed.append((dtype, shape, offset))
         offset += -(-int(np.prod(shape)) * np.dtype(dtype).itemsize // 64) * 64  # each on cache lines of its own
     return placed, offset
@@ -95,7 +97,7 @@ class EnvGroup:
         self._episodes: list[int] = []
         self._envs: list[Any] = []
         with blamed(f"the environment {task.name}"):
-            maker = find_maker(task.name, task.preprocessing)
+            maker = find_maker(task.name, task.preprocessing, task.render)
             for _ in self._members:
                 self._envs.append(maker())
 
@@ -110,11 +112,7 @@ class EnvGroup:
         arrays, wanted = self.arrays, self.task.infos
         reports: list[Report] = []
         for k, i in enumerate(self._members):
-            with blamed(f"environment {i} of {self.task.name}"):
-                result = self._envs[k].step(int(arrays.actions[i]) + self.task.description.first_action)
-                obs, reward, terminated, truncated, info = check_step(result)
-                obs = self.task.description.image(obs)
-                self._count(i, reward, info)
+            obs, reward, terminated, truncated, info = self._act(k, i, int(arrays.actions[i]))
             arrays.rewards[i], arrays.terminated[i], arrays.truncated[i] = reward, terminated, truncated
             arrays.achievements[i] = self._counts[i]
             final = None
@@ -133,6 +131,27 @@ class EnvGroup:
                 reports.append((i, None, final))
         return reports
 
+    def replay(self, seeds: list[int], episodes: list[int], actions: list[list[int]]) -> list[tuple[int]]:
+        """Play these episodes, one per member, up to where they were; return the numbers of those that ended before."""
+        self.reset(seeds, episodes)
+        ended = []
+        for k, i in enumerate(self._members):
+            for action in actions[k]:
+                self.arrays.obs[i], _, terminated, truncated, _ = self._act(k, i, action)
+                if terminated or truncated:
+                    ended.append((i,))
+                    break
+            self.arrays.achievements[i] = self._counts[i]
+        return ended
+
+    def render(self) -> list[tuple[int, np.ndarray]]:
+        """Return what each environment draws."""
+        pictures = []
+        for i, env in zip(self._members, self._envs, strict=True):
+            with blamed(f"environment {i} of {self.task.name}"):
+                pictures.append((i, picture_of(env)))
+        return pictures
+
     def close(self) -> None:
         for env in self._envs:
             with contextlib.suppress(Exception):
@@ -142,9 +161,17 @@ class EnvGroup:
     def _begin(self, k: int, i: int) -> dict[str, Any]:
         with blamed(f"environment {i} of {self.task.name}"):
             obs, info = check_reset(self._envs[k].reset(seed=episode_seed(self._seeds[k], self._episodes[k])))
-            self.arrays.obs[i] = self.task.description.image(obs)
+            self.arrays.obs[i] = self.task.description.observation(obs)
         self._counts[i] = 0
         return self._info(i, info)
+
+    def _act(self, k: int, i: int, action: int) -> tuple[np.ndarray, float, bool, bool, Mapping[str, Any]]:
+        with blamed(f"environment {i} of {self.task.name}"):
+            result = self._envs[k].step(action + self.task.description.first_action)
+            obs, reward, terminated, truncated, info = check_step(result)
+            obs = self.task.description.observation(obs)
+            self._count(i, reward, info)
+        return obs, reward, terminated, truncated, info
 
     def _count(self, i: int, reward: float, info: Mapping[str, Any]) -> None:
         unlocked = reward > self.task.unlock_threshold
@@ -189,23 +216,33 @@ class WorkerPool:
         self._ask([(task, worker.members) for worker in self._workers])
 
     def reset(self, seeds: list[int], episodes: list[int]) -> list[Report]:
-        parts = [slice(w.members.start, w.members.stop) for w in self._workers]
-        return self._ask([("reset", seeds[part], episodes[part]) for part in parts])
+        return self._ask_parts("reset", seeds, episodes)
+
+    def replay(self, seeds: list[int], episodes: list[int], actions: list[list[int]]) -> list[tuple[int]]:
+        return self._ask_parts("replay", seeds, episodes, actions)
 
     def step(self) -> list[Report]:
         return self._ask([("step",)] * len(self._workers))
 
+    def render(self) -> list[tuple[int, np.ndarray]]:
+        return self._ask([("render",)] * len(self._workers))
+
     def close(self) -> None:
         self._finalizer()
 
-    def _ask(self, messages: list[Any]) -> list[Report]:
+    def _ask_parts(self, command: str, *values: list[Any]) -> list[Any]:
+        """Send each worker its members' part of the values."""
+        parts = [slice(w.members.start, w.members.stop) for w in self._workers]
+        return self._ask([(command, *(value[part] for value in values)) for part in parts])
+
+    def _ask(self, messages: list[Any]) -> list[Any]:
         """Send each worker its message and gather the answers."""
         try:
             for worker, message in zip(self._workers, messages, strict=True):
                 # A worker that is gone is found below, where its last words are read too.
                 with contextlib.suppress(ConnectionError):
                     worker.connection.send(message)
-            reports: list[Report] = []
+            reports: list[Any] = []
             open_ = {worker.connection: worker for worker in self._workers}
             while open_:
                 ready = wait(list(open_), _POLL_S)
@@ -219,7 +256,7 @@ class WorkerPool:
             self.close()
             raise
 
-    def _answer(self, worker: _Worker) -> list[Report]:
+    def _answer(self, worker: _Worker) -> list[Any]:
         try:
             if not worker.connection.poll():
                 raise EOFError
