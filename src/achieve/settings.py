@@ -147,7 +147,7 @@ def _sequence(kind: type, arguments: tuple[Any, ...], value: Any, where: str) ->
     return kind(convert(arguments[0], item, where) for item in value)
 
 
-def _scalar(hint: type, value: Any, where: str) -> Any:
+def _scalar(hint: Any, value: Any, where: str) -> Any:
     if hint is float and type(value) is int and abs(value) <= LARGEST:
         return float(value)
     # True is an int to Python, but not to whoever wrote it.

@@ -26,16 +26,8 @@ class StopRequest:
 
     def __init__(self, note: str = "") -> None:
         self._note = note
-        self.received: signal.Signals | None = None
+        self.requested = False
         self._previous: dict[signal.Signals, Any] = {}
-
-    @property
-    def requested(self) -> bool:
-        """Whether a signal has arrived."""
-        return self.received is not None
-
-    def __bool__(self) -> bool:
-        return self.requested
 
     def __enter__(self) -> "StopRequest":
         if threading.current_thread() is threading.main_thread():
@@ -50,9 +42,9 @@ class StopRequest:
         self._previous.clear()
 
     def _handle(self, number: int, _: FrameType | None) -> None:
-        if self.received is not None:
+        if self.requested:
             raise KeyboardInterrupt
-        self.received = signal.Signals(number)
+        self.requested = True
         if self._note:
             # Not through Python's streams, which may be in the middle of a write.
             with contextlib.suppress(OSError):

@@ -44,14 +44,8 @@ class WandbTracker:
             raise missing_extra("Weights & Biases", "wandb") from None
         identity = folder / "wandb-id"
         known = identity.read_text().strip() if identity.exists() else None
-        self._run = wandb.init(
-            project="achieve",
-            name=name,
-            id=known,
-            resume="allow",
-            dir=str(folder),
-            config=dict(config),
-        )
+        settings = {"id": known, "resume": "allow", "dir": str(folder), "config": dict(config)}
+        self._run = wandb.init(project="achieve", name=name, **settings)
         identity.write_text(self._run.id + "\n")
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
