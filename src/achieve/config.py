@@ -235,7 +235,7 @@ class TrainConfig:
     replay_device: Literal["auto", "gpu", "host"] = "auto"
     """With qrdqn: where frames are stored. `auto` is the GPU if it has room for twice as many."""
     snapshots: NonNegativeInt = 0
-    """Number of equal parts of the run after which weights are kept in `snapshots/`, with those of the beginning."""
+    """Keep the weights at the beginning and after each of this many equal parts of the run, in `snapshots/`."""
     init_from: str | None = None
     """Initialise from the weights of another agent: a run folder, a weight file or `pretrained`."""
     init_sha256: str | None = None

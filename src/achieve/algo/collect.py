@@ -38,8 +38,8 @@ class Collector:
     memory after a rollout's last step is computed by the bootstrap with the weights that collected it, so that no
     representation mixes weights from before and after an update.
 
-    ``check`` is called before every step, where what is in :meth:`tensors` and ``row`` is enough to go on from. It may
-    raise: the next :meth:`collect` takes up the rollout there.
+    ``safe_point`` is called before every step, where the run can resume from :meth:`tensors` and ``row``. It may
+    raise: the next :meth:`collect` continues the rollout there.
     """
 
     def __init__(

@@ -36,8 +36,8 @@ def check_finite(skipped: int, updates: int, phase: str) -> None:
 class PPOLearner:
     """Optimises ``J_pi`` and ``J_V`` on the newest rollout of the buffer.
 
-    ``check`` is called before every minibatch, where what is in :meth:`tensors` and ``done``, the weights and the
-    optimiser are enough to go on from. It may raise: the next :meth:`update` takes up the phase there.
+    ``safe_point`` is called before every minibatch, where the run can resume from :meth:`tensors`, ``done``, weights and
+    optimiser. It may raise: the next :meth:`update` continues the phase there.
     """
 
     def __init__(

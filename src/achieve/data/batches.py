@@ -106,22 +106,18 @@ class SourceBatch:
         return bucket(width, WIDTHS)
 
 
-def prediction_batches(
-    trajectory: Trajectory, batch_size: int, rng: np.random.Generator
-) -> Iterator[PredictionBatch]:
-    """The prediction updates of one trajectory: one, or shuffled parts of at most ``batch_size`` steps.
+def prediction_batches(trajectory: Trajectory, batch_size: int, rng: np.random.Generator) -> Iterator[PredictionBatch]:
+    """Yield the prediction updates of one trajectory, with at most ``batch_size`` shuffled steps each.
 
-    Negatives come from one random permutation of the whole trajectory, fixed points included. Every step that is
-    needed, in whatever part, is encoded once.
+    Negatives are a random permutation of the whole trajectory, fixed points included. An update encodes each of its
+    steps once.
     """
     length = len(trajectory)
     before, after = anchor_steps(trajectory.unlocks, length)
     other = rng.permutation(length)
     if length <= batch_size:
         steps = np.arange(length)
-        yield PredictionBatch(
-            trajectory.steps, steps, other, before, after, np.array([length], dtype=np.int64)
-        )
+        yield PredictionBatch(trajectory.steps, steps, other, before, after, np.array([length], dtype=np.int64))
         return
     order = rng.permutation(length)
     for start in range(0, length, batch_size):
@@ -132,10 +128,10 @@ def prediction_batches(
 def mixed_prediction_batches(
     trajectories: Sequence[Trajectory], batch_size: int, rng: np.random.Generator
 ) -> Iterator[PredictionBatch]:
-    """Prediction updates that look at several trajectories at once: their steps shuffled together, then split.
+    """Yield the prediction updates of several trajectories, whose steps are shuffled together and split.
 
-    Parts have at most ``batch_size`` steps and are as equal as can be. A step's negative is one of the same trajectory
-    in the same part, by a random permutation, fixed points included: nothing but anchors is encoded besides the part.
+    Updates have nearly equal sizes of at most ``batch_size`` steps. Negatives are a random permutation within each
+    trajectory and update, fixed points included, so that nothing but anchors is encoded in addition.
     """
     steps = np.concatenate([t.steps for t in trajectories])
     owner = np.repeat(np.arange(len(trajectories)), [len(t) for t in trajectories])
@@ -157,16 +153,14 @@ def mixed_prediction_batches(
 def _prediction_batch(
     steps: IntArray, positive: IntArray, negative: IntArray, before: IntArray, after: IntArray
 ) -> PredictionBatch:
-    """The update of places in ``steps``; each that plays a part is encoded once."""
+    """Return the update on positions in ``steps``; each one that is used is encoded once."""
     wanted = [positive, negative, before, after]
     needed = np.unique(np.concatenate(wanted))
     needed = needed[needed >= 0]
     place = np.full(len(steps) + 1, -1, dtype=np.int64)  # index -1, the zero vector, stays -1
     place[needed] = np.arange(len(needed))
     first, second, third, fourth = (place[part] for part in wanted)
-    return PredictionBatch(
-        steps[needed], first, second, third, fourth, np.array([len(positive)], dtype=np.int64)
-    )
+    return PredictionBatch(steps[needed], first, second, third, fourth, np.array([len(positive)], dtype=np.int64))
 
 
 def matching_batch(
@@ -176,11 +170,11 @@ def matching_batch(
     width: int,
     rng: np.random.Generator,
 ) -> tuple[SourceBatch, TargetBatch]:
-    """The matching update of one source.
+    """Return the matching update of one source trajectory.
 
-    The regularisers need as many random states as there will be matches, which is not known yet:
-    ``sum_k min(m, n_k)`` of them are drawn, one for each unit of transported mass, and the update uses the first so
-    many. (Rows that match twice can make a few more matches than that; the mean is then over the states there are.)
+    The regularisers need as many random states as there will be matches, which is not known yet. So
+    ``sum_k min(m, n_k)`` of them are drawn, one for each unit of transported mass, of which the update uses as many as
+    it has matches. (Rows that match twice can make a few more; the mean is then over the states there are.)
     """
     rows = len(source.unlocks)
     columns = np.array([len(t.unlocks) for t in targets], dtype=np.int64)
@@ -201,9 +195,7 @@ def matching_batch(
     real = np.arange(width) < _padded(columns, num_targets)[:, None]
     before[real] = np.arange(total)
     second = TargetBatch(
-        images=np.concatenate(
-            [t.steps[t.unlocks] for t in targets] + [t.steps[t.unlocks + 1] for t in targets]
-        ),
+        images=np.concatenate([t.steps[t.unlocks] for t in targets] + [t.steps[t.unlocks + 1] for t in targets]),
         before=before.ravel(),
         after=np.where(real, before + total, 0).ravel(),
     )
