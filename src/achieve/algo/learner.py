@@ -36,8 +36,8 @@ def check_finite(skipped: int, updates: int, phase: str) -> None:
 class PPOLearner:
     """Optimises ``J_pi`` and ``J_V`` on the newest rollout of the buffer.
 
-    ``safe_point`` is called before every minibatch, where the run can resume from :meth:`tensors`, ``done``, weights and
-    optimiser. It may raise: the next :meth:`update` continues the phase there.
+    ``safe_point`` is called before every minibatch, where the run can resume from :meth:`tensors`, ``done``, weights
+    and optimiser. It may raise: the next :meth:`update` continues the phase there.
     """
 
     def __init__(
