@@ -72,7 +72,7 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
 
 
 def has_checkpoint(folder: Path) -> bool:
-    """Whether there is a checkpoint in `folder`."""
+    """Return whether there is a checkpoint in `folder`."""
     return (folder / FILE_NAME).exists()
 
 
