@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import os
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from achieve.errors import ConfigError
@@ -20,13 +23,20 @@ def is_plugin(name: str) -> bool:
     return bool(colon) and attribute.isidentifier() and all(part.isidentifier() for part in module.split("."))
 
 
+def import_here(module: str) -> ModuleType:
+    """Import a module, which may also be in the current folder, as with ``python -m``."""
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    return import_module(module)
+
+
 def load(name: str, setting: str) -> Any:
     """Import what a setting names; raise ConfigError if it does not exist."""
     if not is_plugin(name):
         raise ConfigError(f"{setting} is {name!r}; name code of your own as module:name, such as my_module:MyClass")
     module, _, attribute = name.partition(":")
     try:
-        found = import_module(module)
+        found = import_here(module)
     except ModuleNotFoundError as error:
         if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
             raise  # a module that the user's own imports

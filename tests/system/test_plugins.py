@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import pytest
 from achieve import load_agent, train
 from achieve.config import from_dict
 from achieve.errors import ConfigError, UntrustedError
+from achieve.plugins import load_class
 from achieve.trust import imports_named_by
+from tests.system.processes import ROOT
 from tests.system.tiny import STEPS, tiny_config
 from tests.trust.stopping import SimulatedCrashError, stopping
 
@@ -37,6 +40,17 @@ def test_a_run_with_it_resumes_bit_for_bit(kind: str, tmp_path: Path) -> None:
     parts = train(config, tmp_path / "parts", quiet=True)
     assert parts["weights_sha256"] == whole["weights_sha256"]
     assert (tmp_path / "parts" / "episodes.jsonl").read_bytes() == (tmp_path / "whole" / "episodes.jsonl").read_bytes()
+
+
+def test_a_module_in_the_current_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the installed command runs, which Python starts with the folder of the command on its path, not with this."""
+    from achieve.nn.encoder import Encoder
+
+    (tmp_path / "in_this_folder.py").write_text("from examples.own_encoder import PatchEncoder as Mine\n")
+    monkeypatch.setattr(sys, "path", [folder for folder in (*sys.path, str(ROOT)) if folder])
+    monkeypatch.chdir(tmp_path)
+    found = load_class("in_this_folder:Mine", "model.encoder", Encoder)
+    assert found.__name__ == "PatchEncoder"
 
 
 def test_an_encoder_acts_only_where_its_code_may_run(tmp_path: Path) -> None:

@@ -129,11 +129,11 @@ def _train_one(parsed: TrainArguments) -> None:
 
     device = resolve_device(parsed.train.device)
     folder = parsed.folder or default_folder(parsed.train)
-    full = parsed.train.model.encoder == "residual"
-    if device.type == "cpu" and full:
+    encoder = parsed.train.model.encoder
+    if device.type == "cpu" and encoder == "residual":
         console.print("[yellow]no GPU in use: the full network trains at some 80 steps per second on two cores;[/] "
                       "--preset quick is made for that")  # fmt: skip
-    if device.type == "cuda" and not full:
+    if device.type == "cuda" and encoder == "strided":
         console.print("this machine has a GPU: [bold]achieve train --preset ad[/] trains the full agent in minutes")
     summary = train(parsed.train, folder, quiet=parsed.quiet)
     if parsed.report:

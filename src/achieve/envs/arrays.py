@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-INFOS = ("none", "final", "all")
 MAX_COUNT = 2**62
 """No saved counter is larger, so that it cannot overflow later."""
 
@@ -84,12 +83,6 @@ def check_flag(name: str, value: Any) -> bool:
     return bool(value)
 
 
-def check_infos(infos: Any) -> str:
-    if infos not in INFOS:
-        raise ValueError(f"infos must be one of {', '.join(INFOS)}, got {infos!r}")
-    return str(infos)
-
-
 def choose_threads(threads: int | None, num_envs: int, envs_each: int = 1, most: int | None = None) -> int:
     """Return how many threads or workers to use; by default one per ``envs_each`` environments, up to the cores."""
     most = num_envs if most is None else min(num_envs, most)
@@ -115,8 +108,8 @@ def check_actions(actions: Any, num_envs: int, num_actions: int) -> np.ndarray:
 
 
 def check_out(out: Any, shape: tuple[int, ...], dtype: Any) -> None:
-    """Refuse an ``out`` into which observations of that shape cannot be written."""
-    if (
+    """Refuse an ``out``, unless it is None, into which observations of that shape cannot be written."""
+    if out is not None and (
         type(out) not in (np.ndarray, np.memmap)  # what is written past a masked array's mask would not be seen
         or out.dtype != dtype
         or out.shape != shape

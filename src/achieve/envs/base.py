@@ -51,7 +51,9 @@ class AchievementVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     ) -> None:
         """Check and keep the arguments that all environments have; the first thing a subclass's ``__init__`` does."""
         self.num_envs = arrays.check_whole("num_envs", num_envs, 1)
-        self._infos = arrays.check_infos(infos)
+        if infos not in ("none", "final", "all"):
+            raise ValueError(f"infos must be one of none, final, all, got {infos!r}")
+        self._infos = infos
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise ValueError(f"render_mode must be None or 'rgb_array', got {render_mode!r}")
         self.render_mode = render_mode
@@ -98,7 +100,7 @@ class AchievementVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         Ticks start at zero, except in the reset after `load_state` where there is no `exact_resume`.
         """
         seeds = None if seed is None else self._sub_seeds(seed)
-        self._check_out(out)
+        arrays.check_out(out, self._obs_shape, self._obs_dtype)
         with self._lock:
             self._require_open()
             obs = self._new_obs() if out is None else out
@@ -117,7 +119,7 @@ class AchievementVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Step every environment. ``out`` receives the observations, which are otherwise a new array."""
         chosen = arrays.check_actions(actions, self.num_envs, self._num_actions)
-        self._check_out(out)
+        arrays.check_out(out, self._obs_shape, self._obs_dtype)
         with self._lock:
             self._require_open()
             self._require_begun("step")
@@ -132,7 +134,7 @@ class AchievementVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
 
     def observe(self, out: np.ndarray | None = None) -> np.ndarray:
         """Return the current observations again, for instance after `load_state`."""
-        self._check_out(out)
+        arrays.check_out(out, self._obs_shape, self._obs_dtype)
         with self._lock:
             self._require_open()
             self._require_begun("observe")
@@ -175,10 +177,6 @@ class AchievementVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
 
     def _sub_seeds(self, seed: Any) -> list[int]:
         return arrays.sub_seeds(seed, self.num_envs, negative=self.negative_seeds)
-
-    def _check_out(self, out: np.ndarray | None) -> None:
-        if out is not None:
-            arrays.check_out(out, self._obs_shape, self._obs_dtype)
 
     def _new_obs(self) -> np.ndarray:
         """Return an array for observations."""

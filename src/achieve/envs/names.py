@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
 import traceback
 from typing import Any
+
+from achieve.plugins import import_here
 
 
 class UnfitError(ValueError):
@@ -18,17 +17,12 @@ class WorkerError(RuntimeError):
 
 
 def import_named(name: str) -> Any:
-    """Return what ``module:NAME`` names, or None where the module has nothing of that name.
-
-    Modules are also looked for in the current folder, as with ``python -m``.
-    """
+    """Return what ``module:NAME`` names, or None where the module has nothing of that name."""
     module_name, _, rest = name.partition(":")
     if not all(part.isidentifier() for part in module_name.split(".")):
         raise UnfitError(f"{module_name!r} is not the name of a module")
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.insert(0, os.getcwd())
     try:
-        found: Any = importlib.import_module(module_name)
+        found: Any = import_here(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name + ".").startswith(error.name + "."):
             raise UnfitError(f"Python does not find its module: {error}") from None

@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 
+from achieve.envs import arrays
 from achieve.envs.gym import WorkerError
 from achieve.envs.gym.vec import GymVecEnv
 from achieve.envs.gym.workers import episode_seed
@@ -229,6 +230,18 @@ def test_a_loaded_state_continues_where_episodes_repeat(environment, threads):
     assert other.save_state() == vec.save_state(), "counts and finished episodes too"
     vec.close()
     other.close()
+
+
+def test_a_state_without_actions_as_earlier_versions_saved_it_goes_on_with_new_episodes():
+    vec, other = make("Count"), make("Count")
+    vec.reset()
+    vec.step([0, 1, 2])
+    header, _ = arrays.unseal("gym", 2, {}, vec.save_state())
+    del header["lengths"], header["seen"]
+    other.load_state(arrays.seal("gym", 2, header))
+    assert not other.exact_resume and not other.begun
+    vec.reset()
+    assert (other.reset()[0] == vec.observe()).all()
 
 
 @pytest.mark.parametrize("short", [True, False])

@@ -21,7 +21,7 @@ from .render import CANVAS
 from .simplex import MAX_CORNERS
 from .state import CONTEXT, RESULT, SETTINGS, Worlds, allocate
 from .terrain import BLOCK, NUM_NOISES, SURVEY, TERRAIN
-from .textures import View, make_view
+from .textures import Prepared, make_view
 from .worldgen import CLOSED
 
 TABLE_CELLS = 128 * 128
@@ -89,17 +89,9 @@ def check_size(size: tuple[int, int], view: tuple[int, int]) -> None:
         raise ValueError(f"size={size} is more than the {MAX_SIDE} pixels a side or {MAX_PIXELS} an image may have")
 
 
-@dataclass(frozen=True, eq=False)
-class Terrain:
-    """A `TERRAIN` record and the arrays its addresses point into."""
-
-    record: np.ndarray
-    parts: tuple[np.ndarray, ...]
-
-
 @lru_cache(maxsize=4)
-def make_terrain(program: Program, area: tuple[int, int]) -> Terrain:
-    """Return the noise tables for a world size, shared by all environments of that size."""
+def make_terrain(program: Program, area: tuple[int, int]) -> Prepared:
+    """Return a `TERRAIN` with the noise tables for a world size, shared by all environments of that size."""
     width, height = area
     xs, ys = np.meshgrid(np.arange(width), np.arange(height), indexing="ij")
     distance = np.sqrt((xs - width // 2) ** 2 + (ys - height // 2) ** 2)
@@ -125,13 +117,13 @@ def make_terrain(program: Program, area: tuple[int, int]) -> Terrain:
     record["start_bound"] = bound.ctypes.data
     record["num_vertices"] = len(vertices)
     record["width"], record["height"] = width, height
-    return Terrain(record, (blocks, vertices, distance, bound))
+    return Prepared(record, (blocks, vertices, distance, bound))
 
 
 class Workspace:
     """Memory for one thread: a survey for generating worlds, a canvas for drawing them, and a job if it shares one."""
 
-    def __init__(self, batch: Batch, view: View, job: np.ndarray | None = None) -> None:
+    def __init__(self, batch: Batch, view: Prepared, job: np.ndarray | None = None) -> None:
         shape = view.record[0]
         pixels = int(shape["map_width"] * shape["map_height"])
         tiles = int(shape["num_tiles"])

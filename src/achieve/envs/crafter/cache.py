@@ -15,6 +15,7 @@ import stat
 import sys
 import tempfile
 import time
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,6 @@ import numba
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, _CacheLocator
 
 log = logging.getLogger("achieve")
-_announced = False
 
 KEEP_DAYS = 180
 
@@ -128,12 +128,10 @@ def _forget_old(folder: Path) -> None:
                 path.unlink()
 
 
+@lru_cache(maxsize=1)
 def announce() -> None:
     """Say, once per process, why the first call takes so long."""
-    global _announced
-    if not _announced:
-        _announced = True
-        log.warning("achieve: compiling Crafter for this machine (about half a minute, once)")
+    log.warning("achieve: compiling Crafter for this machine (about half a minute, once)")
 
 
 def attach(dispatcher: Any, function: Any, fingerprint: str) -> None:

@@ -30,11 +30,6 @@ def check_action(action: Any) -> int:
     return number
 
 
-def draw_seed() -> int:
-    """Draw a seed as Crafter does when it is given none."""
-    return int(np.random.randint(0, 2**31 - 1))
-
-
 class CrafterEnv(gymnasium.Env[np.ndarray, np.int64]):
     """Crafter 1.8.3, bit for bit, compiled.
 
@@ -68,7 +63,8 @@ class CrafterEnv(gymnasium.Env[np.ndarray, np.int64]):
     ) -> None:
         if render_mode not in (None, "rgb_array"):
             raise ValueError(f"render_mode must be None or 'rgb_array', got {render_mode!r}")
-        self._seed = draw_seed() if seed is None else arrays.check_seed(seed, negative=True)
+        # Without a seed, one is drawn as Crafter does.
+        self._seed = arrays.check_seed(np.random.randint(0, 2**31 - 1) if seed is None else seed, negative=True)
         config = Config.make(area, view, size, reward, length)
         self._batch = Batch(config, 1, rules=rules, autoreset=False, semantic=True)
         self._batch.seed([self._seed])

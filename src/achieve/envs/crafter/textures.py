@@ -99,15 +99,15 @@ def _image_order(tiles: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True, eq=False)
-class View:
-    """A `VIEW` record and the arrays its addresses point into."""
+class Prepared:
+    """A record, such as a `VIEW`, and the arrays its addresses point into."""
 
     record: np.ndarray
     parts: tuple[np.ndarray, ...]
 
 
 @lru_cache(maxsize=8)
-def make_view(view: tuple[int, int], size: tuple[int, int]) -> View:
+def make_view(view: tuple[int, int], size: tuple[int, int]) -> Prepared:
     """Return what `render` needs to draw ``view`` cells into an image of ``size`` (width, height)."""
     unit = (size[0] // view[0], size[1] // view[1])
     grid = (view[0], view[1] - -(-len(ITEMS) // view[0]))
@@ -129,4 +129,4 @@ def make_view(view: tuple[int, int], size: tuple[int, int]) -> View:
     record["width"], record["height"] = size
     record["left"] = (size[0] - unit[0] * view[0]) // 2
     record["top"] = (size[1] - unit[1] * view[1]) // 2
-    return View(record, tuple(parts.values()))
+    return Prepared(record, tuple(parts.values()))
