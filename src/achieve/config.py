@@ -460,8 +460,8 @@ def differences(one: Any, other: Any, ignoring: Collection[str] = (), prefix: st
     return found
 
 
-def refusal(saved: TrainConfig, wanted: TrainConfig, free: Collection[str], most: int = 5) -> str | None:
+def refusal(saved: TrainConfig, wanted: TrainConfig, free: Collection[str], shown: int = 5) -> str | None:
     """Return `ppo.gamma is 0.95 there, 0.8 here; ...` if a saved run differs from the one wanted, else None."""
     unlike = differences(saved, wanted, free).items()
     found = [f"{name} is {there} there, {here} here" for name, (there, here) in unlike]
-    return "; ".join(found[:most]) + (f"; and {len(found) - most} more" if found[most:] else "") or None
+    return "; ".join(found[:shown]) + (f"; and {len(found) - shown} more" if found[shown:] else "") or None

@@ -108,7 +108,7 @@ def test_differences_by_dotted_name() -> None:
 def test_many_differences_are_cut_short() -> None:
     two = other(ppo=PPOConfig(gamma=0.8, num_epochs=1, clip_coef=0.3))
     told = "ppo.gamma is 0.95 there, 0.8 here; ppo.num_epochs is 3 there, 1 here; and 1 more"
-    assert refusal(CONFIG, two, (), most=2) == told
+    assert refusal(CONFIG, two, (), shown=2) == told
     assert refusal(CONFIG, two, ("ppo",)) is None
 
 

@@ -19,9 +19,8 @@ from achieve.errors import AchieveError
 from achieve.nn.model import AchievementNetwork
 from achieve.presets import get_preset
 from achieve.run.hardware import machine, one_line, versions
-from achieve.trainers.base import BaseTrainer
+from achieve.trainers.base import BaseTrainer, resolve_device
 from achieve.trainers.ppo import PPOTrainer
-from achieve.trainers.setup import resolve_device
 
 Row = tuple[str, str, str]
 Tell = Callable[[str, float], None]

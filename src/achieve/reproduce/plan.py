@@ -157,7 +157,7 @@ def is_locked(path: Path) -> bool:
 
 def _refuse_other_config(wanted: TrainConfig, path: Path) -> None:
     try:
-        found = refusal(from_dict(read_config(path)["config"]), wanted, FREE_FIELDS, most=3)
+        found = refusal(from_dict(read_config(path)["config"]), wanted, FREE_FIELDS, shown=3)
     except ConfigError as error:
         raise RunFolderError(f"{path / 'config.json'} is not a config of this version: {error}") from error
     if found:

@@ -298,7 +298,7 @@ class BaseTrainer(ABC):
                 f"version, or {WAY_OUT}"
             )
         try:
-            found = refusal(from_dict(saved.state.get("config", {})), self.config, FREE_FIELDS, most=1)
+            found = refusal(from_dict(saved.state.get("config", {})), self.config, FREE_FIELDS, shown=1)
         except ConfigError as error:
             raise CheckpointError(f"the checkpoint's config cannot be read: {error}; {WAY_OUT}") from error
         if found:
