@@ -5,6 +5,8 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
+from achieve.config import EnvConfig, PPOConfig, TrainConfig, validate
+from achieve.errors import ConfigError
 from achieve.settings import (
     LARGEST,
     LONGEST,
@@ -74,3 +76,20 @@ def test_the_place_is_named() -> None:
         convert({"a": {"b": PositiveInt}}, {"a": {}})
     with pytest.raises(UnfitError, match=r"^unknown setting inner\.other; known here: size$"):
         convert(Outer, {"inner": {"other": 1}})
+
+
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        (TrainConfig(seed="1"), "seed is '1'; a value of type int is needed"),  # type: ignore[arg-type]
+        (TrainConfig(name=3), "name is 3; a value of type str is needed"),  # type: ignore[arg-type]
+        (TrainConfig(precision="fp8"), "precision is 'fp8'; accepted: 'auto', 'fp16'"),  # type: ignore[arg-type]
+        (TrainConfig(env=EnvConfig(num_envs=0)), "env.num_envs is 0; it must be above 0"),
+        (TrainConfig(ppo=PPOConfig(gamma=1.1)), "ppo.gamma is 1.1; it must lie between 0 and 1"),
+        (TrainConfig(ppo=PPOConfig(ent_coef=float("nan"))), "ppo.ent_coef is nan; a finite number is needed"),
+    ],
+)
+def test_a_config_made_in_python_is_checked_as_one_from_a_file(config: TrainConfig, sentence: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        validate(config)
+    assert str(refused.value).startswith(sentence)
