@@ -123,9 +123,9 @@ def test_rows_are_written_once(tmp_path: Path) -> None:
     assert not (run / "checkpoint" / "rows").exists()
 
 
-def test_a_environment_that_cannot_be_saved_starts_new_episodes(tmp_path: Path) -> None:
+def test_an_environment_that_does_not_repeat_starts_new_episodes(tmp_path: Path) -> None:
     """In the middle of a rollout the episodes under way end where they were, and the run goes on."""
-    own = {"name": "tests.system.own_env:make_env", "unlock_threshold": 0.0}
+    own = {"name": "tests.system.own_env:Moody", "unlock_threshold": 0.0}
     config, run = small_config("ad", env=own, checkpoint_seconds=NEVER), tmp_path / "run"
     with stopping(7), pytest.raises(Interrupted):
         train(config, run, quiet=True)
