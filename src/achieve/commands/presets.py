@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from rich.table import Table
 
 from achieve import presets
-from achieve.commands import console, parse
+from achieve.commands import console, parse, plain_table
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,4 @@ def run(arguments: list[str]) -> None:
 
 def preset_table() -> Table:
     """Return every preset with its description."""
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for name, about in presets.DESCRIPTIONS.items():
-        table.add_row(f"[bold]{name}[/]", about)
-    return table
+    return plain_table(("", ""), ((f"[bold]{name}[/]", about) for name, about in presets.DESCRIPTIONS.items()))

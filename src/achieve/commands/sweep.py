@@ -20,7 +20,7 @@ import tyro
 from achieve.commands import parse, say
 from achieve.commands.arguments import ManyRunsArguments
 from achieve.commands.compare import run as compare_command
-from achieve.commands.many_runs import make_runs, parse_seeds, refuse_decided
+from achieve.commands.many_runs import make_runs, parse_seeds, refuse_decided, split_flags
 from achieve.commands.train import parse_train
 from achieve.config import TrainConfig, validate
 from achieve.errors import AchieveError, ConfigError
@@ -52,9 +52,8 @@ class SweepArguments(ManyRunsArguments):
 
 
 def run(arguments: list[str]) -> None:
-    end = arguments.index("--") if "--" in arguments else len(arguments)
-    flags = arguments[end + 1 :]
-    parsed: SweepArguments = parse(SweepArguments, "sweep", arguments[:end])
+    own, flags = split_flags(arguments)
+    parsed: SweepArguments = parse(SweepArguments, "sweep", own)
     refuse_decided(flags)
     runs = grid(parsed.preset, parsed.settings, parse_seeds(parsed.seeds), flags)
     make_runs(runs, parsed.folder, _compare, parsed.jobs, parsed.ray, parsed.dry_run)

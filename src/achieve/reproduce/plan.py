@@ -46,11 +46,11 @@ class RunSpec:
 
 
 class State(Enum):
-    """How far a run is, in the words of the plan."""
+    """How far a run is, as the plan shows it."""
 
     MISSING = "to start"
-    INTERRUPTED = "to continue"
-    BUSY = "in other hands"
+    INTERRUPTED = "to resume"
+    BUSY = "running elsewhere"
     FINISHED = "done"
 
 
