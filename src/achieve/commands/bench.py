@@ -7,6 +7,7 @@ from pathlib import Path
 
 from achieve.commands import parse, say
 from achieve.commands.progress import showing
+from achieve.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -32,17 +33,14 @@ def run(arguments: list[str]) -> None:
     from achieve.bench import bench
     from achieve.run.files import prepare_file
 
-    if parsed.markdown is not None:
-        prepare_file(parsed.markdown)
+    options = dict(vars(parsed))
+    markdown = options.pop("markdown")
+    if parsed.rollouts < 1:
+        raise ConfigError(f"rollouts is {parsed.rollouts}; it must be 1 or more")
+    if markdown is not None:
+        prepare_file(markdown)
     with showing() as show:
-        report = bench(
-            parsed.preset,
-            device=parsed.device,
-            compile=parsed.compile,
-            precision=parsed.precision,
-            rollouts=parsed.rollouts,
-            tell=show,
-        )
+        report = bench(**options, tell=show)
     say(report)
-    if parsed.markdown is not None:
-        parsed.markdown.write_text(report + "\n")
+    if markdown is not None:
+        markdown.write_text(report + "\n")
