@@ -118,7 +118,7 @@ def test_config_file_with_mistakes(
 
 def test_config_that_is_not_there(achieve: Command, tmp_path: Path) -> None:
     code, _, err = achieve("train", "--config", tmp_path / "none.json")
-    assert code == 2 and err.endswith("none.json cannot be read: No such file or directory\n")
+    assert code == 2 and err.endswith("none.json does not exist; give a run folder such as runs/ad-s0\n")
     code, _, err = achieve("train", "--config", tmp_path)
     assert code == 2 and "has no config.json; give a run folder such as runs/ad-s0" in err
 

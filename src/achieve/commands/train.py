@@ -18,6 +18,7 @@ from achieve.commands.progress import showing
 from achieve.commands.score import show_scores
 from achieve.envs import find_env_spec
 from achieve.errors import ConfigError
+from achieve.run.folder import read_config
 
 
 @dataclass(frozen=True)
@@ -72,14 +73,22 @@ Presets:"""
 
 def parse_train(arguments: list[str]) -> TrainArguments:
     """Return the arguments as `achieve train` reads them."""
-    source, preset = _value_of("--config", arguments), _value_of("--preset", arguments)
+    source, preset, environment, name = (
+        _value_of(flag, arguments) for flag in ("--config", "--preset", "--env", "--env.name")
+    )
     if source is not None and preset is not None:
         raise ConfigError("give --config or --preset, not both: a saved config names its preset")
-    base = presets.get_preset(preset or "ad") if source is None else _saved_config(Path(source))
-    base = _in_env(base, _value_of("--env", arguments), _value_of("--env.name", arguments))
+    if None not in (environment, name) and environment != name:
+        raise ConfigError(f"--env says {environment!r} and --env.name {name!r}; give one of them")
+    environment = name if environment is None else environment
+    base = presets.get_preset(preset or "ad")
+    if source is not None:
+        base = configs.from_dict(read_config(Path(source))["config"])
+    if environment is not None:
+        base = configs.with_env(base, environment)
     parsed: TrainArguments = parse(TrainArguments, "train", arguments, TrainArguments(train=base))
     if source is not None and not parsed.trust:
-        _refuse_code(parsed.train, source, arguments)
+        _refuse_code(parsed.train, source, arguments, environment)
     return parsed
 
 
@@ -158,32 +167,16 @@ def _value_of(flag: str, arguments: list[str]) -> str | None:
     return None
 
 
-def _saved_config(path: Path) -> configs.TrainConfig:
-    from achieve.run.files import read_json
-    from achieve.run.folder import read_config
-
-    saved = read_config(path) if path.is_dir() else read_json(path)
-    return configs.from_dict(saved.get("config", saved))
-
-
-def _refuse_code(config: configs.TrainConfig, source: str, arguments: list[str]) -> None:
+def _refuse_code(config: configs.TrainConfig, source: str, arguments: list[str], environment: str | None) -> None:
     """Refuse code that a saved config names, unless the command names it too."""
     from achieve.trust import trusted
 
-    if any(argument.partition("=")[0] == "--env.options" for argument in arguments):
+    given = {argument.partition("=")[0] for argument in arguments}
+    if "--env.options" in given:
         config = replace(config, env=replace(config.env, options=()))
-    if any(argument.partition("=")[0] == "--distill.objectives" for argument in arguments):
+    if "--distill.objectives" in given:
         config = replace(config, distill=replace(config.distill, objectives=()))
-    environment = _value_of("--env", arguments) or _value_of("--env.name", arguments)
     trusted(config, source, env=environment, learning=True)
-
-
-def _in_env(base: configs.TrainConfig, environment: str | None, name: str | None) -> configs.TrainConfig:
-    """Return the base config in the environment given by `--env` or `--env.name`, with that environment's threshold."""
-    if environment is not None and name is not None and environment != name:
-        raise ConfigError(f"--env says {environment!r} and --env.name {name!r}; give one of them")
-    wanted = environment if environment is not None else name
-    return base if wanted is None else configs.with_env(base, wanted)
 
 
 def _report(folder: Path, summary: Mapping[str, Any], env: configs.EnvConfig) -> None:
