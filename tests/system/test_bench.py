@@ -34,7 +34,7 @@ def test_prints_every_row(
         "peak arithmetic",
     ]  # fmt: skip
     assert out.startswith("`tiny` on ") and "torch " in out
-    assert "the arithmetic floor, " in found["PPO update"][1]
+    assert "the arithmetic floor of learning, " in found["PPO update"][1]
     assert re.fullmatch(r"[\d,]+ steps/s", found["environment alone"][0])
     assert "256 steps" in found["rollout"][1]
     assert f"{STEPS:,} steps of `tiny`" in found["a whole run"][1]

@@ -12,7 +12,7 @@ from achieve.errors import ConfigError
 
 @dataclass(frozen=True)
 class BenchArguments:
-    """Measure environment, acting, learning and distillation on this machine, and estimate a whole run."""
+    """Make a short run, measure environment, acting, learning and distillation in it, and estimate a whole run."""
 
     preset: str | None = None
     """Preset to measure; by default `ad` on a GPU and `quick` on a CPU."""
@@ -23,7 +23,7 @@ class BenchArguments:
     precision: str = "auto"
     """As in training."""
     rollouts: int = 8
-    """Rollouts to measure; with QR-DQN, blocks of 50 steps of all environments."""
+    """Rollouts to measure; at least as many as two phases of distillation need."""
     markdown: Path | None = None
     """Also write the table there."""
 
