@@ -1,17 +1,14 @@
-"""What follows the runs: analyses made once, and a table that invents nothing."""
+"""What follows the runs: analyses made once, and again when the runs change."""
 
 from __future__ import annotations
 
-import io
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from achieve.commands.reproduce import results_table
 from achieve.reproduce.analyses import Analysis, analyses, make_analysis
 from achieve.reproduce.experiments import EXPERIMENTS
 from achieve.reproduce.plan import Plan, make_plan
@@ -104,19 +101,3 @@ def test_an_unreadable_record_means_not_made(tmp_path: Path) -> None:
     assert not analysis.is_made
     (tmp_path / "made-from.json").write_text("{")
     assert not analysis.is_made
-
-
-def test_the_table_shows_what_was_run_and_what_not(tmp_path: Path) -> None:
-    finished_plan(tmp_path)
-    runs = some_runs("ad", "ad-i", seeds=3)
-    (silent,) = some_runs("ppo-size")
-    write_run(tmp_path, silent, summary={"score": None, "reward": None})
-    out = io.StringIO()
-    Console(file=out, width=100).print(results_table(make_plan([*runs, silent], tmp_path)))
-    rows = [line.split("  ") for line in out.getvalue().splitlines()[1:]]
-    cells = [[cell.strip() for cell in row if cell.strip()] for row in rows]
-    assert cells == [
-        ["ad", "2 of 3", "10.50 ± 0.50", "5.00 (of 1)"],
-        ["ad-i", "0 of 3", "not run", "not run"],
-        ["ppo-size", "1 of 1", "no episode ended", "no episode ended"],
-    ]

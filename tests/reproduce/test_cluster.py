@@ -21,21 +21,18 @@ from achieve.cli import main
 from achieve.commands.train import parse_train
 from achieve.errors import AchieveError, ConfigError
 from achieve.reproduce.cluster import share_of_a_node, tasks
-from achieve.reproduce.process import with_package
 from achieve.run.folder import read_config, read_summary
 from tests.conftest import Optional
 from tests.reproduce.parts import TINY, without_processes
 
 LOOPBACK = "127.0.0.1"
-ENVIRONMENT = with_package(
-    {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "COLUMNS": "300",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # the test's cluster is on loopback, which Ray would rewrite
-    }
-)
+ENVIRONMENT = {
+    **os.environ,
+    "OMP_NUM_THREADS": "1",
+    "COLUMNS": "300",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # the test's cluster is on loopback, which Ray would rewrite
+}
 # So that a killed node is missed after two seconds, not after half a minute.
 IMPATIENT = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
 
@@ -73,7 +70,6 @@ class Driver:
 @pytest.fixture
 def cluster(optional: Optional, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    monkeypatch.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])
     optional.module("ray")
     from ray.cluster_utils import Cluster
 

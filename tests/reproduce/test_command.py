@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 
 from achieve.cli import main
-from achieve.reproduce.process import with_package
 from achieve.run.folder import read_config, read_summary
 from tests.reproduce.parts import TINY, contents, some_runs, write_run
 
 Command = Callable[[Sequence[str]], tuple[int, str, str]]
-ENVIRONMENT = with_package({**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "300"})
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "300"}
 
 
 def reproduce(*arguments: str) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from achieve.reproduce.process import Outcome, run_logged, with_package
+from achieve.reproduce.process import Outcome, run_logged
 
 
 def never() -> bool:
@@ -30,12 +30,6 @@ def test_only_the_last_lines_of_this_start(tmp_path: Path) -> None:
 def test_a_failure_is_told_with_the_last_lines() -> None:
     told = Outcome(2, ["first", "second"]).failure("ad-s0", Path("ad-s0.log"))
     assert told == "ad-s0: failed with exit code 2; its last lines, from ad-s0.log:\n    first\n    second"
-
-
-def test_an_uninstalled_package_is_found() -> None:
-    found = with_package({"PYTHONPATH": "elsewhere"})["PYTHONPATH"].split(os.pathsep)
-    assert (Path(found[0]) / "achieve" / "reproduce").is_dir() and found[1:] == ["elsewhere"]
-    assert with_package(with_package({})) == with_package({})
 
 
 @pytest.mark.parametrize(("handler", "code"), [("lambda *_: sys.exit(130)", 130), ("signal.SIG_IGN", -9)])
@@ -68,7 +62,7 @@ def test_a_killed_parent_leaves_nothing_running(tmp_path: Path) -> None:
         "run_logged([sys.executable, '-c', child], Path(sys.argv[1]), lambda: False)"
     )
     deadline = time.monotonic() + 60
-    with subprocess.Popen([sys.executable, "-c", code, str(log)], env=with_package(os.environ)) as parent:
+    with subprocess.Popen([sys.executable, "-c", code, str(log)]) as parent:
         while not log.exists() or not log.read_text().rpartition("\n")[0].rpartition("\n")[2].isdecimal():
             assert parent.poll() is None and time.monotonic() < deadline
             time.sleep(0.02)

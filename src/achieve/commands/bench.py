@@ -23,7 +23,7 @@ class BenchArguments:
     precision: str = "auto"
     """As in training."""
     rollouts: int = 8
-    """Rollouts to measure; at least as many as two phases of distillation need."""
+    """Rollouts to measure; more where a phase of distillation needs more."""
     markdown: Path | None = None
     """Also write the table there."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from achieve.commands import console, plain_table, say
+from achieve.commands.score import show_scores
 from achieve.errors import AchieveError, ConfigError
 
 if TYPE_CHECKING:
@@ -108,6 +109,15 @@ def make_runs(
     busy = [planned.run.name for planned in plan.of(State.BUSY)]
     if busy:
         say(f"running in other processes: {', '.join(busy)}")
+
+
+def show_finished(plan: Plan, stop: StopRequest | None = None) -> list[str]:
+    """Print the scores of the finished runs."""
+    from achieve.reproduce.plan import State
+
+    if finished := [planned.folder for planned in plan.of(State.FINISHED)]:
+        show_scores(finished)
+    return []
 
 
 def _show_plan(plan: Plan) -> None:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from rich.table import Table
 
 from achieve import presets
 from achieve.commands import console, parse, plain_table
 
 
-@dataclass(frozen=True)
-class PresetArguments:
-    """List the presets."""
-
-    _: None = field(default=None, init=False)
-
-
 def run(arguments: list[str]) -> None:
-    parse(PresetArguments, "presets", arguments)
+    parse(_show, "presets", arguments)
+
+
+def _show() -> None:
+    """List the presets."""
     console.print(preset_table())
 
 

@@ -10,14 +10,12 @@ import tyro
 
 from achieve.commands import console, parse, plain_table, say
 from achieve.commands.arguments import ManyRunsArguments
-from achieve.commands.many_runs import make_runs, parse_seeds, refuse_decided, split_flags
+from achieve.commands.many_runs import make_runs, parse_seeds, refuse_decided, show_finished, split_flags
 from achieve.commands.train import parse_train
 from achieve.config import validate
 from achieve.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from achieve.reproduce.experiments import Experiment
     from achieve.reproduce.plan import Plan, RunSpec
     from achieve.run.signals import StopRequest
@@ -64,8 +62,7 @@ def run(arguments: list[str]) -> None:
             say(note)
         if not stop.requested and parsed.report and plan.of(State.FINISHED):
             failed += [] if write_report(parsed.folder, say, stop) else ["report"]
-        console.print(results_table(plan))
-        return failed
+        return failed + show_finished(plan)
 
     make_runs(runs, parsed.folder, then, parsed.jobs, parsed.ray, parsed.dry_run)
 
@@ -86,22 +83,3 @@ def needed_runs(
         for seed in seeds
         for preset, config in configs.items()
     ]
-
-
-def results_table(plan: Plan) -> Table:
-    """Return mean and standard deviation of every group over its finished runs, also of those that were not run."""
-    from achieve.reproduce.plan import State
-    from achieve.reproduce.tail_metrics import score_of
-    from achieve.scoring.score import MeanStd
-
-    rows = []
-    for group in plan.groups:
-        finished = [dict(planned.summary or {}) for planned in plan.of(State.FINISHED, group)]
-        wanted = sum(planned.run.group == group for planned in plan.runs)
-        cells = []
-        for values in ([score_of(summary) for summary in finished], [summary.get("reward") for summary in finished]):
-            known = [value for value in values if value is not None]
-            part = f" (of {len(known)})" if 0 < len(known) < len(values) else ""
-            cells.append(f"{MeanStd.of(known) or ('no episode ended' if finished else 'not run')}{part}")
-        rows.append((group, f"{len(finished)} of {wanted}", *cells))
-    return plain_table(("preset", "seeds done", "score %", "reward"), rows, numbers=True)

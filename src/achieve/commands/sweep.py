@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import difflib
 import hashlib
 import io
 import itertools
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -110,7 +109,7 @@ def _read(setting: str, start: TrainConfig) -> tuple[str, list[str]]:
         raise ConfigError(f"{setting!r} is not a setting and its values; give for example ppo.gamma=0.9,0.95")
     if name in _OTHER_FLAGS:
         raise ConfigError(f"{name} cannot vary in a sweep; give {_OTHER_FLAGS[name]}")
-    known = _names(start)
+    known = list(_names(asdict(start)))
     if name not in known:
         close = difflib.get_close_matches(name, known, n=2, cutoff=0.75)
         close += [other for other in known if other.rpartition(".")[2] == name and other not in close]
@@ -119,13 +118,9 @@ def _read(setting: str, start: TrainConfig) -> tuple[str, list[str]]:
     return name, values
 
 
-def _names(settings: Any, prefix: str = "") -> list[str]:
-    names = []
-    for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
-        inner = dataclasses.is_dataclass(value)
-        names += _names(value, f"{prefix}{field.name}.") if inner else [prefix + field.name]
-    return names
+def _names(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, value in settings.items():
+        yield from _names(value, f"{prefix}{name}.") if isinstance(value, dict) else [prefix + name]
 
 
 def _flags(name: str, value: str, start: TrainConfig) -> list[str]:
@@ -156,9 +151,9 @@ def _compare(plan: Plan, stop: StopRequest) -> list[str]:
     from achieve.reproduce.plan import State
 
     finished = [str(planned.folder) for planned in plan.of(State.FINISHED)]
-    if finished and not stop.requested:
-        try:
+    try:
+        if finished and not stop.requested:
             compare_command(finished)
-        except AchieveError as error:
-            say(f"no comparison: {error}")
+    except AchieveError as error:
+        say(f"no comparison: {error}")
     return []

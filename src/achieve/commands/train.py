@@ -107,8 +107,8 @@ def run(arguments: list[str]) -> None:
 
 def train_seeds(parsed: TrainArguments, arguments: list[str]) -> None:
     """Train several seeds of one config; a single one is trained as by `--seed`."""
-    from achieve.commands.many_runs import make_runs, parse_seeds, without_flags
-    from achieve.reproduce.plan import Plan, RunSpec, State
+    from achieve.commands.many_runs import make_runs, parse_seeds, show_finished, without_flags
+    from achieve.reproduce.plan import RunSpec
     from achieve.train import default_folder
 
     if _value_of("--seed", arguments) is not None:
@@ -123,14 +123,7 @@ def train_seeds(parsed: TrainArguments, arguments: list[str]) -> None:
     flags = without_flags(arguments, ("--seeds", "--folder", "--jobs"))
     flags = [flag for flag in flags if flag not in ("--report", "--no-report", "--quiet", "--no-quiet")]
     group = folders[0].name.removesuffix(f"-s{wanted[0].seed}")
-
-    def then(plan: Plan, _: object) -> list[str]:
-        finished = [planned.folder for planned in plan.of(State.FINISHED)]
-        if finished:
-            show_scores(finished)
-        return []
-
-    make_runs([RunSpec(group, config, tuple(flags)) for config in wanted], parent, then, parsed.jobs)
+    make_runs([RunSpec(group, config, tuple(flags)) for config in wanted], parent, show_finished, parsed.jobs)
 
 
 def _train_one(parsed: TrainArguments) -> None:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack
-from functools import partial
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -93,12 +92,11 @@ def execute(plan: Plan, jobs: int, ray: str | None, console: Console, stop: Stop
         table = stack.enter_context(LiveTable(runs, rates(plan, gpus), console))
         # Ray sets the threads of its tasks, which would make another run of each: rounding depends on their number.
         environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS")}
-        submit: Callable[[Order], Future[Outcome]]
         if ray is None and several and find_spec("ray") is None:
             table.say(f"1 of {gpus} GPUs is used, as Ray is not installed (pip install ray)")
             several = False
         if ray is None and not several:
-            submit = partial(stack.enter_context(ThreadPoolExecutor(1)).submit, train)
+            submit = stack.enter_context(one_at_a_time())
         else:
             from achieve.reproduce.cluster import tasks
             from achieve.reproduce.mps import multi_process_service
@@ -116,6 +114,13 @@ def execute(plan: Plan, jobs: int, ray: str | None, console: Console, stop: Stop
         stack.callback(mark.unlink, missing_ok=True)
         orders = [Order(planned.run, folder / planned.run.name, mark, Path.cwd(), environment) for planned in runs]
         return _follow({submit(order): planned for order, planned in zip(orders, runs, strict=True)}, table, stop, mark)
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[Callable[[Order], Future[Outcome]]]:
+    """Within the block, carry out orders here in their order."""
+    with ThreadPoolExecutor(1) as pool:
+        yield lambda order: pool.submit(train, order)
 
 
 def _follow(

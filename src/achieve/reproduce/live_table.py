@@ -57,7 +57,7 @@ class LiveTable:
             row.fields["starts"] = _starts(planned.folder)
         self._all = self._add("", 0, 0)
 
-    def _add(self, name: str, total: float, completed: float, **fields: Any) -> Task:
+    def _add(self, name: str, total: int, completed: int, **fields: Any) -> Task:
         self.progress.add_task(name, total=total, completed=completed, step="", score="", rate="", **fields)
         return self.progress.tasks[-1]
 

@@ -10,9 +10,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 CONTROL = "nvidia-cuda-mps-control"
 PIPES = "CUDA_MPS_PIPE_DIRECTORY"
@@ -32,35 +33,35 @@ def multi_process_service(say: Callable[[str], None]) -> Iterator[dict[str, str]
     if PIPES in os.environ or (DEFAULT_PIPES / "control").exists():
         say("runs share the GPU through the multi-process service (MPS) that is already running")
         yield {}
-    elif control is None:
+        return
+    if control is None:
         say(f"runs take turns on the GPU: {CONTROL} is not installed")
         yield {}
-    else:
-        with tempfile.TemporaryDirectory(prefix="achieve-mps-") as folder:
-            added = {PIPES: folder, LOGS: folder}
-            # The service must see every GPU: a run's own CUDA_VISIBLE_DEVICES picks among those the service has.
-            environment = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"} | added
-            # In some containers it starts and does not serve, so it is tried.
-            problem = _problem([control, "-d"], environment) or _problem([sys.executable, "-c", TRIAL], environment)
-            if problem:
-                say(f"runs take turns on the GPU: the multi-process service (MPS) does not work here ({problem})")
-            else:
-                say("runs share the GPU through a multi-process service (MPS) of their own")
-            try:
-                yield {} if problem else added
-            finally:
-                # One that does not answer does no harm: it serves only those who know its folder.
-                _problem([control], environment, "quit\n")
+        return
+    with tempfile.TemporaryDirectory(prefix="achieve-mps-") as folder:
+        added = dict.fromkeys((PIPES, LOGS), folder)
+        # The service must see every GPU: a run's own CUDA_VISIBLE_DEVICES picks among those the service has.
+        environment = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"} | added
+        # In some containers it starts and does not serve, so it is tried.
+        problem = _problem([control, "-d"], environment) or _problem([sys.executable, "-c", TRIAL], environment)
+        if problem:
+            say(f"runs take turns on the GPU: the multi-process service (MPS) does not work here ({problem})")
+        else:
+            say("runs share the GPU through a multi-process service (MPS) of their own")
+        try:
+            yield {} if problem else added
+        finally:
+            # One that does not answer does no harm: it serves only those who know its folder.
+            _problem([control], environment, "quit\n")
 
 
-def _problem(command: Sequence[str], environment: Mapping[str, str], text: str = "") -> str | None:
+def _problem(command: list[str], environment: dict[str, str], text: str = "") -> str | None:
     """Run a command; return what went wrong."""
     # Output goes to a file, as the daemon would keep a pipe open and we would wait for its end.
     with tempfile.TemporaryFile("w+") as output:
+        out: Any = {"stdout": output, "stderr": output, "env": environment, "timeout": 120}
         try:
-            subprocess.run(
-                command, env=environment, input=text, text=True, stdout=output, stderr=output, timeout=120, check=True
-            )
+            subprocess.run(command, input=text, text=True, check=True, **out)
         except (OSError, subprocess.SubprocessError) as error:
             output.seek(0)
             return (output.read().strip().splitlines() or [str(error)])[-1]

@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import achieve
 from achieve.processes import end_with_parent
 
 POLL = 0.25
@@ -59,7 +58,7 @@ def run_logged(
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=cwd,
-            env=with_package(variables),
+            env=variables,
             start_new_session=True,
             # A parent that was killed outright must not leave runs behind.
             preexec_fn=partial(end_with_parent, signal.SIGTERM) if sys.platform == "linux" else None,
@@ -90,10 +89,3 @@ def _ends(process: subprocess.Popen[bytes], seconds: float) -> bool:
 def achieve_command(arguments: Sequence[str]) -> list[str]:
     """Return `achieve ARGUMENTS` by this Python."""
     return [sys.executable, "-m", "achieve", *arguments]
-
-
-def with_package(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment in which `python -m achieve` is this package, installed or not."""
-    source = str(Path(achieve.__file__).resolve().parents[1])
-    paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path and path != source]
-    return {**environment, "PYTHONPATH": os.pathsep.join([source, *paths])}
