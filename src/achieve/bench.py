@@ -20,7 +20,7 @@ from achieve.config import TrainConfig, from_dict, to_dict
 from achieve.nn.model import AchievementNetwork
 from achieve.presets import get_preset
 from achieve.run.hardware import machine, one_line, versions
-from achieve.train import check_spaces, make_envs, resolve_device, train
+from achieve.train import Interrupted, check_spaces, make_envs, resolve_device, train
 
 PARTS = {"rollout": "rollout", "ppo": "PPO update", "interact": "acting and learning", "distill": "distillation phase"}
 """What the training loops time, and its name in the table."""
@@ -53,7 +53,10 @@ def bench(
     rate = environment_rate(config)
     with TemporaryDirectory(prefix="achieve-bench-") as folder:
         tell(f"training for {short.planned_steps:,} steps")
-        summary = train(replace(short, init_from=PRETRAINED if trained else None), folder, quiet=True)
+        try:
+            summary = train(replace(short, init_from=PRETRAINED if trained else None), folder, quiet=True)
+        except Interrupted:
+            raise KeyboardInterrupt from None  # there is no run to resume
         metrics = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
         agent = load_agent(folder, trust=True)
     tell("measuring a matrix product")

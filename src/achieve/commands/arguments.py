@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
+
+Runs = Annotated[
+    tyro.conf.Positional[tuple[Path, ...]],
+    tyro.conf.arg(help="Run folders (or folders of `results/`), all of one environment."),
+]
+"""Runs to compare or draw."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,14 +47,6 @@ class AnalysisArguments(WorldArguments):
     """The agent that plays the episodes."""
     device: str = "auto"
     """`auto`, `cpu` or `cuda`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class GroupArguments:
-    """Runs to group: those that differ only in their seeds are a group."""
-
-    runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Run folders (or folders of `results/`), all of one environment."""
 
 
 @dataclass(frozen=True, kw_only=True)

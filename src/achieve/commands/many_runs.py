@@ -115,7 +115,7 @@ def show_finished(plan: Plan, stop: StopRequest | None = None) -> list[str]:
     """Print the scores of the finished runs."""
     from achieve.reproduce.plan import State
 
-    if finished := [planned.folder for planned in plan.of(State.FINISHED)]:
+    if finished := tuple(planned.folder for planned in plan.of(State.FINISHED)):
         show_scores(finished)
     return []
 

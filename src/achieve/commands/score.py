@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
@@ -26,30 +25,23 @@ NamedScore = tuple[str, RunScore]
 """A run's name and figures."""
 
 
-@dataclass(frozen=True)
-class ScoreArguments:
+def run(arguments: list[str]) -> None:
+    parse(show_scores, "score", arguments)
+
+
+def show_scores(runs: tyro.conf.Positional[tuple[Path, ...]], steps: int | None = None) -> None:
     """Print score, reward and success rates of runs by the training protocol, with mean ± std over seeds.
 
-    Runs that differ in more than their seeds are never averaged.
+    Runs that differ in more than their seeds are never averaged; each environment has a table of its own.
+
+    Args:
+        runs: Run folders (or folders of `results/`).
+        steps: Evaluate at this many environment steps; by default at the run's `score_steps`.
     """
-
-    runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Run folders (or folders of `results/`)."""
-    steps: int | None = None
-    """Evaluate at this many environment steps; by default at the run's `score_steps`."""
-
-
-def run(arguments: list[str]) -> None:
-    parsed: ScoreArguments = parse(ScoreArguments, "score", arguments)
-    if not parsed.runs:
-        raise ConfigError("name at least one run folder")
-    show_scores(parsed.runs, parsed.steps)
-
-
-def show_scores(runs: Sequence[Path], steps: int | None = None) -> None:
-    """Print the scores of runs, one table for each environment."""
     from achieve.analysis.runs import group_runs, read_run, repeated
 
+    if not runs:
+        raise ConfigError("name at least one run folder")
     if steps is not None and steps < 1:
         raise ConfigError(f"steps is {steps}; it must be 1 or more")
     known = [read_run(folder, []) for folder in runs if (folder / "config.json").is_file()]

@@ -146,7 +146,7 @@ def _train_one(parsed: TrainArguments) -> None:
                 f"stopped; the run in {folder} is complete, and the same command writes its report"
             ) from None
     else:
-        show_scores([folder])
+        show_scores((folder,))
     say(f"run folder: {folder}")
 
 
@@ -178,7 +178,7 @@ def _report(folder: Path, summary: Mapping[str, Any], env: configs.EnvConfig) ->
     with showing() as show:
         baseline = random_baseline(folder, show, env=env)
         page = write_run_page(folder, baseline, env=env, tell=show)
-    show_scores([folder])
+    show_scores((folder,))
     reached = "-" if summary["reward"] is None else f"{summary['reward']:.2f}"
     known = f"{find_env_spec(env.name).measure} {baseline.score:.2f} %, mean return {baseline.mean_return:.2f}"
     console.print(
