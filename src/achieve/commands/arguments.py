@@ -20,11 +20,11 @@ class WorldArguments:
     """Where agents play."""
 
     env: str | None = None
-    """Environment to play in, if not the one the agent was trained in, or if it is code that you allow to run."""
+    """Environment to play in, by default the agent's own; `module:function` here also permits that code to run."""
     trust: bool = False
     """Import the code that somebody else's file names: an environment `module:function`, or an option of one."""
     seed: int = 0
-    """Another seed plays other worlds."""
+    """Seed of the worlds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +54,11 @@ class ManyRunsArguments:
     """Where and how many runs are made."""
 
     folder: Path = Path("runs")
-    """Where the runs are and go."""
+    """Folder of the run folders."""
     jobs: int = 1
     """Runs at a time on each GPU (without a GPU: on each machine). More than one needs Ray (extra `ray`)."""
     ray: str | None = None
-    """Send the runs to the Ray cluster at this host:port; `auto` takes RAY_ADDRESS, or the cluster on this machine."""
+    """Send the runs to the Ray cluster at this host:port, whose nodes must share the folder; `auto` takes RAY_ADDRESS,
+    or the cluster on this machine."""
     dry_run: bool = False
-    """Print what would be done and how long it would take, and do nothing."""
+    """Print what is missing and how long it will take, and do nothing."""

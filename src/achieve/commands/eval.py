@@ -38,13 +38,11 @@ def run(arguments: list[str]) -> None:
         prepare_file(parsed.out)
     agent = load_agent(parsed.agent, device=str(resolve_device(parsed.device)), env=parsed.env, trust=parsed.trust)
     with showing() as show:
-        episodes = evaluate(
-            agent,
-            parsed.episodes,
-            seed=parsed.seed,
-            greedy=parsed.greedy,
-            progress=lambda done: show("playing", done / parsed.episodes),
-        )
+
+        def progress(done: int) -> None:
+            show("playing", done / parsed.episodes)
+
+        episodes = evaluate(agent, parsed.episodes, seed=parsed.seed, greedy=parsed.greedy, progress=progress)
     spec, rates, steps = find_env_spec(agent.config.env.name), success_rates(episodes.achievements), episodes.length
     score, reward = measure(rates, episodes.names, spec.goal), float(episodes.reward.mean())
     taken = int(steps.sum())

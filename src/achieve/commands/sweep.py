@@ -113,7 +113,7 @@ def _read(setting: str, start: TrainConfig) -> tuple[str, list[str]]:
     if name not in known:
         close = difflib.get_close_matches(name, known, n=2, cutoff=0.75)
         close += [other for other in known if other.rpartition(".")[2] == name and other not in close]
-        hint = f"; did you mean {' or '.join(close)}?" if close else "; achieve train --help lists them"
+        hint = f"; did you mean {' or '.join(close)}?" if close else "; achieve train --help-all lists them"
         raise ConfigError(f"there is no setting {name}{hint}")
     return name, values
 
@@ -143,7 +143,7 @@ def _parse(arguments: list[str], chosen: Mapping[str, str]) -> TrainConfig:
     except ConfigError as error:
         raise ConfigError(f"{shown} cannot be trained: {error}") from error
     except SystemExit:
-        raise ConfigError(f"{shown} has a value of the wrong kind; achieve train --help says what each takes") from None
+        raise ConfigError(f"{shown} has a value of the wrong kind; see achieve train --help-all") from None
     return config
 
 
