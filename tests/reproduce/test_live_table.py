@@ -23,7 +23,7 @@ class Stage:
         write_run(folder, runs[0], step=204_800)
         self.plan: Plan = make_plan(runs, folder)
         console = Console(file=self.out, force_terminal=terminal, width=width, height=40)
-        rates = {"ppo-size-layer": 4000.0, "ad": 1000.0}
+        rates = {"ppo-size-layer": 3000.0, "ad": 700.0}
         self.table = LiveTable(self.plan.to_do, rates, console, clock=lambda: self.now)
 
     def start(self, name: str) -> None:
@@ -85,8 +85,8 @@ def test_plain_lines_where_there_is_no_terminal(tmp_path: Path) -> None:
             line = stage.update(seconds)
             assert bool(line) == (seconds == 100.0), "a line a minute"
         stage.table.say("a [b]line[/b] that stays")
-    # Work by the rates: 614,400 and 1,024,000 steps at 4,000, and 1,024,000 at 1,000; of it 25.6 s were done in 70.
-    left, speed = 614_400 / 4000 + 1024 / 4 + 1024, 25.6 / 70
+    # Work by the rates: 614,400 and 1,024,000 steps at 3,000, and 1,024,000 at 700; 102,400 steps were done in 70 s.
+    left, speed = (614_400 + 1_024_000) / 3000 + 1_024_000 / 700, 102_400 / 3000 / 70
     minutes = int(left / speed) // 60
     assert line.startswith(f"1 running, 2 waiting, 1 failed; about {minutes // 60} h {minutes % 60:02d} min ")
     assert line.endswith(" left: ppo-size-layer-s0 40% score 12.35\n")

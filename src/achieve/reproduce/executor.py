@@ -123,9 +123,7 @@ def one_at_a_time() -> Iterator[Callable[[Order], Future[Outcome]]]:
         yield lambda order: pool.submit(train, order)
 
 
-def _follow(
-    pending: dict[Future[Outcome], Planned], table: LiveTable, stop: StopRequest, mark: Path
-) -> list[str]:
+def _follow(pending: dict[Future[Outcome], Planned], table: LiveTable, stop: StopRequest, mark: Path) -> list[str]:
     failed = []
     while pending:
         ended, _ = wait(pending, POLL, FIRST_COMPLETED)
@@ -148,7 +146,7 @@ def _conclude(planned: Planned, future: Future[Outcome], table: LiveTable, stopp
         summary = read_summary(planned.folder) if outcome.code == 0 else None
         problem = outcome.failure(name, log_file(planned.folder.parent, name))
     except Exception as error:  # a damaged summary, or Ray's, such as a node that was lost too often
-        summary, problem = None, f"{name}: failed: {str(error).strip().splitlines()[-1]}"
+        summary, problem = None, f"{name}: failed: {(str(error).strip() or repr(error)).splitlines()[-1]}"
     if summary is not None:
         score = score_of(summary)
         took = duration(table.end(name, DONE))

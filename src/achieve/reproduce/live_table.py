@@ -82,7 +82,8 @@ class LiveTable:
         done = sum(row.fields["cost"] * row.completed for row in rows)
         to_do = [row for row in rows if row.fields["state"] in (RUNNING, WAITING)]
         left = sum(row.fields["cost"] * (row.remaining or 0) for row in to_do)
-        self.progress.update(self._all.id, description=text, total=done + left, completed=done)
+        # Whole, as rich forgets the speed when the total changes, be it in the last digit.
+        self.progress.update(self._all.id, description=text, total=round(done + left), completed=done)
         if self.progress.disable and self._clock() - self._shown >= self._interval:
             self._shown = self._clock()
             time_left = f"; about {duration(seconds)} left" if (seconds := self._all.time_remaining) else ""
