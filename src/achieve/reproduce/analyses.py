@@ -73,11 +73,10 @@ def make_analysis(analysis: Analysis, folder: Path, say: Callable[[str], None], 
         return True
     say(f"{analysis.name}: started, from {', '.join(run.name for run in analysis.runs)}")
     sources = analysis.sources
-    done = run_command(analysis.arguments, folder, say, stop)
+    done = run_command(analysis.arguments, folder, analysis.out, say, stop)
     if done and not stop.requested:
         analysis.out.mkdir(parents=True, exist_ok=True)
         write_json(analysis.out / MADE_FROM, sources)
-        say(f"{analysis.name}: done, in {analysis.out}")
     return done
 
 
@@ -86,17 +85,16 @@ def write_report(folder: Path, say: Callable[[str], None], stop: StopRequest) ->
     made = sorted((folder / "reproduce").glob(f"*/{MADE_FROM}"))
     out = folder / "reproduce" / "report"
     sources = [str(folder), *(str(path.parent) for path in made)]
-    done = run_command(["report", *sources, "--out", str(out)], folder, say, stop)
-    if done and not stop.requested:
-        say(f"page: {out / 'index.html'}")
-    return done
+    return run_command(["report", *sources, "--out", str(out)], folder, out / "index.html", say, stop)
 
 
-def run_command(arguments: list[str], folder: Path, say: Callable[[str], None], stop: StopRequest) -> bool:
-    """Run `achieve ARGUMENTS` as a process, and say if it failed; return whether it ended well or was stopped."""
+def run_command(
+    arguments: list[str], folder: Path, result: Path, say: Callable[[str], None], stop: StopRequest
+) -> bool:
+    """Run `achieve ARGUMENTS` as a process, and say how it ended; return False if it failed."""
     name = arguments[0]
     log = log_file(folder, name)
     outcome = run_logged(achieve_command(arguments), log, lambda: stop.requested, patience=10.0)
-    if outcome.code and not stop.requested:
-        say(outcome.failure(name, log))
+    if not stop.requested:
+        say(outcome.failure(name, log) if outcome.code else f"{name}: done, in {result}")
     return outcome.code == 0 or stop.requested

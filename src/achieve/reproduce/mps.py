@@ -30,12 +30,10 @@ def multi_process_service(say: Callable[[str], None]) -> Iterator[dict[str, str]
     the end. Where that does not work, runs take turns on the GPU, and `say` says so.
     """
     control = shutil.which(CONTROL)
-    if PIPES in os.environ or (DEFAULT_PIPES / "control").exists():
-        say("runs share the GPU through the multi-process service (MPS) that is already running")
-        yield {}
-        return
-    if control is None:
-        say(f"runs take turns on the GPU: {CONTROL} is not installed")
+    running = PIPES in os.environ or (DEFAULT_PIPES / "control").exists()
+    if running or control is None:
+        there = "runs share the GPU through the multi-process service (MPS) that is already running"
+        say(there if running else f"runs take turns on the GPU: {CONTROL} is not installed")
         yield {}
         return
     with tempfile.TemporaryDirectory(prefix="achieve-mps-") as folder:
