@@ -132,9 +132,10 @@ def _through_training(agents: Sequence[NamedAgent], reports: Sequence[MatchingRe
 
     stems = [Path(named.source).stem for named in agents]
     by_step = all(stem.isdigit() for stem in stems)
-    lines = {}
-    for what in ("precision", "recall"):
-        lines[f"{what}, transport"] = [getattr(report.transport, what) for report in reports]
-        lines[f"{what}, Hungarian"] = [getattr(report.hungarian, what) for report in reports]
+    lines = {
+        f"{what}, {how}": [getattr(getattr(report, how.lower()), what) for report in reports]
+        for how in ("transport", "Hungarian")
+        for what in ("precision", "recall")
+    }
     steps = [float(stem) for stem in stems] if by_step else [*range(1, len(stems) + 1)]
     return draw_stages(steps, lines, "environment steps" if by_step else "stage")
