@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Generator
 from functools import cache
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -22,6 +23,9 @@ CHECKED = (
 )
 install_import_hook(CHECKED, "beartype.beartype")
 
+# Processes that tests start find this package too, installed or not.
+SOURCE = str(Path(__file__).parents[1] / "src")
+os.environ["PYTHONPATH"] = os.pathsep.join([SOURCE, *filter(None, [os.environ.get("PYTHONPATH")])])
 # A console made while this is set keeps that width; without, it looks each time, as tests of widths want.
 os.environ.pop("COLUMNS", None)
 

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from rich.console import Console
-from rich.table import Table
 
 import achieve
-from achieve.commands import ABOUT
+from achieve.commands import ABOUT, plain_table
 from achieve.errors import AchieveError, UntrustedError, on_one_line
 
 
@@ -61,10 +60,7 @@ def _usage(arguments: list[str]) -> int:
     if wrong:
         stream.print(f"achieve: unknown command {arguments[0]!r}\n", markup=False)
     stream.print("usage: achieve COMMAND [OPTIONS]     (achieve COMMAND --help explains the options)\n", markup=False)
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for name, line in ABOUT.items():
-        table.add_row(f"  {name}", line)
-    stream.print(table)
+    stream.print(plain_table(("", ""), ((f"  {name}", line) for name, line in ABOUT.items())))
     return 2 if wrong else 0
 
 

@@ -23,7 +23,9 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    (folder / "config.json").write_text(json.dumps({"config": orders["config"], "starts": []}))
+    path = folder / "config.json"
+    starts = json.loads(path.read_text())["starts"] if path.exists() else []
+    path.write_text(json.dumps({"config": orders["config"], "starts": [*starts, {}]}))
     note(folder, "start", os.environ.get("CUDA_VISIBLE_DEVICES", ""))
     if orders.get("ends") == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,10 @@ import pytest
 from achieve import train
 from achieve.commands.reproduce import needed_runs
 from achieve.config import to_dict
+from achieve.reproduce.executor import Order
 from achieve.reproduce.experiments import Experiment
-from achieve.reproduce.plan import Planned, RunSpec
+from achieve.reproduce.plan import RunSpec
+from achieve.reproduce.process import Outcome
 from achieve.run.logs import JsonlWriter
 
 # The sizes of tests/system/tiny.py as flags: what follows `--` in `achieve reproduce`.
@@ -50,13 +51,12 @@ def without_processes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Have runs made in this process, as starting one costs seconds; returns the names of those made, as they are."""
     made: list[str] = []
 
-    def one_by_one(runs: Sequence[Planned], *_: object) -> list[str]:
-        for planned in runs:
-            train(planned.run.config, planned.folder, quiet=True)
-            made.append(planned.run.name)
-        return []
+    def train_here(order: Order) -> Outcome:
+        train(order.run.config, order.folder, quiet=True)
+        made.append(order.run.name)
+        return Outcome(0, [])
 
-    monkeypatch.setattr("achieve.reproduce.executor.one_by_one", one_by_one)
+    monkeypatch.setattr("achieve.reproduce.executor.train", train_here)
     return made
 
 

@@ -1,17 +1,15 @@
-"""What follows the runs: analyses made once, and a table that invents nothing."""
+"""What follows the runs: analyses made once, and again when the runs change."""
 
 from __future__ import annotations
 
-import io
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from achieve.reproduce.analyses import Analysis, analyses, make_analyses, results_table
+from achieve.reproduce.analyses import Analysis, analyses, make_analysis
 from achieve.reproduce.experiments import EXPERIMENTS
 from achieve.reproduce.plan import Plan, make_plan
 from achieve.run.signals import StopRequest
@@ -56,9 +54,9 @@ def test_what_cannot_be_made_is_said(tmp_path: Path) -> None:
     todo, notes = analyses(CHOSEN, plan)
     assert todo == []
     names = ("probe", "matching", "hierarchy")
-    assert notes == [f"{name}: not made, as {tmp_path / 'ad-s0'} has no weights.safetensors" for name in names]
+    assert notes == [f"{name}: skipped, as {tmp_path / 'ad-s0'} has no weights.safetensors" for name in names]
     _, notes = analyses(CHOSEN, make_plan(some_runs("ad", "ppo"), tmp_path / "empty"))
-    assert notes[0] == "probe: not made, as no run of ad and ppo is finished"
+    assert notes[0] == "probe: skipped, as no run of ad and ppo is finished"
 
 
 def test_made_once_and_again_when_the_runs_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +67,7 @@ def test_made_once_and_again_when_the_runs_change(tmp_path: Path, monkeypatch: p
     def make() -> None:
         todo, _ = analyses({"probe": CHOSEN["probe"]}, plan)
         with StopRequest() as stop:
-            assert make_analyses(todo, tmp_path, said.append, stop) == []
+            assert [make_analysis(analysis, tmp_path, said.append, stop) for analysis in todo] == [True]
 
     seen = tmp_path / "reproduce" / "probe" / "seen.txt"
     make()
@@ -92,29 +90,14 @@ def test_one_that_fails_does_not_keep_the_others(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr("achieve.reproduce.analyses.achieve_command", command)
     with StopRequest() as stop:
-        assert make_analyses(todo, tmp_path, said.append, stop) == ["matching"]
+        made = [analysis.name for analysis in todo if make_analysis(analysis, tmp_path, said.append, stop)]
+    assert made == ["probe", "hierarchy"]
     assert [analysis.name for analysis in todo if analysis.is_made] == ["probe", "hierarchy"]
     assert any("matching: failed with exit code 2" in line and "no such expert" in line for line in said)
 
 
 def test_an_unreadable_record_means_not_made(tmp_path: Path) -> None:
-    analysis = Analysis("probe", ["probe"], tmp_path, [])
+    analysis = Analysis("probe", tmp_path, [])
     assert not analysis.is_made
     (tmp_path / "made-from.json").write_text("{")
     assert not analysis.is_made
-
-
-def test_the_table_shows_what_was_run_and_what_not(tmp_path: Path) -> None:
-    finished_plan(tmp_path)
-    runs = some_runs("ad", "ad-i", seeds=3)
-    (silent,) = some_runs("ppo-size")
-    write_run(tmp_path, silent, summary={"score": None, "reward": None})
-    out = io.StringIO()
-    Console(file=out, width=100).print(results_table(make_plan([*runs, silent], tmp_path)))
-    rows = [line.split("  ") for line in out.getvalue().splitlines()[1:]]
-    cells = [[cell.strip() for cell in row if cell.strip()] for row in rows]
-    assert cells == [
-        ["ad", "2 of 3", "10.50 ± 0.50", "5.00 (of 1)"],
-        ["ad-i", "0 of 3", "not run", "not run"],
-        ["ppo-size", "1 of 1", "no episode ended", "no episode ended"],
-    ]

@@ -1,4 +1,4 @@
-"""Making runs one after the other, with a trainer that learns nothing; and when Ray is called for."""
+"""Making runs one after the other, with a trainer that learns nothing; and when Ray is used."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +21,9 @@ from rich.console import Console
 from achieve.config import to_dict
 from achieve.errors import MissingExtraError
 from achieve.reproduce import cluster, executor, mps
-from achieve.reproduce.executor import execute, one_by_one
-from achieve.reproduce.live_table import LiveTable, Row, Status
+from achieve.reproduce.executor import Order, execute
 from achieve.reproduce.plan import Plan, RunSpec, State, make_plan
+from achieve.reproduce.process import Outcome, run_logged
 from achieve.run.signals import StopRequest
 from tests.reproduce.parts import some_runs
 
@@ -39,12 +42,9 @@ class Stage:
         told = {run.name: {"config": to_dict(run.config), **orders.get(run.name, {})} for run in self.runs}
         self.told.write_text(json.dumps(told))
 
-    def make(self, **settings: Any) -> list[str]:
-        plan = self.plan
-        rows = [Row(planned.run.name, planned.run.steps, planned.step) for planned in plan.to_do]
-        self.table = LiveTable(rows, Console(file=self.out, width=200), interval=0.05)
+    def make(self) -> list[str]:
         with StopRequest() as stop:
-            return one_by_one(plan.to_do, self.table, stop, "CPU", **settings)
+            return execute(self.plan, 1, None, Console(file=self.out, width=200), stop)
 
     @property
     def plan(self) -> Plan:
@@ -61,6 +61,8 @@ class Stage:
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Stage]:
     monkeypatch.setattr(executor, "achieve_command", lambda arguments: [sys.executable, str(FAKE), *arguments])
+    monkeypatch.setattr(executor, "gpu_count", lambda _: 0)
+    monkeypatch.setattr(executor, "POLL", 0.02)
     monkeypatch.setenv("FAKE_RUNS", str(tmp_path / "orders.json"))
     (tmp_path / "runs").mkdir()
 
@@ -80,23 +82,26 @@ def test_one_that_fails_is_reported_and_the_others_are_made(stage: Callable[...,
     text = made.out.getvalue()
     assert f"ppo-s0: failed with exit code 3; its last lines, from {made.folder / 'logs' / 'ppo-s0.log'}" in text
     assert "    something went wrong with the environment" in text
-    assert "ad-s1: done in 0 s, score 2.00" in text
+    assert "ad-s1: started" in text and "ad-s1: done in 0 s, score 2.00" in text
     order = ["ad-s0", "ppo-s0", "ad-s1", "ppo-s1"]
     assert made.journal == [f"{what} {name}" for name in order for what in ("start", "end")]  # one at a time
-    assert made.table.summary().startswith("3 done, 1 failed")
+    assert [path.suffix for path in (made.folder / "logs").iterdir()] == [".log"] * 4
 
     # The same command: only what is missing, from where it was.
     (made.folder / "journal.txt").unlink()
     made.give({})
     assert made.make() == []
     assert made.journal == ["start ppo-s0", "end ppo-s0"]
-    assert "ppo-s0: continued on CPU" in made.out.getvalue()
+    assert "ppo-s0: resumed" in made.out.getvalue()
     assert set(made.states().values()) == {State.FINISHED}
 
 
 @pytest.mark.parametrize("ends", ["well", "stubborn"])
-def test_stopping_leaves_runs_that_can_be_continued(stage: Callable[..., Stage], ends: str) -> None:
+def test_stopping_leaves_runs_that_can_be_resumed(
+    stage: Callable[..., Stage], ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = stage(some_runs("ad", "ppo"), ad_s0={"seconds": 60.0, "ends": ends, "parts": 600})
+    monkeypatch.setattr(executor, "run_logged", partial(run_logged, patience=20.0 if ends == "well" else 0.3))
 
     def interrupt_when_it_runs() -> None:
         while not (made.folder / "ad-s0" / "metrics.jsonl").exists():  # its handlers are in place then
@@ -104,14 +109,23 @@ def test_stopping_leaves_runs_that_can_be_continued(stage: Callable[..., Stage],
         signal.raise_signal(signal.SIGINT)
 
     threading.Thread(target=interrupt_when_it_runs).start()
-    assert made.make(patience=20.0 if ends == "well" else 0.3) == []
+    assert made.make() == []
     assert made.states() == {"ad-s0": State.INTERRUPTED, "ppo-s0": State.MISSING}
     assert ("end ad-s0" in made.journal) == (ends == "well"), "one that does not listen is killed"
-    assert "stopping ad-s0: it saves its state first" in made.out.getvalue()
-    assert {name: row.status for name, row in made.table.rows.items()} == {
-        "ad-s0": Status.STOPPED,
-        "ppo-s0": Status.WAITING,
-    }
+    assert "stopping: each run saves its state first" in made.out.getvalue()
+    assert "failed" not in made.out.getvalue()
+
+
+def test_a_node_that_cannot_make_a_run_says_why(tmp_path: Path) -> None:
+    (run,) = some_runs("ad")
+    order = Order(run, tmp_path / "runs" / run.name, tmp_path / "runs" / "logs" / "mark", tmp_path, {})
+    code, (line,) = executor.train(order)
+    assert code == 2 and line == f"this node does not see {tmp_path / 'runs'}; --folder must be on shared storage"
+    order.mark.parent.mkdir(parents=True)
+    order.mark.touch()
+    code, (line,) = executor.train(order._replace(version="0.0"))
+    assert code == 2 and line.endswith(", not 0.0")
+    assert list((tmp_path / "runs").rglob("*.log")) == []
 
 
 def test_without_ray_there_is_one_run_at_a_time(stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +139,7 @@ def test_without_ray_there_is_one_run_at_a_time(stage: Callable[..., Stage], mon
         assert execute(made.plan, 1, None, Console(file=made.out, width=200), stop) == []
         assert execute(made.plan, 4, None, Console(file=made.out, width=200), stop) == []  # nothing is left to do
     assert "1 of 2 GPUs is used, as Ray is not installed" in made.out.getvalue()
-    assert "ad-s1: started on GPU" in made.out.getvalue()
+    assert "ad-s1: started" in made.out.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -140,7 +154,7 @@ def test_without_ray_there_is_one_run_at_a_time(stage: Callable[..., Stage], mon
         (0, 1, "head:1", True, False),
     ],
 )
-def test_when_ray_is_called_for(
+def test_when_ray_is_used(
     stage: Callable[..., Stage],
     monkeypatch: pytest.MonkeyPatch,
     gpus: int,
@@ -152,23 +166,25 @@ def test_when_ray_is_called_for(
     made = stage(some_runs("ad", seeds=2))
     called: list[str] = []
 
-    class Context:
-        def __init__(self, name: str) -> None:
-            self.name = name
+    @contextmanager
+    def tasks(work: Callable[[Order], Outcome], *settings: Any) -> Iterator[Callable[[Order], Future[Outcome]]]:
+        called.append(f"Ray {settings[:-1]}")
+        with ThreadPoolExecutor(1) as pool:
+            yield lambda order: pool.submit(work, order)
 
-        def __enter__(self) -> dict[str, str]:
-            called.append(self.name)
-            return {}
+    @contextmanager
+    def service(_: object) -> Iterator[dict[str, str]]:
+        yield {"MPS": "here"}
 
-        def __exit__(self, *_: object) -> None:
-            called.append(f"end of {self.name}")
+    def train(order: Order) -> Outcome:
+        called.append(f"{order.run.name} {order.environment.get('MPS')}")
+        return Outcome(1, [])
 
     monkeypatch.setattr(executor, "gpu_count", lambda _: gpus)
-    monkeypatch.setattr(executor, "one_by_one", lambda *_: called.append("loop") or [])
-    monkeypatch.setattr(cluster, "connected", lambda address, _, gpus: Context(f"Ray {address} {gpus}"))
-    monkeypatch.setattr(cluster, "run_on_ray", lambda *_: called.append("tasks") or [])
-    monkeypatch.setattr(mps, "multi_process_service", lambda _: Context("service"))
+    monkeypatch.setattr(executor, "train", train)
+    monkeypatch.setattr(cluster, "tasks", tasks)
+    monkeypatch.setattr(mps, "multi_process_service", service)
     with StopRequest() as stop:
-        assert execute(made.plan, jobs, ray, Console(file=made.out), stop) == []
-    inner = [f"Ray {ray} {gpus}", "tasks", f"end of Ray {ray} {gpus}"] if with_ray else ["loop"]
-    assert called == (["service", *inner, "end of service"] if with_service else inner)
+        assert execute(made.plan, jobs, ray, Console(file=made.out), stop) == ["ad-s0", "ad-s1"]
+    served = "here" if with_service else None
+    assert called == [*([f"Ray {(ray, jobs, 'auto', gpus)}"] if with_ray else []), f"ad-s0 {served}", f"ad-s1 {served}"]

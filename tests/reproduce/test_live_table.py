@@ -3,108 +3,113 @@
 from __future__ import annotations
 
 import io
-import math
+import json
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from achieve.reproduce.live_table import LiveTable, Row, Status
-from achieve.reproduce.tail_metrics import Reading
+from achieve.reproduce.live_table import DONE, FAILED, RUNNING, WAITING, LiveTable
+from achieve.reproduce.plan import Plan, make_plan
+from tests.reproduce.parts import some_runs, write_run
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
+class Stage:
+    """A table of runs, a clock that is set by hand, and folders written to as runs write to theirs."""
 
-    def __call__(self) -> float:
-        return self.now
+    def __init__(self, folder: Path, *, terminal: bool = False, width: int = 500) -> None:
+        self.folder, self.out, self.now = folder, io.StringIO(), 0.0
+        runs = some_runs("ppo-size-layer", "ad", seeds=2)
+        write_run(folder, runs[0], step=204_800)
+        self.plan: Plan = make_plan(runs, folder)
+        console = Console(file=self.out, force_terminal=terminal, width=width, height=40)
+        rates = {"ppo-size-layer": 3000.0, "ad": 700.0}
+        self.table = LiveTable(self.plan.to_do, rates, console, clock=lambda: self.now)
 
+    def start(self, name: str) -> None:
+        path = self.folder / name / "config.json"
+        if not path.exists():
+            (run,) = [planned.run for planned in self.plan.runs if planned.run.name == name]
+            write_run(self.folder, run)
+        record = json.loads(path.read_text())
+        path.write_text(json.dumps({**record, "starts": [*record["starts"], {}]}))
 
-def test_rate_and_time_left_by_the_whole_start() -> None:
-    row = Row("ad-s0", 10_000, 2_000)
-    assert math.isnan(row.rate(5.0))
-    row.start(0.0, "GPU 0")
-    assert math.isnan(row.rate(5.0)) and math.isnan(row.seconds_left(5.0))
-    row.read(Reading(5_000, 1.5))
-    assert row.rate(200.0) == pytest.approx(15) and row.score == 1.5
-    assert row.seconds_left(200.0) == pytest.approx((10_000 - 5_000) / 15)
+    def write(self, name: str, step: int, score: float | None = None) -> None:
+        with open(self.folder / name / "metrics.jsonl", "a") as file:
+            file.write(json.dumps({"step": step, "score": score}) + "\n")
 
+    def update(self, now: float) -> str:
+        self.now = now
+        before = len(self.out.getvalue())
+        self.table.update(self.plan.to_do)
+        return self.out.getvalue()[before:]
 
-def test_a_continued_run_begins_where_its_checkpoint_was() -> None:
-    row = Row("ad-s0", 10_000, 2_000)
-    row.start(0.0, "GPU 0")
-    row.read(Reading(1_000))
-    assert math.isnan(row.rate(10.0))
-    row.read(Reading(1_500))
-    assert row.rate(20.0) == pytest.approx(25)
-
-
-def test_what_is_left_of_all_runs_weighs_slow_steps_more() -> None:
-    clock = Clock()
-    fast, slow, waiting = Row("ppo", 1_000, cost=1.0), Row("ad", 1_000, cost=4.0), Row("ad-i", 1_000, cost=4.0)
-    shown = LiveTable([fast, slow, waiting], Console(file=io.StringIO()), clock=clock)
-    assert math.isnan(shown.seconds_left())
-    fast.start(0.0, "GPU 0")
-    slow.start(0.0, "GPU 0")
-    clock.now = 10.0
-    fast.read(Reading(500))
-    slow.read(Reading(200))
-    speed = (500 + 4 * 200) / 10
-    assert shown.seconds_left() == pytest.approx((500 + 4 * 800 + 4 * 1_000) / speed)
-    shown.end(waiting, Status.FAILED)
-    slow.cost = 1.0
-    assert shown.seconds_left() == pytest.approx(40)  # the slow run's own 800 steps at 20 a second
+    def states(self) -> list[str]:
+        return [row.fields["state"] for row in self.table.rows.values()]
 
 
-def table(*, terminal: bool, width: int = 80) -> tuple[LiveTable, Clock, io.StringIO]:
-    clock, out = Clock(), io.StringIO()
-    rows = [Row(f"ppo-size-layer-s{seed}", 1_024_000) for seed in range(10)]
-    console = Console(file=out, force_terminal=terminal, width=width, height=40)
-    return LiveTable(rows, console, clock=clock), clock, out
+def test_starts_are_told_once_and_again_after_a_lost_node(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    assert stage.update(1.0) == "" and stage.states() == [WAITING] * 4
+    stage.start("ppo-size-layer-s0")
+    stage.start("ad-s0")
+    assert stage.update(2.0).splitlines() == ["ppo-size-layer-s0: resumed", "ad-s0: started"]
+    assert stage.update(3.0) == ""
+    assert stage.states() == [RUNNING, RUNNING, WAITING, WAITING]
+    stage.start("ad-s0")
+    assert stage.update(4.0) == "ad-s0: restarted, its node was lost\n"
 
 
-def fill(shown: LiveTable, clock: Clock) -> None:
-    for seed in range(3):
-        shown.rows[f"ppo-size-layer-s{seed}"].start(0.0, "GPU 0")
-    clock.now = 50.0
-    shown.rows["ppo-size-layer-s0"].read(Reading(409_600, 12.345))
-    shown.end(shown.rows["ppo-size-layer-s2"], Status.FAILED)
+def test_rates_and_times_left(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.start("ppo-size-layer-s0")
+    stage.update(0.0)
+    # It resumes from its checkpoint, before the last line in its log.
+    for seconds, step in ((10.0, 102_400), (20.0, 122_880), (40.0, 163_840)):
+        stage.write("ppo-size-layer-s0", step, 12.345)
+        stage.update(seconds)
+    row = stage.table.rows["ppo-size-layer-s0"]
+    assert (row.fields["step"], row.fields["score"], row.fields["rate"]) == ("163,840", "score 12.35", "2,048 steps/s")
+    assert row.time_remaining == pytest.approx((1_024_000 - 163_840) / 2048, abs=1)
 
 
-def test_the_table_has_everything_and_fits_a_terminal() -> None:
-    shown, clock, _ = table(terminal=True)
-    fill(shown, clock)
-    out = io.StringIO()
-    Console(file=out, width=80).print(shown.render())
-    lines = out.getvalue().splitlines()
-    assert lines[0].split() == ["run", "step", "rate", "score", "time", "left", "where"]
-    text = [" ".join(line.split()) for line in lines]
-    assert "ppo-size-layer-s0 409,600 40% 8,192/s 12.35 1 min 15 s GPU 0" in text
-    assert "ppo-size-layer-s1 0 0% - GPU 0" in text
-    assert "ppo-size-layer-s2 0 0% - failed" in text
-    # 9 runs less what the first has made, by its 8,192 steps a second.
-    assert "2 running, 7 waiting, 1 failed; 8,192 steps/s in all; about 17 min 55 s left" in " ".join(text)
-    assert len(lines) <= 6  # those that wait are counted, not listed
+def test_plain_lines_where_there_is_no_terminal(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    with stage.table:
+        stage.start("ppo-size-layer-s0")
+        stage.start("ad-s0")
+        stage.update(0.0)
+        stage.table.end("ad-s0", FAILED)
+        for seconds, step in ((30.0, 307_200), (59.0, 358_400), (100.0, 409_600)):
+            stage.write("ppo-size-layer-s0", step, 12.345)
+            line = stage.update(seconds)
+            assert bool(line) == (seconds == 100.0), "a line a minute"
+        stage.table.say("a [b]line[/b] that stays")
+    # Work by the rates: 614,400 and 1,024,000 steps at 3,000, and 1,024,000 at 700; 102,400 steps were done in 70 s.
+    left, speed = (614_400 + 1_024_000) / 3000 + 1_024_000 / 700, 102_400 / 3000 / 70
+    minutes = int(left / speed) // 60
+    assert line.startswith(f"1 running, 2 waiting, 1 failed; about {minutes // 60} h {minutes % 60:02d} min ")
+    assert line.endswith(" left: ppo-size-layer-s0 40% score 12.35\n")
+    assert stage.out.getvalue().endswith("a [b]line[/b] that stays\n")
+    assert "\x1b" not in stage.out.getvalue()
 
 
-def test_plain_lines_where_there_is_no_terminal() -> None:
-    shown, clock, out = table(terminal=False, width=500)
-    with shown:
-        fill(shown, clock)
-        shown.show()
-        assert out.getvalue() == ""  # not yet time for a line
-        clock.now = 61.0
-        shown.show()
-        shown.say("a [b]line[/b] that stays")
-    first, second = out.getvalue().splitlines()
-    assert first.endswith(": ppo-size-layer-s0 40% score 12.35, ppo-size-layer-s1 0%")
-    assert second == "a [b]line[/b] that stays"
-    assert "\x1b" not in out.getvalue()
-
-
-def test_the_live_table_is_drawn_on_a_terminal() -> None:
-    shown, clock, out = table(terminal=True)
-    with shown:
-        fill(shown, clock)
-        shown.show()
-    assert "409,600" in out.getvalue() and "\x1b[" in out.getvalue()
+def test_the_live_table_fits_a_terminal_and_lists_what_runs(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, terminal=True, width=80)
+    with stage.table:
+        for name in ("ppo-size-layer-s0", "ad-s0", "ad-s1"):
+            stage.start(name)
+        stage.update(0.0)
+        for seconds, step in ((50.0, 307_200), (100.0, 409_600)):
+            stage.write("ppo-size-layer-s0", step, 12.345)
+            stage.update(seconds)
+        stage.table.end("ad-s1", DONE)
+        stage.update(101.0)
+    assert "\x1b[" in stage.out.getvalue()
+    shown = io.StringIO()
+    Console(file=shown, width=80).print(stage.table.progress.get_renderable())
+    lines = [" ".join(line.split()) for line in shown.getvalue().splitlines()]
+    assert lines[0] == "ppo-size-layer-s0 409,600 score 12.35 2,048 steps/s 40% 0:05:00"
+    assert lines[1] == "ad-s0 0% -:--:--"
+    assert lines[2].startswith("2 running, 1 waiting, 1 done ")
+    assert len(lines) == 3

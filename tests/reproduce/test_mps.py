@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from achieve.reproduce import mps
 from achieve.reproduce.mps import CONTROL, LOGS, PIPES, multi_process_service
 
 DAEMON = """#!/bin/sh
@@ -27,6 +28,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delenv(PIPES, raising=False)
+    monkeypatch.setattr(mps, "DEFAULT_PIPES", tmp_path)
     return folder
 
 
@@ -44,7 +46,8 @@ def test_a_service_of_our_own_is_started_tried_and_stopped(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     said: list[str] = []
     trial = f"import os; assert os.path.exists(os.environ['{PIPES}'] + '/control')"
-    with multi_process_service(said.append, trial, default_pipes=tmp_path) as environment:
+    monkeypatch.setattr(mps, "TRIAL", trial)
+    with multi_process_service(said.append) as environment:
         assert environment[PIPES] == environment[LOGS] and Path(environment[PIPES]).is_dir()
         assert journal.read_text().split("\n") == ["start all", ""]  # it serves every GPU
     assert journal.read_text().split() == ["start", "all", "quit"]
@@ -53,7 +56,8 @@ def test_a_service_of_our_own_is_started_tried_and_stopped(
 
 
 @pytest.mark.parametrize(
-    ("code", "trial", "why"), [("1", "", "ended with code 1"), ("0", "raise SystemExit('error 805')", "error 805")]
+    ("code", "trial", "why"),
+    [("1", "", "returned non-zero exit status 1"), ("0", "raise SystemExit('error 805')", "error 805")],
 )
 def test_one_that_does_not_work_is_not_used(
     programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, trial: str, why: str
@@ -62,7 +66,8 @@ def test_one_that_does_not_work_is_not_used(
     monkeypatch.setenv("JOURNAL", str(tmp_path / "journal"))
     monkeypatch.setenv("START_CODE", code)
     said: list[str] = []
-    with multi_process_service(said.append, trial, default_pipes=tmp_path) as environment:
+    monkeypatch.setattr(mps, "TRIAL", trial)
+    with multi_process_service(said.append) as environment:
         assert environment == {}
     assert "quit" in (tmp_path / "journal").read_text()
     assert said[0].startswith("runs take turns on the GPU") and why in said[0]
@@ -75,10 +80,11 @@ def test_a_service_that_is_there_is_never_touched(
     monkeypatch.setenv("JOURNAL", str(tmp_path / "journal"))
     (tmp_path / "control").touch()
     said: list[str] = []
-    with multi_process_service(said.append, default_pipes=tmp_path) as environment:
+    with multi_process_service(said.append) as environment:
         assert environment == {}
     monkeypatch.setenv(PIPES, str(tmp_path / "theirs"))
-    with multi_process_service(said.append, default_pipes=tmp_path / "none") as environment:
+    monkeypatch.setattr(mps, "DEFAULT_PIPES", tmp_path / "none")
+    with multi_process_service(said.append) as environment:
         assert environment == {}
     assert not (tmp_path / "journal").exists()
     assert all("already" in sentence for sentence in said)
@@ -87,7 +93,8 @@ def test_a_service_that_is_there_is_never_touched(
 def test_without_the_program_runs_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("achieve.reproduce.mps.shutil.which", lambda _: None)
     monkeypatch.delenv(PIPES, raising=False)
+    monkeypatch.setattr(mps, "DEFAULT_PIPES", tmp_path)
     said: list[str] = []
-    with multi_process_service(said.append, default_pipes=tmp_path) as environment:
+    with multi_process_service(said.append) as environment:
         assert environment == {}
     assert said == [f"runs take turns on the GPU: {CONTROL} is not installed"]

@@ -95,4 +95,4 @@ def test_a_failure_is_an_error_and_the_scores_of_the_others_are_shown(
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr("achieve.reproduce.executor.execute", lambda *_: ["quick-s5"])
     assert main([*SEVERAL, *TINY]) == 2
-    assert "achieve train: 1 failed: quick-s5. What they printed is in runs/logs" in capsys.readouterr().err
+    assert "achieve train: 1 failed: quick-s5. Their output is in runs/logs" in capsys.readouterr().err

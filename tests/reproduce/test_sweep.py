@@ -62,7 +62,7 @@ def test_names_are_short_safe_and_of_their_own_values_alone() -> None:
         ([], "name at least one setting and its values, such as ppo.gamma=0.9,0.95"),
         (["ppo.gama=0.9"], "there is no setting ppo.gama; did you mean ppo.gamma?"),
         (["gamma=0.9"], "there is no setting gamma; did you mean ppo.gamma or qrdqn.gamma?"),
-        (["ppo=0.9"], "there is no setting ppo; achieve train --help lists them"),
+        (["ppo=0.9"], "there is no setting ppo; achieve train --help-all lists them"),
         (["ppo.gamma"], "'ppo.gamma' is not a setting and its values"),
         (["ppo.gamma=0.9,"], "'ppo.gamma=0.9,' is not a setting and its values"),
         (["ppo.gamma=0.9,much"], "ppo.gamma=much has a value of the wrong kind"),

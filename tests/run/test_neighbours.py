@@ -21,34 +21,37 @@ time.sleep(60)
 """
 
 
-def test_runs_count_each_other(tmp_path: Path) -> None:
-    first = Neighbours("gpu", tmp_path)
-    assert first.mean == 1.0
-    assert first.count() == 1
-    second = Neighbours("gpu", tmp_path)
-    elsewhere = Neighbours("gpu-2", tmp_path)
-    assert first.count() == second.count() == 2
-    assert elsewhere.count() == 1
-    second.close()
-    second.close()
-    assert first.count() == 1
-    assert first.mean == (1 + 2 + 1) / 3
-    first.close()
-    elsewhere.close()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_killed_run_is_forgotten(tmp_path: Path) -> None:
-    child = subprocess.Popen([sys.executable, "-c", CHILD, tmp_path, "cpu"], stdout=subprocess.PIPE, text=True)
+def _child(folder: Path, device: str) -> subprocess.Popen[str]:
+    child = subprocess.Popen([sys.executable, "-c", CHILD, folder, device], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None and child.stdout.readline() == "there\n"
-    mine = Neighbours("cpu", tmp_path)
-    assert mine.count() == 2
-    child.send_signal(signal.SIGKILL)
-    child.communicate()
-    assert len(list(tmp_path.iterdir())) == 2
+    return child
+
+
+def test_runs_count_each_other_and_a_killed_one_is_forgotten(tmp_path: Path) -> None:
+    mine = Neighbours("gpu", tmp_path)
+    assert mine.mean == 1.0
     assert mine.count() == 1
-    assert len(list(tmp_path.iterdir())) == 1
+    children = [_child(tmp_path, "gpu"), _child(tmp_path, "gpu-2")]
+    assert mine.count() == 2, "the one on another device does not count"
+    for child in children:
+        child.send_signal(signal.SIGKILL)
+        child.communicate()
+    assert len(list(tmp_path.iterdir())) == 3
+    assert mine.count() == 1
+    assert mine.mean == (1 + 2 + 1) / 3
+    assert len(list(tmp_path.iterdir())) == 2
     mine.close()
+    mine.close()
+    assert [path.stem for path in tmp_path.iterdir()] == ["gpu-2"]
+
+
+def test_files_that_are_no_runs_do_not_count(tmp_path: Path) -> None:
+    for name in ("cpu.", "cpu.no-number", f"cpu.{10**30}"):
+        (tmp_path / name).touch()
+    mine = Neighbours("cpu", tmp_path)
+    assert mine.count() == 1
+    mine.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_used(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def test_config_file_with_mistakes(
 
 def test_config_that_is_not_there(achieve: Command, tmp_path: Path) -> None:
     code, _, err = achieve("train", "--config", tmp_path / "none.json")
-    assert code == 2 and err.endswith("none.json cannot be read: No such file or directory\n")
+    assert code == 2 and err.endswith("none.json does not exist; give a run folder such as runs/ad-s0\n")
     code, _, err = achieve("train", "--config", tmp_path)
     assert code == 2 and "has no config.json; give a run folder such as runs/ad-s0" in err
 
@@ -172,7 +172,7 @@ def test_environment_of_another_shape(
         (["eval", "nowhere"], "nowhere is neither a run folder nor a weight file, nor the word 'pretrained'"),
         (["eval", "RUN", "--episodes", "0"], "episodes is 0; it must be 1 or more"),
         (["eval", "RUN", "--seed", "-1"], "seed is -1; it must be 0 or more"),
-        (["eval", "RUN", "--out", "nowhere/e.jsonl"], "there is no folder nowhere to write e.jsonl into"),
+        (["eval", "RUN", "--out", "."], ". is a folder; name a file to write"),
         (["video", "nowhere"], "nowhere is neither a run folder nor a weight file"),
         (["video", "RUN", "--out", "v.avi", "--max-steps", "1"], "it must end in .mp4 or .gif"),
         (["video", "RUN", "--max-steps", "0"], "max-steps is 0; it must be 1 or more"),
@@ -183,6 +183,7 @@ def test_environment_of_another_shape(
         (["export", "RUN", "nowhere/a.safetensors"], "nowhere/a.safetensors cannot be written: No such file"),
         (["bench", "--preset", "dreamer"], "unknown preset 'dreamer'; there are: ad, "),
         (["bench", "--precision", "fp8"], "precision is 'fp8'; accepted: 'auto', "),
+        (["bench", "--rollouts", "0"], "rollouts is 0; it must be 1 or more"),
     ],
 )
 def test_other_commands(

@@ -20,7 +20,6 @@ import achieve as package
 from achieve.config import TrainConfig, from_dict, to_dict
 from achieve.errors import ConfigError
 from achieve.presets import DESCRIPTIONS, PRESETS
-from achieve.reproduce.process import with_package
 from achieve.run.weights import file_sha256
 from achieve.scoring.episodes import load_episodes
 from tests.system.conftest import Command, Train
@@ -386,7 +385,7 @@ def test_reader_that_has_read_enough() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "achieve", "presets"]
-    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, env=with_package(dict(os.environ)))
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, env=dict(os.environ))
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, b"")
 

@@ -180,6 +180,6 @@ def test_run_says_where_it_comes_from_and_needs_only_its_folder(
 
     told = f"started from the weights of {tmp_path / 'first'} (SHA-256 {first['weights_sha256'][:12]})"
     code, out, err = achieve("score", tmp_path / "whole")
-    assert (code, err) == (0, "") and f"whole {told}: its figures are not those of a run from scratch." in out
+    assert (code, err) == (0, "") and f"whole {told}: not comparable with runs from scratch." in out
     run = read_run(tmp_path / "whole", [])
     assert run.uncounted is not None and not run.short

@@ -399,8 +399,7 @@ def test_bench(achieve: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (code, err) == (0, "")
     found = re.findall(r"^\| ([\w -]+) \| ([^|]+) \| ([^|]*) \|$", out, re.MULTILINE)
     assert [name for name, _, _ in found if name not in ("part", "---")] == [
-        "environment alone", "acting alone", "update alone", "acting and learning", "distillation phase", "start-up",
-        "a whole run", "peak arithmetic",
+        "environment alone", "acting and learning", "distillation phase", "start-up", "a whole run", "peak arithmetic",
     ]  # fmt: skip
     assert f"{STEPS:,} steps of `tiny-values`" in out
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
 import tyro
 from rich.console import Console
+from rich.table import Table
 
 console = Console(highlight=False)
 
@@ -68,3 +70,13 @@ def parse(kind: Any, name: str, arguments: list[str], default: Any = tyro.MISSIN
 def say(text: str) -> None:
     """Print a line with a path in it, neither wrapped nor read as markup."""
     console.print(text, markup=False, soft_wrap=True)
+
+
+def plain_table(titles: Sequence[str], rows: Iterable[Sequence[str]], numbers: bool = False) -> Table:
+    """Return a table without lines; with `numbers`, all columns but the first are flush right."""
+    table = Table(box=None, pad_edge=False, header_style="dim", show_header=any(titles))
+    for place, title in enumerate(titles):
+        table.add_column(title, justify="right" if numbers and place else "left", no_wrap=numbers)
+    for row in rows:
+        table.add_row(*row)
+    return table

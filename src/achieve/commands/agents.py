@@ -1,20 +1,24 @@
-"""What the analysis commands share: agents by name, an expert's episodes, and where results go."""
+"""What the analysis commands share: agents by name, an expert's episodes, and their results."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from achieve.agent import PRETRAINED, Agent, load_agent
+from achieve.agent import Agent, load_agent
 from achieve.analysis.recordings import Recordings, check_same_env, record
 from achieve.commands import say
 from achieve.commands.arguments import AnalysisArguments
 from achieve.commands.progress import Show
-from achieve.errors import ConfigError, RunFolderError
+from achieve.errors import ConfigError
 from achieve.presets import variant
-from achieve.run.files import reason, write_json
+from achieve.run.files import write_file, write_json
 from achieve.train import resolve_device
+from achieve.viz.style import png
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class NamedAgent(NamedTuple):
@@ -36,10 +40,10 @@ def load_agents(arguments: AnalysisArguments, sources: Sequence[str] | None = No
     sources = arguments.agents if sources is None else sources
     if not sources:
         raise ConfigError("name at least one agent: a run folder, a weight file, or pretrained")
-    if len(set(sources)) < len(sources):
-        twice = next(source for source in sources if list(sources).count(source) > 1)
-        raise ConfigError(f"{twice} is named twice; name each agent once")
-    names = [_short(source) for source in sources]
+    twice = [source for source in sources if sources.count(source) > 1]
+    if twice:
+        raise ConfigError(f"{twice[0]} is named twice; name each agent once")
+    names = [_short(Path(source)) for source in sources]
     unique = [name if names.count(name) == 1 else source for name, source in zip(names, sources, strict=True)]
     return [NamedAgent(name, source, _load(source, arguments)) for name, source in zip(unique, sources, strict=True)]
 
@@ -60,19 +64,12 @@ def play_episodes(agent: Agent, name: str, episodes: int, seed: int, show: Show)
     return record(agent, episodes=episodes, images=False, seed=seed, progress=progress)
 
 
-def output_folder(path: Path) -> Path:
-    """Make the folder for results, before any work is spent on them."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunFolderError(f"{path} cannot be made: {reason(error)}") from error
-    return path
-
-
-def write_record(kind: str, out: Path, record: Mapping[str, Any]) -> None:
-    """Write `<kind>.json` and say which files there are."""
-    write_json(out / f"{kind}.json", {"kind": kind, **record})
-    say("written: " + ", ".join(str(out / name) for name in (f"{kind}.json", *record["pictures"])))
+def write_results(kind: str, out: Path, figures: Mapping[str, Figure], results: Mapping[str, Any]) -> None:
+    """Write the pictures and `<kind>.json`, and say which files there are."""
+    for name, figure in figures.items():
+        write_file(out / name, png(figure))
+    write_json(out / f"{kind}.json", {"kind": kind, **results, "pictures": list(figures)})
+    say("written: " + ", ".join(str(out / name) for name in (f"{kind}.json", *figures)))
 
 
 def _load(source: str, arguments: AnalysisArguments) -> Agent:
@@ -80,8 +77,7 @@ def _load(source: str, arguments: AnalysisArguments) -> Agent:
     return load_agent(source, device=device, env=arguments.env, trust=arguments.trust)
 
 
-def _short(source: str) -> str:
-    path = Path(source)
-    if source == PRETRAINED or not path.is_file():
+def _short(path: Path) -> str:
+    if not path.is_file():
         return path.name
     return path.parent.name if path.stem == "weights" else path.stem

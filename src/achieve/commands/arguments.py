@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
+
+Runs = Annotated[
+    tyro.conf.Positional[tuple[Path, ...]],
+    tyro.conf.arg(help="Run folders (or folders of `results/`), all of one environment."),
+]
+"""Runs to compare or draw."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,11 +20,11 @@ class WorldArguments:
     """Where agents play."""
 
     env: str | None = None
-    """Environment to play in, if not the one the agent was trained in, or if it is code that you allow to run."""
+    """Environment to play in, by default the agent's own; `module:function` here also permits that code to run."""
     trust: bool = False
     """Import the code that somebody else's file names: an environment `module:function`, or an option of one."""
     seed: int = 0
-    """Another seed plays other worlds."""
+    """Seed of the worlds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,22 +50,15 @@ class AnalysisArguments(WorldArguments):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupArguments:
-    """Runs to group: those that differ only in their seeds are a group."""
-
-    runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Run folders (or folders of `results/`), all of one environment."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class ManyRunsArguments:
     """Where and how many runs are made."""
 
     folder: Path = Path("runs")
-    """Where the runs are and go."""
+    """Folder of the run folders."""
     jobs: int = 1
     """Runs at a time on each GPU (without a GPU: on each machine). More than one needs Ray (extra `ray`)."""
     ray: str | None = None
-    """Send the runs to the Ray cluster at this host:port; `auto` takes RAY_ADDRESS, or the cluster on this machine."""
+    """Send the runs to the Ray cluster at this host:port, whose nodes must share the folder; `auto` takes RAY_ADDRESS,
+    or the cluster on this machine."""
     dry_run: bool = False
-    """Print what would be done and how long it would take, and do nothing."""
+    """Print what is missing and how long it will take, and do nothing."""

@@ -2,47 +2,44 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from achieve.commands import parse, say
 from achieve.commands.progress import showing
-
-
-@dataclass(frozen=True)
-class BenchArguments:
-    """Measure environment, acting, learning and distillation on this machine, and estimate a whole run."""
-
-    preset: str | None = None
-    """Preset to measure; by default `ad` on a GPU and `quick` on a CPU."""
-    device: str = "auto"
-    """`auto`, `cpu` or `cuda`."""
-    compile: bool = True
-    """`--no-compile` measures without compilation."""
-    precision: str = "auto"
-    """As in training."""
-    rollouts: int = 8
-    """Rollouts to measure; with QR-DQN, blocks of 50 steps of all environments."""
-    markdown: Path | None = None
-    """Also write the table there."""
+from achieve.errors import ConfigError
 
 
 def run(arguments: list[str]) -> None:
-    parsed: BenchArguments = parse(BenchArguments, "bench", arguments)
+    parse(_bench, "bench", arguments)
+
+
+def _bench(
+    preset: str | None = None,
+    device: str = "auto",
+    compile: bool = True,
+    precision: str = "auto",
+    rollouts: int = 8,
+    markdown: Path | None = None,
+) -> None:
+    """Make a short run, measure environment, acting, learning and distillation in it, and estimate a whole run.
+
+    Args:
+        preset: Preset to measure; by default `ad` on a GPU and `quick` on a CPU.
+        device: `auto`, `cpu` or `cuda`.
+        compile: `--no-compile` measures without compilation.
+        precision: As in training.
+        rollouts: Rollouts to measure; more where a phase of distillation needs more.
+        markdown: Also write the table there.
+    """
     from achieve.bench import bench
     from achieve.run.files import prepare_file
 
-    if parsed.markdown is not None:
-        prepare_file(parsed.markdown)
+    if rollouts < 1:
+        raise ConfigError(f"rollouts is {rollouts}; it must be 1 or more")
+    if markdown is not None:
+        prepare_file(markdown)
     with showing() as show:
-        report = bench(
-            parsed.preset,
-            device=parsed.device,
-            compile=parsed.compile,
-            precision=parsed.precision,
-            rollouts=parsed.rollouts,
-            tell=show,
-        )
+        report = bench(preset, device=device, compile=compile, precision=precision, rollouts=rollouts, tell=show)
     say(report)
-    if parsed.markdown is not None:
-        parsed.markdown.write_text(report + "\n")
+    if markdown is not None:
+        markdown.write_text(report + "\n")

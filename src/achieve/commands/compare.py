@@ -3,37 +3,35 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from achieve.commands import console, parse, say
-from achieve.commands.arguments import GroupArguments
+from achieve.commands.arguments import Runs
 
 if TYPE_CHECKING:
     from achieve.analysis.runs import Group
 
 
-@dataclass(frozen=True)
-class Arguments(GroupArguments):
+def run(arguments: list[str]) -> None:
+    parse(_compare, "compare", arguments)
+
+
+def _compare(runs: Runs, out: Path | None = None) -> None:
     """Compare groups of runs: mean ± std as published, interquartile mean, probability of improvement.
 
     Runs that differ only in their seeds form a group. Intervals are 95 % intervals of Student's t over seeds.
+
+    Args:
+        out: Also write the figures there, as JSON.
     """
-
-    out: Path | None = None
-    """Also write the figures there, as JSON."""
-
-
-def run(arguments: list[str]) -> None:
-    parsed: Arguments = parse(Arguments, "compare", arguments)
     from achieve.analysis.runs import read_groups
     from achieve.analysis.statistics import ANYWHERE, PERCENT, Interval, caution, compare, summarize
     from achieve.run.files import write_json
     from achieve.scoring.score import MeanStd
     from achieve.viz.table import ONE_SEED, Cell, tabulate, to_rich
 
-    groups, notes = read_groups(parsed.runs)
+    groups, notes = read_groups(runs)
     record: dict[str, object] = {"kind": "compare", "notes": notes}
     for name, title in (("score", f"{groups[0].runs[0].spec.measure} %"), ("reward", "reward")):
         by_seed = {group.label: values for group in groups if (values := _by_seed(group, name))}
@@ -73,9 +71,9 @@ def run(arguments: list[str]) -> None:
         ]
     for note in (*caution((group.label, len(group.runs)) for group in groups), *notes):
         console.print(note, markup=False)
-    if parsed.out is not None:
-        write_json(parsed.out, record)
-        say(f"written: {parsed.out}")
+    if out is not None:
+        write_json(out, record)
+        say(f"written: {out}")
 
 
 def _by_seed(group: Group, name: str) -> dict[str, float]:

@@ -9,7 +9,6 @@ from achieve.commands import console, parse
 from achieve.commands.arguments import PlayArguments
 from achieve.commands.progress import showing
 from achieve.envs import find_env_spec
-from achieve.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -26,37 +25,33 @@ class EvalArguments(PlayArguments):
 
 def run(arguments: list[str]) -> None:
     parsed: EvalArguments = parse(EvalArguments, "eval", arguments)
-    if parsed.out is not None and not parsed.out.parent.is_dir():
-        raise ConfigError(f"there is no folder {parsed.out.parent} to write {parsed.out.name} into")
     import numpy as np
 
     from achieve.agent import load_agent
     from achieve.analysis.evaluate import evaluate, save_episodes
     from achieve.commands.score import score_tables
+    from achieve.run.files import prepare_file
     from achieve.scoring.score import RunScore, measure, success_rates
     from achieve.train import resolve_device
 
+    if parsed.out is not None:
+        prepare_file(parsed.out)
     agent = load_agent(parsed.agent, device=str(resolve_device(parsed.device)), env=parsed.env, trust=parsed.trust)
     with showing() as show:
-        episodes = evaluate(
-            agent,
-            parsed.episodes,
-            seed=parsed.seed,
-            greedy=parsed.greedy,
-            progress=lambda done: show("playing", done / parsed.episodes),
-        )
-    rates = success_rates(episodes.achievements)
-    spec = find_env_spec(agent.config.env.name)
-    steps = int(episodes.length.sum())
-    score = measure(rates, episodes.names, spec.goal)
-    reward = float(episodes.reward.mean())
-    result = RunScore(score, reward, rates, episodes.names, parsed.episodes, steps, steps, spec)
+
+        def progress(done: int) -> None:
+            show("playing", done / parsed.episodes)
+
+        episodes = evaluate(agent, parsed.episodes, seed=parsed.seed, greedy=parsed.greedy, progress=progress)
+    spec, rates, steps = find_env_spec(agent.config.env.name), success_rates(episodes.achievements), episodes.length
+    score, reward = measure(rates, episodes.names, spec.goal), float(episodes.reward.mean())
+    taken = int(steps.sum())
+    result = RunScore(score, reward, rates, episodes.names, parsed.episodes, taken, taken, spec)
     how = "greedy" if parsed.greedy else "sampled actions"
     notes = [
         f"{parsed.episodes} episodes of the final policy ({how}) in unseen worlds, seed {parsed.seed}: "
         "not the training-protocol score.",
-        f"Episode length: mean {episodes.length.mean():.0f}, median {float(np.median(episodes.length)):.0f}, "
-        f"from {episodes.length.min()} to {episodes.length.max()}.",
+        f"Episode length: mean {steps.mean():.0f}, median {np.median(steps):.0f}, {steps.min()} to {steps.max()}.",
         f"Return: mean {reward:.2f}, standard deviation {episodes.reward.std():.2f}.",
     ]
     groups = {"": [(Path(parsed.agent).name, result)]}

@@ -31,20 +31,19 @@ def run(arguments: list[str]) -> None:
     from achieve.analysis.graphs import true_requirements
     from achieve.analysis.hierarchy import discover
     from achieve.analysis.recordings import representations
-    from achieve.commands.agents import load_agents, load_expert, output_folder, play_episodes, write_record
-    from achieve.run.files import write_file
+    from achieve.commands.agents import load_agents, load_expert, play_episodes, write_results
+    from achieve.run.files import prepare_file
     from achieve.viz.graph import draw_hierarchy
     from achieve.viz.report.analyses import hierarchy_edges, hierarchy_table
-    from achieve.viz.style import png
     from achieve.viz.table import to_rich
 
     if parsed.episodes < 1:
         raise ConfigError(f"episodes is {parsed.episodes}; it must be 1 or more")
     agents = load_agents(parsed)
     expert = load_expert(parsed, agents)
-    out = output_folder(parsed.out)
+    prepare_file(parsed.out / "hierarchy.json")
     requirements = true_requirements(expert.config.env)
-    results, pictures = [], []
+    results, figures = [], {}
     with showing() as show:
         played = play_episodes(expert, "expert", parsed.episodes, parsed.seed, show)
         labels = [episode.pair_labels for episode in played.episodes]
@@ -54,9 +53,9 @@ def run(arguments: list[str]) -> None:
             hierarchy = discover(nu, labels, played.names, requirements, threshold=parsed.threshold)
             results.append({**named.as_dict(), **hierarchy.as_dict()})
             show(f"drawing the graph of {named.name}")
-            pictures.append("graph.png" if len(agents) == 1 else f"graph-{number}.png")
             title = f"{named.name}: {hierarchy.episodes} episodes by {parsed.expert}"
-            write_file(out / pictures[-1], png(draw_hierarchy(hierarchy, requirements, played.names, title)))
+            picture = "graph.png" if len(agents) == 1 else f"graph-{number}.png"
+            figures[picture] = draw_hierarchy(hierarchy, requirements, played.names, title)
     record = {
         "expert": parsed.expert,
         "episodes": parsed.episodes,
@@ -64,9 +63,8 @@ def run(arguments: list[str]) -> None:
         "threshold": parsed.threshold,
         "requirements": None if requirements is None else sorted(map(list, requirements)),
         "agents": results,
-        "pictures": pictures,
     }
     console.print(to_rich(hierarchy_table("hierarchy", record), SHOWN))
     for heading, edges in hierarchy_edges(record):
         console.print(f"{heading}\n{edges}", markup=False, style="dim")
-    write_record("hierarchy", out, record)
+    write_results("hierarchy", parsed.out, figures, record)

@@ -4,32 +4,24 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
-from achieve.commands import console, say
+from achieve.commands import console, plain_table, say
+from achieve.commands.score import show_scores
 from achieve.errors import AchieveError, ConfigError
 
 if TYPE_CHECKING:
     from achieve.reproduce.plan import Plan, RunSpec
     from achieve.run.signals import StopRequest
 
-# What is decided for each run, and so cannot be given for all of them.
+# Flags of single runs that cannot be given for all of them, and what to do instead.
 _DECIDED = {
-    "--preset": "give it before the --",
     "--seed": "use --seeds",
-    "--seeds": "give it before the --",
     "--name": "runs already have names",
-    "--folder": "give it before the --",
-    "--jobs": "give it before the --",
-    "--report": "pages of single runs are not written",
-    "--no-report": "every run already has it",
-    "--quiet": "every run already has it",
+    **dict.fromkeys(("--preset", "--seeds", "--folder", "--jobs"), "give it before the --"),
 }
-_BY_EXPERIMENT = dict.fromkeys(("--preset", "--config", "--env", "--env.name"), "the experiment decides it")
 MOST_SEEDS = 1000
 
 
@@ -51,13 +43,19 @@ def parse_seeds(text: str) -> list[int]:
     return seeds
 
 
-def refuse_decided(flags: Sequence[str], experiment: bool = False) -> None:
+def split_flags(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Return a command's own arguments, and the flags for all runs that follow `--`."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    return arguments[:end], arguments[end + 1 :]
+
+
+def refuse_decided(flags: Sequence[str], decided: Mapping[str, str] | None = None) -> None:
     """Raise if one of the flags for all runs is decided for each of them."""
-    decided = _DECIDED | (_BY_EXPERIMENT if experiment else {})
+    refused = _DECIDED | dict(decided or {})
     for flag in flags:
         name = flag.partition("=")[0].replace("_", "-")
-        if name in decided:
-            raise ConfigError(f"{name} cannot be given for all runs: {decided[name]}")
+        if name in refused:
+            raise ConfigError(f"{name} cannot be given for all runs: {refused[name]}")
 
 
 def without_flags(arguments: Sequence[str], names: Collection[str]) -> list[str]:
@@ -81,11 +79,9 @@ def make_runs(
 ) -> None:
     """Show which runs are complete and which are missing, make the missing ones, and do what follows.
 
-    Args:
-        then: what follows, with the plan as it is afterwards; returns the names of what failed in it.
-        jobs, ray: see :func:`achieve.reproduce.executor.execute`.
+    `then` gets the plan as it is afterwards, and returns the names of what failed in it.
     """
-    from achieve.reproduce.executor import execute, log_folder, require_ray
+    from achieve.reproduce.executor import execute, require_ray
     from achieve.reproduce.plan import State, make_plan
     from achieve.run.signals import StopRequest
 
@@ -107,12 +103,21 @@ def make_runs(
             raise KeyboardInterrupt(f"stopped; the same command resumes the runs in {folder}")
     if failed:
         raise AchieveError(
-            f"{len(failed)} failed: {', '.join(failed)}. What they printed is in {log_folder(folder)}; "
+            f"{len(failed)} failed: {', '.join(failed)}. Their output is in {folder / 'logs'}; "
             "the same command tries them again"
         )
     busy = [planned.run.name for planned in plan.of(State.BUSY)]
     if busy:
-        say(f"being made by other processes: {', '.join(busy)}")
+        say(f"running in other processes: {', '.join(busy)}")
+
+
+def show_finished(plan: Plan, stop: StopRequest | None = None) -> list[str]:
+    """Print the scores of the finished runs."""
+    from achieve.reproduce.plan import State
+
+    if finished := tuple(planned.folder for planned in plan.of(State.FINISHED)):
+        show_scores(finished)
+    return []
 
 
 def _show_plan(plan: Plan) -> None:
@@ -123,26 +128,21 @@ def _show_plan(plan: Plan) -> None:
     gpus = estimates.gpu_count(plan.runs[0].run.config.device)
     rates = estimates.rates(plan, gpus)
     states = [state for state in State if plan.of(state)]
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for title in ("runs", *(state.value for state in states), "steps left", "one run"):
-        table.add_column(title, justify="left" if title == "runs" else "right", no_wrap=True)
+    rows = []
     for group in plan.groups:
         runs = [planned for planned in plan.runs if planned.run.group == group]
-        counts = [len(plan.of(state, group)) for state in states]
         one = runs[0].run.steps / rates[group]
-        table.add_row(
-            group,
-            *(str(count) if count else "-" for count in counts),
-            f"{sum(planned.steps_left for planned in runs):,}",
-            f"~{duration(one)}" if math.isfinite(one) else "?",
-        )
-    console.print(table)
+        left = f"{sum(planned.steps_left for planned in runs):,}"
+        counts = [str(len(plan.of(state, group)) or "-") for state in states]
+        rows.append((group, *counts, left, f"~{duration(one)}" if math.isfinite(one) else "?"))
+    titles = ("runs", *(state.value for state in states), "steps left", "one run")
+    console.print(plain_table(titles, rows, numbers=True))
     if not plan.to_do:
-        say("every run is complete, or being made by another process")
+        say("every run is complete, or running in another process")
         return
-    unknown = [planned for planned in plan.to_do if math.isnan(rates[planned.run.group])]
+    unknown = sum(math.isnan(rates[planned.run.group]) for planned in plan.to_do)
     time = estimates.seconds(plan.to_do, rates, gpus)
     where = f"each of {gpus} GPUs" if gpus > 1 else "the GPU" if gpus else "the CPU"
     words = [f"about {duration(time)}, one at a time on {where}"] if time else []
-    words += [f"an unknown time for {len(unknown)}"] if unknown else []
+    words += [f"an unknown time for {unknown}"] if unknown else []
     say(f"{len(plan.to_do)} runs to make in {plan.folder}: {', and '.join(words)}")

@@ -51,17 +51,16 @@ def run(arguments: list[str]) -> None:
     parsed: Arguments = parse(Arguments, "matching", arguments)
     from achieve.analysis.matching import choose_pairs, example_pair, judge, match_pairs
     from achieve.analysis.recordings import representations
-    from achieve.commands.agents import load_agents, load_expert, output_folder, play_episodes, write_record
-    from achieve.run.files import write_file
+    from achieve.commands.agents import load_agents, load_expert, play_episodes, write_results
+    from achieve.run.files import prepare_file
     from achieve.viz.report.analyses import matching_table
-    from achieve.viz.style import png
     from achieve.viz.table import to_rich
 
     if parsed.episodes < 1:
         raise ConfigError(f"episodes is {parsed.episodes}; it must be 1 or more")
     agents = load_agents(parsed, _stages(parsed.agents) if parsed.through_training else None)
     expert = None if parsed.expert == SELF else load_expert(parsed, agents)
-    out = output_folder(parsed.out)
+    prepare_file(parsed.out / "matching.json")
     reports: list[MatchingReport] = []
     examples: dict[str, tuple[Matching, list[list[str]]]] = {}
     with showing() as show:
@@ -83,20 +82,17 @@ def run(arguments: list[str]) -> None:
         figures = {f"matching-{k}.png": _heat_maps({name: examples[name]}) for k, name in enumerate(examples)}
     if parsed.through_training:
         figures["training.png"] = _through_training(agents, reports)
-    for name, figure in figures.items():
-        write_file(out / name, png(figure))
     record = {
         "expert": parsed.expert,
         "episodes": parsed.episodes,
         "seed": parsed.seed,
         "through_training": parsed.through_training,
         "agents": [{**named.as_dict(), **report.as_dict()} for named, report in zip(agents, reports, strict=True)],
-        "pictures": list(figures),
     }
     console.print(to_rich(matching_table("matching", record), SHOWN))
     pairs_matched = reports[0].transport.pairs
     console.print(NOTE.format(pairs=pairs_matched, episodes=parsed.episodes, expert=parsed.expert), style="dim")
-    write_record("matching", out, record)
+    write_results("matching", parsed.out, figures, record)
 
 
 def _stages(sources: Sequence[str]) -> list[str]:
@@ -137,8 +133,8 @@ def _through_training(agents: Sequence[NamedAgent], reports: Sequence[MatchingRe
     stems = [Path(named.source).stem for named in agents]
     by_step = all(stem.isdigit() for stem in stems)
     lines = {
-        f"{what}, {how}": [getattr(getattr(report, solver), what) for report in reports]
-        for solver, how in (("transport", "transport"), ("hungarian", "Hungarian"))
+        f"{what}, {how}": [getattr(getattr(report, how.lower()), what) for report in reports]
+        for how in ("transport", "Hungarian")
         for what in ("precision", "recall")
     }
     steps = [float(stem) for stem in stems] if by_step else [*range(1, len(stems) + 1)]

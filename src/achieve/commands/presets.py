@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from rich.table import Table
 
 from achieve import presets
-from achieve.commands import console, parse
-
-
-@dataclass(frozen=True)
-class PresetArguments:
-    """List the presets."""
-
-    _: None = field(default=None, init=False)
+from achieve.commands import console, parse, plain_table
 
 
 def run(arguments: list[str]) -> None:
-    parse(PresetArguments, "presets", arguments)
+    parse(_show, "presets", arguments)
+
+
+def _show() -> None:
+    """List the presets."""
     console.print(preset_table())
 
 
 def preset_table() -> Table:
     """Return every preset with its description."""
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for name, about in presets.DESCRIPTIONS.items():
-        table.add_row(f"[bold]{name}[/]", about)
-    return table
+    return plain_table(("", ""), ((f"[bold]{name}[/]", about) for name, about in presets.DESCRIPTIONS.items()))

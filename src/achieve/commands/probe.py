@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -50,24 +51,18 @@ def run(arguments: list[str]) -> None:
     parsed: Arguments = parse(Arguments, "probe", arguments)
     from achieve.analysis.probe import BINS, ProbeSettings, probe
     from achieve.analysis.published import PROBE
-    from achieve.commands.agents import load_agents, load_expert, output_folder, write_record
-    from achieve.run.files import write_file
+    from achieve.commands.agents import load_agents, load_expert, write_results
+    from achieve.run.files import prepare_file
     from achieve.viz.histogram import draw_confidence
     from achieve.viz.report.analyses import probe_table
-    from achieve.viz.style import png
     from achieve.viz.table import to_rich
 
-    settings = ProbeSettings(
-        states=parsed.states,
-        test_states=parsed.test_states,
-        epochs=parsed.epochs,
-        batch_size=parsed.batch_size,
-        seed=parsed.seed,
-    )
+    names = ("states", "test_states", "epochs", "batch_size", "seed")
+    settings = ProbeSettings(**{name: getattr(parsed, name) for name in names})
     agents = load_agents(parsed)
     expert = load_expert(parsed, agents)
-    out = output_folder(parsed.out)
-    pool = parsed.pool if parsed.pool is not None else settings.pool
+    prepare_file(parsed.out / "probe.json")
+    pool = settings.pool if parsed.pool is None else parsed.pool
     with showing() as show:
         recordings, states, splits = _play(expert, pool, settings, show)
         results = {
@@ -80,7 +75,6 @@ def run(arguments: list[str]) -> None:
         }
         for number, split in enumerate(splits)
     }
-    write_file(out / "confidence.png", png(draw_confidence(panels)))
     record = {
         "expert": parsed.expert,
         "settings": {**asdict(settings), "pool": pool},
@@ -88,11 +82,8 @@ def run(arguments: list[str]) -> None:
         "states": recordings.states,
         "labelled_states": len(states.label),
         "bins": BINS,
-        "agents": [
-            {**named.as_dict(), "results": [result.as_dict() for result in some]} for named, some in results.items()
-        ],
+        "agents": [{**named.as_dict(), "results": [r.as_dict() for r in some]} for named, some in results.items()],
         "published": [row._asdict() for row in PROBE],
-        "pictures": ["confidence.png"],
     }
     console.print(to_rich(probe_table("probe", record), SHOWN))
     console.print(
@@ -102,7 +93,7 @@ def run(arguments: list[str]) -> None:
         "they are not.",
         style="dim",
     )
-    write_record("probe", out, record)
+    write_results("probe", parsed.out, {"confidence.png": draw_confidence(panels)}, record)
 
 
 def _play(expert: Agent, pool: int, settings: ProbeSettings, show: Show) -> tuple[Recordings, States, list[Split]]:
@@ -114,19 +105,18 @@ def _play(expert: Agent, pool: int, settings: ProbeSettings, show: Show) -> tupl
     from achieve.analysis.recordings import Recordings, record
 
     played, wanted = Recordings((), ()), pool
-    for again in range(ROUNDS):
-        what, most = f"expert playing{' on' if again else ''}", wanted
-
-        def progress(done: int, what: str = what, most: int = most) -> None:
-            show(what, min(1.0, done / most))
-
-        more = record(expert, states=wanted, seed=settings.seed + again, progress=progress)
+    for seed in itertools.count(settings.seed):
+        more = record(expert, states=wanted, seed=seed, progress=partial(_tell, show, wanted))
         played = Recordings((*played.episodes, *more.episodes), more.names)
         states = labelled_states(played)
         try:
             return played, states, make_splits(states, settings)
         except ConfigError:
-            if again == ROUNDS - 1:
+            if seed == settings.seed + ROUNDS - 1:
                 raise
             wanted = max(1, played.states // 3)
     raise AssertionError("unreachable")
+
+
+def _tell(show: Show, wanted: int, done: int) -> None:
+    show("expert playing", min(1.0, done / wanted))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from achieve.commands import parse, say
-from achieve.commands.arguments import GroupArguments
+from achieve.commands.arguments import Runs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,25 +15,24 @@ if TYPE_CHECKING:
     from achieve.analysis.runs import Group
 
 
-@dataclass(frozen=True)
-class Arguments(GroupArguments):
+def run(arguments: list[str]) -> None:
+    parse(_rates, "rates", arguments)
+
+
+def _rates(runs: Runs, out: Path = Path("success-rates.png")) -> None:
     """Draw the success rates of all achievements on a log axis: a bar for each group, the mean of its runs.
 
-    Runs that differ only in their seeds form a group. In Crafter, beside those of human players and those that the
-    paper's text gives.
+    Runs that differ only in their seeds form a group. In Crafter, the rates of human players and those in the paper's
+    text are shown beside them.
+
+    Args:
+        out: Picture to write.
     """
-
-    out: Path = Path("success-rates.png")
-    """Picture to write."""
-
-
-def run(arguments: list[str]) -> None:
-    parsed: Arguments = parse(Arguments, "rates", arguments)
     from achieve.analysis.published import HUMAN_SUCCESS_RATES, SUCCESS_CLAIMS
     from achieve.analysis.runs import read_groups
     from achieve.viz.bars import draw_success_rates
 
-    groups, notes = read_groups(parsed.runs)
+    groups, notes = read_groups(runs)
     first = groups[0].runs[0]
     crafter = first.spec.name == "crafter"
     figure = draw_success_rates(
@@ -43,7 +41,7 @@ def run(arguments: list[str]) -> None:
         {"human players": HUMAN_SUCCESS_RATES} if crafter else {},
         SUCCESS_CLAIMS if crafter and any(group.label == "ad" for group in groups) else (),
     )
-    write_picture(parsed.out, figure, groups, notes)
+    write_picture(out, figure, groups, notes)
 
 
 def write_picture(path: Path, figure: Figure, groups: Sequence[Group], notes: Sequence[str]) -> None:

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
-from rich.table import Table
 
-from achieve.commands import console, parse, say
+from achieve.commands import console, parse, plain_table, say
 from achieve.commands.arguments import ManyRunsArguments
-from achieve.commands.many_runs import make_runs, parse_seeds, refuse_decided
+from achieve.commands.many_runs import make_runs, parse_seeds, refuse_decided, show_finished, split_flags
 from achieve.commands.train import parse_train
 from achieve.config import validate
 from achieve.errors import ConfigError
@@ -40,32 +39,30 @@ class ReproduceArguments(ManyRunsArguments):
 
 
 def run(arguments: list[str]) -> None:
-    end = arguments.index("--") if "--" in arguments else len(arguments)
-    flags = arguments[end + 1 :]
-    parsed: ReproduceArguments = parse(ReproduceArguments, "reproduce", arguments[:end])
-    if not parsed.experiment:
-        console.print(_experiments())
-        return
-    from achieve.reproduce.analyses import analyses, make_analyses, results_table, write_report
-    from achieve.reproduce.experiments import chosen_experiments
+    own, flags = split_flags(arguments)
+    parsed: ReproduceArguments = parse(ReproduceArguments, "reproduce", own)
+    from achieve.reproduce.analyses import analyses, make_analysis, write_report
+    from achieve.reproduce.experiments import ALL, EXPERIMENTS, chosen_experiments
     from achieve.reproduce.plan import State
 
+    if not parsed.experiment:
+        rows = [(name, experiment.about, ", ".join(experiment.presets)) for name, experiment in EXPERIMENTS.items()]
+        titles = ("achieve reproduce NAME", "what it makes", "presets")
+        console.print(plain_table(titles, [*rows, (ALL, "everything above", "")]))
+        return
     experiments = chosen_experiments(parsed.experiment)
     if parsed.seeds.strip().isdecimal():
         raise ConfigError(f"seeds is {parsed.seeds}; give a range, such as 0-9 for ten seeds, or 3-3 for one")
     runs = needed_runs(experiments, parse_seeds(parsed.seeds), flags)
 
     def then(plan: Plan, stop: StopRequest) -> list[str]:
-        failed = []
-        if not stop.requested:
-            todo, notes = analyses(experiments, plan)
-            failed = make_analyses(todo, parsed.folder, say, stop)
-            for note in notes:
-                say(note)
+        todo, notes = ([], []) if stop.requested else analyses(experiments, plan)
+        failed = [a.name for a in todo if not stop.requested and not make_analysis(a, parsed.folder, say, stop)]
+        for note in notes:
+            say(note)
         if not stop.requested and parsed.report and plan.of(State.FINISHED):
-            failed += write_report(parsed.folder, say, stop)
-        console.print(results_table(plan))
-        return failed
+            failed += [] if write_report(parsed.folder, say, stop) else ["report"]
+        return failed + show_finished(plan)
 
     make_runs(runs, parsed.folder, then, parsed.jobs, parsed.ray, parsed.dry_run)
 
@@ -76,7 +73,7 @@ def needed_runs(
     """Return every run the experiments need, each once: the first seed of all presets, then the second, and so on."""
     from achieve.reproduce.plan import RunSpec
 
-    refuse_decided(flags, experiment=True)
+    refuse_decided(flags, dict.fromkeys(("--preset", "--config", "--env", "--env.name"), "the experiment decides it"))
     presets = dict.fromkeys(preset for experiment in experiments.values() for preset in experiment.presets)
     configs = {preset: parse_train(["--preset", preset, *flags]).train for preset in presets}
     for config in configs.values():
@@ -86,15 +83,3 @@ def needed_runs(
         for seed in seeds
         for preset, config in configs.items()
     ]
-
-
-def _experiments() -> Table:
-    from achieve.reproduce.experiments import ALL, EXPERIMENTS
-
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for title in ("achieve reproduce NAME", "what it makes", "presets"):
-        table.add_column(title)
-    for name, experiment in EXPERIMENTS.items():
-        table.add_row(name, experiment.about, ", ".join(experiment.presets))
-    table.add_row(ALL, "everything above", "")
-    return table

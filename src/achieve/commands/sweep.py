@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import difflib
 import hashlib
 import io
 import itertools
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +19,7 @@ import tyro
 from achieve.commands import parse, say
 from achieve.commands.arguments import ManyRunsArguments
 from achieve.commands.compare import run as compare_command
-from achieve.commands.many_runs import make_runs, parse_seeds, refuse_decided
+from achieve.commands.many_runs import make_runs, parse_seeds, refuse_decided, split_flags
 from achieve.commands.train import parse_train
 from achieve.config import TrainConfig, validate
 from achieve.errors import AchieveError, ConfigError
@@ -52,9 +51,8 @@ class SweepArguments(ManyRunsArguments):
 
 
 def run(arguments: list[str]) -> None:
-    end = arguments.index("--") if "--" in arguments else len(arguments)
-    flags = arguments[end + 1 :]
-    parsed: SweepArguments = parse(SweepArguments, "sweep", arguments[:end])
+    own, flags = split_flags(arguments)
+    parsed: SweepArguments = parse(SweepArguments, "sweep", own)
     refuse_decided(flags)
     runs = grid(parsed.preset, parsed.settings, parse_seeds(parsed.seeds), flags)
     make_runs(runs, parsed.folder, _compare, parsed.jobs, parsed.ray, parsed.dry_run)
@@ -111,22 +109,18 @@ def _read(setting: str, start: TrainConfig) -> tuple[str, list[str]]:
         raise ConfigError(f"{setting!r} is not a setting and its values; give for example ppo.gamma=0.9,0.95")
     if name in _OTHER_FLAGS:
         raise ConfigError(f"{name} cannot vary in a sweep; give {_OTHER_FLAGS[name]}")
-    known = _names(start)
+    known = list(_names(asdict(start)))
     if name not in known:
         close = difflib.get_close_matches(name, known, n=2, cutoff=0.75)
         close += [other for other in known if other.rpartition(".")[2] == name and other not in close]
-        hint = f"; did you mean {' or '.join(close)}?" if close else "; achieve train --help lists them"
+        hint = f"; did you mean {' or '.join(close)}?" if close else "; achieve train --help-all lists them"
         raise ConfigError(f"there is no setting {name}{hint}")
     return name, values
 
 
-def _names(settings: Any, prefix: str = "") -> list[str]:
-    names = []
-    for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
-        inner = dataclasses.is_dataclass(value)
-        names += _names(value, f"{prefix}{field.name}.") if inner else [prefix + field.name]
-    return names
+def _names(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, value in settings.items():
+        yield from _names(value, f"{prefix}{name}.") if isinstance(value, dict) else [prefix + name]
 
 
 def _flags(name: str, value: str, start: TrainConfig) -> list[str]:
@@ -149,7 +143,7 @@ def _parse(arguments: list[str], chosen: Mapping[str, str]) -> TrainConfig:
     except ConfigError as error:
         raise ConfigError(f"{shown} cannot be trained: {error}") from error
     except SystemExit:
-        raise ConfigError(f"{shown} has a value of the wrong kind; achieve train --help says what each takes") from None
+        raise ConfigError(f"{shown} has a value of the wrong kind; see achieve train --help-all") from None
     return config
 
 
@@ -157,9 +151,9 @@ def _compare(plan: Plan, stop: StopRequest) -> list[str]:
     from achieve.reproduce.plan import State
 
     finished = [str(planned.folder) for planned in plan.of(State.FINISHED)]
-    if finished and not stop.requested:
-        try:
+    try:
+        if finished and not stop.requested:
             compare_command(finished)
-        except AchieveError as error:
-            say(f"no comparison: {error}")
+    except AchieveError as error:
+        say(f"no comparison: {error}")
     return []

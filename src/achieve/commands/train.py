@@ -18,6 +18,7 @@ from achieve.commands.progress import showing
 from achieve.commands.score import show_scores
 from achieve.envs import find_env_spec
 from achieve.errors import ConfigError
+from achieve.run.folder import read_config
 
 
 @dataclass(frozen=True)
@@ -72,14 +73,22 @@ Presets:"""
 
 def parse_train(arguments: list[str]) -> TrainArguments:
     """Return the arguments as `achieve train` reads them."""
-    source, preset = _value_of("--config", arguments), _value_of("--preset", arguments)
+    source, preset, environment, name = (
+        _value_of(flag, arguments) for flag in ("--config", "--preset", "--env", "--env.name")
+    )
     if source is not None and preset is not None:
         raise ConfigError("give --config or --preset, not both: a saved config names its preset")
-    base = presets.get_preset(preset or "ad") if source is None else _saved_config(Path(source))
-    base = _in_env(base, _value_of("--env", arguments), _value_of("--env.name", arguments))
+    if None not in (environment, name) and environment != name:
+        raise ConfigError(f"--env says {environment!r} and --env.name {name!r}; give one of them")
+    environment = name if environment is None else environment
+    base = presets.get_preset(preset or "ad")
+    if source is not None:
+        base = configs.from_dict(read_config(Path(source))["config"])
+    if environment is not None:
+        base = configs.with_env(base, environment)
     parsed: TrainArguments = parse(TrainArguments, "train", arguments, TrainArguments(train=base))
     if source is not None and not parsed.trust:
-        _refuse_code(parsed.train, source, arguments)
+        _refuse_code(parsed.train, source, arguments, environment)
     return parsed
 
 
@@ -98,8 +107,8 @@ def run(arguments: list[str]) -> None:
 
 def train_seeds(parsed: TrainArguments, arguments: list[str]) -> None:
     """Train several seeds of one config; a single one is trained as by `--seed`."""
-    from achieve.commands.many_runs import make_runs, parse_seeds, without_flags
-    from achieve.reproduce.plan import Plan, RunSpec, State
+    from achieve.commands.many_runs import make_runs, parse_seeds, show_finished, without_flags
+    from achieve.reproduce.plan import RunSpec
     from achieve.train import default_folder
 
     if _value_of("--seed", arguments) is not None:
@@ -114,14 +123,7 @@ def train_seeds(parsed: TrainArguments, arguments: list[str]) -> None:
     flags = without_flags(arguments, ("--seeds", "--folder", "--jobs"))
     flags = [flag for flag in flags if flag not in ("--report", "--no-report", "--quiet", "--no-quiet")]
     group = folders[0].name.removesuffix(f"-s{wanted[0].seed}")
-
-    def then(plan: Plan, _: object) -> list[str]:
-        finished = [planned.folder for planned in plan.of(State.FINISHED)]
-        if finished:
-            show_scores(finished)
-        return []
-
-    make_runs([RunSpec(group, config, tuple(flags)) for config in wanted], parent, then, parsed.jobs)
+    make_runs([RunSpec(group, config, tuple(flags)) for config in wanted], parent, show_finished, parsed.jobs)
 
 
 def _train_one(parsed: TrainArguments) -> None:
@@ -144,7 +146,7 @@ def _train_one(parsed: TrainArguments) -> None:
                 f"stopped; the run in {folder} is complete, and the same command writes its report"
             ) from None
     else:
-        show_scores([folder])
+        show_scores((folder,))
     say(f"run folder: {folder}")
 
 
@@ -158,32 +160,16 @@ def _value_of(flag: str, arguments: list[str]) -> str | None:
     return None
 
 
-def _saved_config(path: Path) -> configs.TrainConfig:
-    from achieve.run.files import read_json
-    from achieve.run.folder import read_config
-
-    saved = read_config(path) if path.is_dir() else read_json(path)
-    return configs.from_dict(saved.get("config", saved))
-
-
-def _refuse_code(config: configs.TrainConfig, source: str, arguments: list[str]) -> None:
+def _refuse_code(config: configs.TrainConfig, source: str, arguments: list[str], environment: str | None) -> None:
     """Refuse code that a saved config names, unless the command names it too."""
     from achieve.trust import trusted
 
-    if any(argument.partition("=")[0] == "--env.options" for argument in arguments):
+    given = {argument.partition("=")[0] for argument in arguments}
+    if "--env.options" in given:
         config = replace(config, env=replace(config.env, options=()))
-    if any(argument.partition("=")[0] == "--distill.objectives" for argument in arguments):
+    if "--distill.objectives" in given:
         config = replace(config, distill=replace(config.distill, objectives=()))
-    environment = _value_of("--env", arguments) or _value_of("--env.name", arguments)
     trusted(config, source, env=environment, learning=True)
-
-
-def _in_env(base: configs.TrainConfig, environment: str | None, name: str | None) -> configs.TrainConfig:
-    """Return the base config in the environment given by `--env` or `--env.name`, with that environment's threshold."""
-    if environment is not None and name is not None and environment != name:
-        raise ConfigError(f"--env says {environment!r} and --env.name {name!r}; give one of them")
-    wanted = environment if environment is not None else name
-    return base if wanted is None else configs.with_env(base, wanted)
 
 
 def _report(folder: Path, summary: Mapping[str, Any], env: configs.EnvConfig) -> None:
@@ -192,7 +178,7 @@ def _report(folder: Path, summary: Mapping[str, Any], env: configs.EnvConfig) ->
     with showing() as show:
         baseline = random_baseline(folder, show, env=env)
         page = write_run_page(folder, baseline, env=env, tell=show)
-    show_scores([folder])
+    show_scores((folder,))
     reached = "-" if summary["reward"] is None else f"{summary['reward']:.2f}"
     known = f"{find_env_spec(env.name).measure} {baseline.score:.2f} %, mean return {baseline.mean_return:.2f}"
     console.print(

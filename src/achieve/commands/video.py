@@ -37,17 +37,7 @@ def run(arguments: list[str]) -> None:
     from achieve.viz.episode import film
 
     agent = load_agent(parsed.agent, env=parsed.env, trust=parsed.trust)
+    names = ("best_of", "max_steps", "seed", "greedy", "fps", "every", "half")
     with showing() as show:
-        played = film(
-            agent,
-            parsed.out,
-            best_of=parsed.best_of,
-            max_steps=parsed.max_steps,
-            seed=parsed.seed,
-            greedy=parsed.greedy,
-            tell=show,
-            fps=parsed.fps,
-            every=parsed.every,
-            half=parsed.half,
-        )
+        played = film(agent, parsed.out, tell=show, **{name: getattr(parsed, name) for name in names})
     say(f"{parsed.out}: {played.frames} frames, {played.unlocked} achievements, return {played.episode_return:.1f}")

@@ -1,34 +1,33 @@
-"""What follows the runs: the analyses that need finished ones, and the results in one table."""
+"""What follows the runs: the analyses that need finished ones, and the report."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-from rich.table import Table
-
-from achieve.reproduce.executor import log_folder
+from achieve.errors import AchieveError
+from achieve.reproduce.executor import log_file
 from achieve.reproduce.experiments import Experiment
 from achieve.reproduce.plan import Plan, State
-from achieve.reproduce.process import Process, achieve_command
-from achieve.reproduce.tail_metrics import score_of
+from achieve.reproduce.process import achieve_command, run_logged
 from achieve.run.files import read_json, write_json
 from achieve.run.signals import StopRequest
-from achieve.scoring.score import mean_std
 
 MADE_FROM = "made-from.json"
 
 
 class Analysis(NamedTuple):
-    """One analysis to make: its command line, where its results go, and the runs it reads."""
+    """One analysis to make: its name, where its results go, and the runs it reads."""
 
     name: str
-    arguments: list[str]
     out: Path
     runs: list[Path]
+
+    @property
+    def arguments(self) -> list[str]:
+        """Return its command line."""
+        return [self.name, *(str(run) for run in self.runs), "--out", str(self.out)]
 
     @property
     def sources(self) -> dict[str, Any]:
@@ -38,102 +37,64 @@ class Analysis(NamedTuple):
 
     @property
     def is_made(self) -> bool:
-        """Whether its results are there and of these runs."""
+        """Return whether its results are there and of these runs."""
         try:
-            return json.loads((self.out / MADE_FROM).read_text()) == self.sources
-        except (OSError, ValueError):
+            return read_json(self.out / MADE_FROM) == self.sources
+        except AchieveError:
             return False
 
 
 def analyses(experiments: Mapping[str, Experiment], plan: Plan) -> tuple[list[Analysis], list[str]]:
-    """Return the analyses the finished runs allow, and a sentence on each that cannot be made yet."""
+    """Return the analyses the finished runs allow, and a sentence on each that cannot be made yet.
+
+    The probe compares all runs; matching and hierarchy look closely at the first seed of each preset.
+    """
     found, notes = [], []
     for name, experiment in experiments.items():
         if experiment.analysis is None:
             continue
         finished = {preset: [p.folder for p in plan.of(State.FINISHED, preset)] for preset in experiment.presets}
-        lacking = [preset for preset, runs in finished.items() if not runs]
-        weightless = [run for runs in finished.values() for run in runs if not (run / "weights.safetensors").is_file()]
+        runs = [run for some in finished.values() for run in (some if name == "probe" else some[:1])]
+        lacking = [preset for preset, some in finished.items() if not some]
+        weightless = [run for run in runs if not (run / "weights.safetensors").is_file()]
         if lacking:
-            notes.append(f"{name}: not made, as no run of {' and '.join(lacking)} is finished")
+            notes.append(f"{name}: skipped, as no run of {' and '.join(lacking)} is finished")
         elif weightless:
-            notes.append(f"{name}: not made, as {weightless[0]} has no weights.safetensors")
+            notes.append(f"{name}: skipped, as {weightless[0]} has no weights.safetensors")
         else:
-            found.append(_analysis(experiment.analysis, list(finished.values()), plan.folder))
+            found.append(Analysis(experiment.analysis, plan.folder / "reproduce" / experiment.analysis, runs))
     return found, notes
 
 
-def _analysis(name: str, finished: Sequence[Sequence[Path]], folder: Path) -> Analysis:
-    """The probe compares all runs; matching and hierarchy look closely at the first seed of each preset."""
-    runs = [run for runs in finished for run in runs] if name == "probe" else [runs[0] for runs in finished]
-    out = folder / "reproduce" / name
-    return Analysis(name, [name, *(str(run) for run in runs), "--out", str(out)], out, runs)
+def make_analysis(analysis: Analysis, folder: Path, say: Callable[[str], None], stop: StopRequest) -> bool:
+    """Make an analysis unless it is made; return False if it failed."""
+    if analysis.is_made:
+        say(f"{analysis.name}: done before, in {analysis.out}")
+        return True
+    say(f"{analysis.name}: started, from {', '.join(run.name for run in analysis.runs)}")
+    sources = analysis.sources
+    done = run_command(analysis.arguments, folder, analysis.out, say, stop)
+    if done and not stop.requested:
+        analysis.out.mkdir(parents=True, exist_ok=True)
+        write_json(analysis.out / MADE_FROM, sources)
+    return done
 
 
-def make_analyses(
-    todo: Sequence[Analysis], folder: Path, say: Callable[[str], None], stop: StopRequest
-) -> list[str]:
-    """Make them one after the other; returns the names of those that failed."""
-    failed = []
-    for analysis in todo:
-        if stop.requested:
-            break
-        if analysis.is_made:
-            say(f"{analysis.name}: done before, in {analysis.out}")
-            continue
-        say(f"{analysis.name}: started, from {', '.join(run.name for run in analysis.runs)}")
-        sources = analysis.sources
-        if run_command(analysis.name, analysis.arguments, folder, say, stop):
-            analysis.out.mkdir(parents=True, exist_ok=True)
-            write_json(analysis.out / MADE_FROM, sources)
-            say(f"{analysis.name}: done, in {analysis.out}")
-        elif not stop.requested:
-            failed.append(analysis.name)
-    return failed
-
-
-def write_report(folder: Path, say: Callable[[str], None], stop: StopRequest) -> list[str]:
-    """Write the page about all runs and analyses of a folder; returns its name if that failed."""
+def write_report(folder: Path, say: Callable[[str], None], stop: StopRequest) -> bool:
+    """Write the page about all runs and analyses of a folder; return False if that failed."""
     made = sorted((folder / "reproduce").glob(f"*/{MADE_FROM}"))
     out = folder / "reproduce" / "report"
     sources = [str(folder), *(str(path.parent) for path in made)]
-    if run_command("report", ["report", *sources, "--out", str(out)], folder, say, stop):
-        say(f"page: {out / 'index.html'}")
-        return []
-    return [] if stop.requested else ["report"]
+    return run_command(["report", *sources, "--out", str(out)], folder, out / "index.html", say, stop)
 
 
 def run_command(
-    name: str, arguments: Sequence[str], folder: Path, say: Callable[[str], None], stop: StopRequest
+    arguments: list[str], folder: Path, result: Path, say: Callable[[str], None], stop: StopRequest
 ) -> bool:
-    """Run `achieve ARGUMENTS` as a process; returns whether it ended well, and says how it failed."""
-    log = log_folder(folder) / f"{name}.log"
-    outcome = Process(achieve_command(arguments), log).watch(lambda: stop.requested, patience=10.0)
-    if outcome.code != 0 and not stop.requested:
-        say(outcome.words(name, log))
-    return outcome.code == 0
-
-
-def results_table(plan: Plan) -> Table:
-    """Return mean and deviation of every group over its finished runs; what was not run is shown as not run."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for title in ("preset", "seeds done", "score %", "reward"):
-        table.add_column(title, justify="left" if title == "preset" else "right", no_wrap=True)
-    for group in plan.groups:
-        wanted = sum(planned.run.group == group for planned in plan.runs)
-        summaries = [dict(planned.summary or {}) for planned in plan.of(State.FINISHED, group)]
-        scores = [score_of(summary) for summary in summaries]
-        rewards = [summary.get("reward") for summary in summaries]
-        table.add_row(group, f"{len(summaries)} of {wanted}", _spread(scores), _spread(rewards))
-    return table
-
-
-def _spread(values: Sequence[float | None]) -> str:
-    if not values:
-        return "not run"
-    known = np.array([value for value in values if value is not None])
-    if not len(known):
-        return "no episode ended"
-    mean, std = mean_std(known)
-    text = f"{mean:.2f} ± {std:.2f}" if len(known) > 1 else f"{mean:.2f}"
-    return text if len(known) == len(values) else f"{text} (of {len(known)})"
+    """Run `achieve ARGUMENTS` as a process, and say how it ended; return False if it failed."""
+    name = arguments[0]
+    log = log_file(folder, name)
+    outcome = run_logged(achieve_command(arguments), log, lambda: stop.requested, patience=10.0)
+    if not stop.requested:
+        say(outcome.failure(name, log) if outcome.code else f"{name}: done, in {result}")
+    return outcome.code == 0 or stop.requested

@@ -6,9 +6,7 @@ import math
 from collections.abc import Sequence
 
 from achieve.config import TrainConfig
-from achieve.errors import AchieveError
-from achieve.reproduce.plan import Plan, Planned
-from achieve.run.folder import read_summary
+from achieve.reproduce.plan import Plan, Planned, State
 from achieve.run.hardware import usable_cores
 
 # Steps per second of a whole run, alone on one H200, without and with distillation: `steps_per_second` of
@@ -39,22 +37,12 @@ def steps_per_second(config: TrainConfig, gpus: int) -> float:
 
 def rates(plan: Plan, gpus: int) -> dict[str, float]:
     """Return steps per second for each group: of a finished run in the folder, else the rough rate."""
-    found = {}
-    for planned in plan.runs:
-        group = planned.run.group
-        rate = _measured(planned, gpus)
-        if math.isfinite(rate) or group not in found:
-            found[group] = rate if math.isfinite(rate) else steps_per_second(planned.run.config, gpus)
+    found = {planned.run.group: steps_per_second(planned.run.config, gpus) for planned in plan.runs}
+    for planned in plan.of(State.FINISHED):
+        summary = planned.summary or {}
+        if summary.get("steps_per_second") and bool(summary.get("machine", {}).get("gpus")) == bool(gpus):
+            found[planned.run.group] = summary["steps_per_second"]
     return found
-
-
-def _measured(planned: Planned, gpus: int) -> float:
-    try:
-        summary = read_summary(planned.folder) or {}
-        same_kind = bool(summary["machine"]["gpus"]) == bool(gpus)
-        return float(summary["steps_per_second"]) if same_kind else math.nan
-    except (AchieveError, KeyError, TypeError, ValueError):
-        return math.nan  # an estimate is not worth a refusal
 
 
 def seconds(runs: Sequence[Planned], by_group: dict[str, float], gpus: int) -> float:

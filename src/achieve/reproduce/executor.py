@@ -1,31 +1,66 @@
-"""Makes the runs of a plan: one after the other, each a process of its own, or several at a time through Ray."""
+"""Makes the runs of a plan, each a process of its own: one after the other, or several at a time through Ray.
+
+Either way a run is one call of `train`, and what is known of it while it runs is in its folder.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+import os
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 
-from achieve.errors import AchieveError
+import achieve
 from achieve.reproduce.estimates import gpu_count, rates
-from achieve.reproduce.live_table import LiveTable, Row, Status
-from achieve.reproduce.plan import Plan, Planned
-from achieve.reproduce.process import PATIENCE, Outcome, Process, achieve_command
-from achieve.reproduce.tail_metrics import read_progress, score_of
+from achieve.reproduce.live_table import DONE, FAILED, STOPPED, LiveTable
+from achieve.reproduce.plan import Plan, Planned, RunSpec
+from achieve.reproduce.process import Outcome, achieve_command, run_logged
+from achieve.reproduce.tail_metrics import score_of
 from achieve.run.folder import read_summary
 from achieve.run.hardware import usable_cores
 from achieve.run.progress import duration
 from achieve.run.signals import StopRequest
 from achieve.run.trackers import missing_extra
 
+POLL = 0.5
 
-def log_folder(folder: Path) -> Path:
-    """Return where the output of everything started for a folder of runs goes."""
-    return folder / "logs"
+
+class Order(NamedTuple):
+    """What `train` is to do, wherever it runs."""
+
+    run: RunSpec
+    folder: Path
+    mark: Path
+    """A file beside the logs: a run stops when it is removed."""
+    cwd: Path
+    environment: Mapping[str, str | None]
+    version: str = achieve.__version__
+
+
+def log_file(folder: Path, name: str) -> Path:
+    """Return where the output of something started for a folder of runs goes."""
+    return folder / "logs" / f"{name}.log"
+
+
+def train(order: Order) -> Outcome:
+    """Make or resume a run: the task of a thread here, or of a node of a cluster."""
+    if order.version != achieve.__version__:
+        return Outcome(2, [f"this node has achieve {achieve.__version__}, not {order.version}"])
+    if not order.mark.exists():
+        return Outcome(2, [f"this node does not see {order.folder.parent}; --folder must be on shared storage"])
+    return run_logged(
+        achieve_command(order.run.arguments(order.folder)),
+        log_file(order.folder.parent, order.run.name),
+        lambda: not order.mark.exists(),
+        environment=order.environment,
+        cwd=order.cwd if order.cwd.is_dir() else None,
+    )
 
 
 def require_ray(jobs: int, ray: str | None) -> None:
@@ -35,7 +70,7 @@ def require_ray(jobs: int, ray: str | None) -> None:
 
 
 def execute(plan: Plan, jobs: int, ray: str | None, console: Console, stop: StopRequest) -> list[str]:
-    """Make the runs that are to do, until all are made or it is asked to stop.
+    """Make the runs that are to do, until all are made or a stop is requested.
 
     A run that fails is reported with its last lines and left as it is; the others go on.
 
@@ -50,76 +85,74 @@ def execute(plan: Plan, jobs: int, ray: str | None, console: Console, stop: Stop
     if not runs:
         return []
     require_ray(jobs, ray)
-    gpus = gpu_count(runs[0].run.config.device)
-    by_group = rates(plan, gpus)
-    rows = []
-    for planned in runs:
-        rate = by_group[planned.run.group]
-        rows.append(Row(planned.run.name, planned.run.steps, planned.step, 1 / rate if math.isfinite(rate) else 1.0))
+    device, threads = runs[0].run.config.device, runs[0].run.config.torch_threads
+    gpus = gpu_count(device)
     several = len(runs) > 1 and (jobs > 1 or gpus > 1)
-    with LiveTable(rows, console) as table:
+    with ExitStack() as stack:
+        table = stack.enter_context(LiveTable(runs, rates(plan, gpus), console))
+        # Ray sets the threads of its tasks, which would make another run of each: rounding depends on their number.
+        environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS")}
         if ray is None and several and find_spec("ray") is None:
             table.say(f"1 of {gpus} GPUs is used, as Ray is not installed (pip install ray)")
             several = False
         if ray is None and not several:
-            return one_by_one(runs, table, stop, "GPU" if gpus else "CPU")
-        if not gpus and jobs > 1 and runs[0].run.config.torch_threads is None:
-            share = max(1, usable_cores() // jobs)
-            table.say(f"every run computes in as many threads as alone, so that it is the same run; --torch-threads "
-                      f"{share} gives each its share of the cores")  # fmt: skip
-        from achieve.reproduce.cluster import connected, run_on_ray
-        from achieve.reproduce.mps import multi_process_service
+            submit = stack.enter_context(one_at_a_time())
+        else:
+            from achieve.reproduce.cluster import tasks
+            from achieve.reproduce.mps import multi_process_service
 
-        shared = ray is None and gpus and jobs > 1
-        use_gpus = False if runs[0].run.config.device == "cpu" else None  # None: where the cluster has some
-        service: AbstractContextManager[dict[str, str]]
-        service = multi_process_service(table.say) if shared else nullcontext({})
-        with service as environment, connected(ray, table.say, gpus):
-            return run_on_ray(runs, table, stop, jobs, use_gpus, ray is None, environment)
+            if not gpus and jobs > 1 and threads is None:
+                share = max(1, usable_cores() // jobs)
+                table.say(f"each run uses as many threads as it would alone; --torch-threads {share} divides the cores")
+            if ray is None and gpus and jobs > 1:
+                environment |= stack.enter_context(multi_process_service(table.say))
+            submit = stack.enter_context(tasks(train, ray, jobs, device, gpus, table.say))
+        folder = plan.folder.resolve()
+        mark = log_file(folder, uuid.uuid4().hex).with_suffix(".running")
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+        stack.callback(mark.unlink, missing_ok=True)
+        orders = [Order(planned.run, folder / planned.run.name, mark, Path.cwd(), environment) for planned in runs]
+        return _follow({submit(order): planned for order, planned in zip(orders, runs, strict=True)}, table, stop, mark)
 
 
-def one_by_one(
-    runs: Sequence[Planned], table: LiveTable, stop: StopRequest, place: str, patience: float = PATIENCE
-) -> list[str]:
-    """Make runs here, one after the other; returns the names of those that failed."""
+@contextmanager
+def one_at_a_time() -> Iterator[Callable[[Order], Future[Outcome]]]:
+    """Within the block, carry out orders here in their order."""
+    with ThreadPoolExecutor(1) as pool:
+        yield lambda order: pool.submit(train, order)
+
+
+def _follow(pending: dict[Future[Outcome], Planned], table: LiveTable, stop: StopRequest, mark: Path) -> list[str]:
     failed = []
-    for planned in runs:
-        if stop.requested:
-            break
-        name, row = planned.run.name, table.rows[planned.run.name]
-        log = log_folder(planned.folder.parent) / f"{name}.log"
-        table.say(f"{name}: {'continued' if row.step else 'started'} on {place}")
-        row.start(table.clock(), place)
-        process = Process(achieve_command(planned.run.arguments(planned.folder)), log)
-
-        def look(planned: Planned = planned, row: Row = row) -> bool:
-            if (reading := read_progress(planned.folder)) is not None:
-                row.read(reading)
-            table.show()
-            if stop.requested:
-                table.say(f"stopping {planned.run.name}: it saves its state first")
-            return stop.requested
-
-        if not conclude(planned, process.watch(look, patience), table, stop.requested, log):
-            failed.append(name)
+    while pending:
+        ended, _ = wait(pending, POLL, FIRST_COMPLETED)
+        table.update(list(pending.values()))
+        for future in ended:
+            planned = pending.pop(future)
+            if not _conclude(planned, future, table, stop.requested):
+                failed.append(planned.run.name)
+        if stop.requested and mark.exists():
+            table.say("stopping: each run saves its state first")
+            mark.unlink()
     return failed
 
 
-def conclude(planned: Planned, outcome: Outcome, table: LiveTable, stopping: bool, log: Path | None = None) -> bool:
-    """Enter how a run ended into the table; returns False if it failed."""
-    name, row = planned.run.name, table.rows[planned.run.name]
+def _conclude(planned: Planned, future: Future[Outcome], table: LiveTable, stopping: bool) -> bool:
+    """Say how a run ended; return False if it failed."""
+    name = planned.run.name
     try:
+        outcome = future.result()
         summary = read_summary(planned.folder) if outcome.code == 0 else None
-    except AchieveError:
-        summary = None
+        problem = outcome.failure(name, log_file(planned.folder.parent, name))
+    except Exception as error:  # a damaged summary, or Ray's, such as a node that was lost too often
+        summary, problem = None, f"{name}: failed: {(str(error).strip() or repr(error)).splitlines()[-1]}"
     if summary is not None:
-        row.step, row.score = row.total, score_of(summary)
-        table.end(row, Status.FINISHED)
-        took = f" in {duration(table.clock() - row.began)}" if row.attempts else ""
-        score = "no episode ended in it" if row.score is None else f"score {row.score:.2f}"
-        table.say(f"{name}: done{took}, {score}")
+        score = score_of(summary)
+        took = duration(table.end(name, DONE))
+        table.say(f"{name}: done in {took}, {'no episode ended' if score is None else f'score {score:.2f}'}")
         return True
-    table.end(row, Status.STOPPED if stopping else Status.FAILED)
+    table.end(name, STOPPED if stopping else FAILED)
     if not stopping:
-        table.say(outcome.words(name, log))
+        table.say(problem)
     return stopping

@@ -1,176 +1,123 @@
-"""The live table: run, step, rate, score, time left. Plain lines where there is no terminal."""
+"""How far each run is: a table renewed in place on a terminal, elsewhere a line every minute."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from enum import Enum
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from rich.console import Console, Group
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
+from rich.console import Console
+from rich.progress import Progress, Task, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from achieve.reproduce.tail_metrics import Reading
+from achieve.errors import AchieveError
+from achieve.reproduce.plan import Planned
+from achieve.reproduce.tail_metrics import read_progress
+from achieve.run.folder import read_config
 from achieve.run.progress import duration
 
-_SHOWN_ENDED = 5
-
-
-class Status(Enum):
-    """What a run is doing now."""
-
-    RUNNING = "running"
-    WAITING = "waiting"
-    FINISHED = "done"
-    STOPPED = "stopped"
-    FAILED = "failed"
-
-
-@dataclass
-class Row:
-    """One run in the table."""
-
-    name: str
-    total: int
-    step: int = 0
-    cost: float = 1.0
-    """Seconds a step of it takes, to weigh runs of fast and slow steps against each other."""
-    status: Status = Status.WAITING
-    place: str = ""
-    score: float | None = None
-    attempts: int = 0
-    began: float = 0.0
-    began_step: int = 0
-
-    def start(self, now: float, place: str) -> None:
-        """Enter that the run was started."""
-        self.status, self.place, self.began, self.began_step = Status.RUNNING, place, now, self.step
-        self.attempts += 1
-
-    def read(self, reading: Reading) -> None:
-        """Take in what the run's log says."""
-        if reading.step < self.step:  # a continued run starts from its checkpoint, before its last line
-            self.began_step = reading.step
-        self.step, self.score = reading
-
-    def rate(self, now: float) -> float:
-        """Return steps per second since it was started, which evens out phases of unequal speed."""
-        made = self.step - self.began_step if self.status is Status.RUNNING else 0
-        return made / (now - self.began) if made > 0 and now > self.began else math.nan
-
-    def seconds_left(self, now: float) -> float:
-        """Return the time left at that rate."""
-        return max(0, self.total - self.step) / self.rate(now)
+RUNNING, WAITING, DONE, STOPPED, FAILED = STATES = ("running", "waiting", "done", "stopped", "failed")
 
 
 class LiveTable:
-    """Shows rows and events.
+    """Shows step, score, rate and time left of the runs under way, as read from their folders, and counts the others.
 
-        with LiveTable(rows, console) as table:
-            table.rows["ad-s0"].start(...)
-            table.show()
-
-    On a terminal the table renews itself in place. Elsewhere every event is a line, and every `interval` seconds there
-    is one line on all that is running.
+    with LiveTable(runs, rates, console) as table:
+        table.update(runs)
     """
 
     def __init__(
         self,
-        rows: Sequence[Row],
+        runs: Sequence[Planned],
+        rates: Mapping[str, float],
         console: Console,
         interval: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.rows = {row.name: row for row in rows}
-        self.clock = clock
-        self._console = console
-        self._pause = 0.5 if console.is_terminal else interval
-        self._shown = clock()
-        self._ended: deque[Row] = deque(maxlen=_SHOWN_ENDED)
-        self._live: Live | None = None
+        """Take in what is to do; `rates` are steps per second by group, to weigh slow runs against fast ones."""
+        columns = [TextColumn(f"{{task.fields[{name}]}}", justify="right") for name in ("step", "score", "rate")]
+        self.progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            *(*columns, TaskProgressColumn(), TimeRemainingColumn()),
+            console=console,
+            disable=not console.is_terminal,
+            refresh_per_second=2,
+            speed_estimate_period=600,  # evens out phases of unequal speed
+            get_time=clock,
+        )
+        self._interval, self._clock, self._shown = interval, clock, clock()
+        self.rows: dict[str, Task] = {}
+        for planned in runs:
+            rate = rates[planned.run.group]
+            about = {"state": WAITING, "cost": 1 / rate if math.isfinite(rate) else 1.0}
+            row = self._add(planned.run.name, planned.run.steps, planned.step, visible=False, start=False, **about)
+            self.rows[planned.run.name] = row
+            row.fields["starts"] = _starts(planned.folder)
+        self._all = self._add("", 0, 0)
+
+    def _add(self, name: str, total: int, completed: int, **fields: Any) -> Task:
+        self.progress.add_task(name, total=total, completed=completed, step="", score="", rate="", **fields)
+        return self.progress.tasks[-1]
 
     def __enter__(self) -> LiveTable:
-        if self._console.is_terminal:
-            self._live = Live(self.render(), console=self._console, auto_refresh=False)
-            self._live.__enter__()
+        self.progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.update(self.render(), refresh=True)
-            self._live.__exit__(None, None, None)
-            self._live = None
+        self.progress.stop()
 
     def say(self, text: str) -> None:
         """Print a line that stays: above the table, or among the lines."""
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self.progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    def end(self, row: Row, status: Status) -> None:
-        """Enter that a run has ended."""
-        row.status = status
-        self._ended.append(row)
+    def update(self, runs: Sequence[Planned]) -> None:
+        """Read how far these runs are. Without a terminal, print a line if it is time to."""
+        for planned in runs:
+            self._read(planned)
+        rows = self.rows.values()
+        counts = Counter(row.fields["state"] for row in rows)
+        text = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
+        done = sum(row.fields["cost"] * row.completed for row in rows)
+        to_do = [row for row in rows if row.fields["state"] in (RUNNING, WAITING)]
+        left = sum(row.fields["cost"] * (row.remaining or 0) for row in to_do)
+        # Whole, as rich forgets the speed when the total changes, be it in the last digit.
+        self.progress.update(self._all.id, description=text, total=round(done + left), completed=done)
+        if self.progress.disable and self._clock() - self._shown >= self._interval:
+            self._shown = self._clock()
+            time_left = f"; about {duration(seconds)} left" if (seconds := self._all.time_remaining) else ""
+            running = [row for row in rows if row.fields["state"] == RUNNING]
+            shares = [f"{row.description} {row.percentage:.0f}% {row.fields['score']}".rstrip() for row in running]
+            self.say(f"{text}{time_left}: {', '.join(shares)}")
 
-    def show(self) -> None:
-        """Renew the table, or print a line, if it is time to."""
-        now = self.clock()
-        if now - self._shown < self._pause:
-            return
-        self._shown = now
-        if self._live is not None:
-            self._live.update(self.render(), refresh=True)
-        else:
-            running = [
-                f"{row.name} {row.step / row.total:.0%}" + (f" score {row.score:.2f}" if row.score is not None else "")
-                for row in self._of(Status.RUNNING)
-            ]
-            self.say(self.summary() + (": " + ", ".join(running) if running else ""))
+    def end(self, name: str, state: str) -> float:
+        """Enter that a run has ended; return the seconds it took."""
+        row = self.rows[name]
+        row.fields["state"] = state
+        self.progress.update(row.id, visible=False, completed=row.total if state == DONE else row.completed)
+        return row.elapsed or 0.0
 
-    def summary(self) -> str:
-        """Return `3 running, 12 waiting, 5 done; 6,512 steps/s in all; about 1 h 05 min left`."""
-        now = self.clock()
-        counts = [f"{len(self._of(status))} {status.value}" for status in Status if self._of(status)]
-        total = sum(rate for row in self.rows.values() if math.isfinite(rate := row.rate(now)))
-        left = self.seconds_left()
-        parts = [
-            ", ".join(counts),
-            f"{total:,.0f} steps/s in all" if total else "",
-            f"about {duration(left)} left" if math.isfinite(left) else "",
-        ]
-        return "; ".join(part for part in parts if part)
+    def _read(self, planned: Planned) -> None:
+        row = self.rows[planned.run.name]
+        starts = _starts(planned.folder)
+        if starts > row.fields["starts"]:
+            lost = row.fields["state"] == RUNNING
+            how = "restarted, its node was lost" if lost else "resumed" if planned.step else "started"
+            self.say(f"{planned.run.name}: {how}")
+            row.fields.update(state=RUNNING, starts=starts)
+            self.progress.start_task(row.id)
+            self.progress.update(row.id, visible=True)
+        if row.fields["state"] == RUNNING and (reading := read_progress(planned.folder)) is not None:
+            self.progress.update(row.id, completed=reading.step)
+            row.fields["step"] = f"{reading.step:,}"
+            row.fields["score"] = "" if reading.score is None else f"score {reading.score:.2f}"
+            row.fields["rate"] = f"{row.speed:,.0f} steps/s" if row.speed else ""
 
-    def seconds_left(self) -> float:
-        """Return the time all need by the speed of what is running, but no less than any run of it needs."""
-        now = self.clock()
-        moving = [row for row in self.rows.values() if math.isfinite(row.rate(now))]
-        if not moving:
-            return math.nan
-        work = sum(row.cost * max(0, row.total - row.step) for row in self._of(Status.RUNNING, Status.WAITING))
-        speed = sum(row.cost * row.rate(now) for row in moving)
-        return max([work / speed, *(row.seconds_left(now) for row in moving)])
 
-    def render(self) -> Group:
-        now = self.clock()
-        table = Table(box=None, pad_edge=False, header_style="dim")
-        for title in ("run", "step", "", "rate", "score", "time left", "where"):
-            table.add_column(title, justify="left" if title in ("run", "where") else "right", no_wrap=True)
-        running = self._of(Status.RUNNING)
-        for row in [*(row for row in self._ended if row not in running), *running]:
-            rate, left = row.rate(now), row.seconds_left(now)
-            where = row.place if row in running else row.status.value
-            table.add_row(
-                Text(row.name, "bold" if row in running else "dim"),
-                f"{row.step:,}",
-                f"{min(1.0, row.step / row.total):.0%}",
-                f"{rate:,.0f}/s" if math.isfinite(rate) else "",
-                Text("-" if row.score is None else f"{row.score:.2f}", "green"),
-                duration(left) if math.isfinite(left) else "",
-                Text(where, "red" if row.status is Status.FAILED else "dim"),
-            )
-        return Group(table, Text(self.summary(), "cyan"))
-
-    def _of(self, *statuses: Status) -> list[Row]:
-        return [row for row in self.rows.values() if row.status in statuses]
+def _starts(folder: Path) -> int:
+    """Return how often a run was started: its process adds a line to config.json each time."""
+    try:
+        return len(read_config(folder)["starts"])
+    except AchieveError:
+        return 0

@@ -10,45 +10,42 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 CONTROL = "nvidia-cuda-mps-control"
 PIPES = "CUDA_MPS_PIPE_DIRECTORY"
 LOGS = "CUDA_MPS_LOG_DIRECTORY"
-_DEFAULT_PIPES = Path("/tmp/nvidia-mps")
-_TRIAL = "import torch; torch.ones(8, device='cuda').sum().item()"
+DEFAULT_PIPES = Path("/tmp/nvidia-mps")
+TRIAL = "import torch; torch.ones(8, device='cuda').sum().item()"
 
 
 @contextmanager
-def multi_process_service(
-    say: Callable[[str], None], trial: str = _TRIAL, default_pipes: Path = _DEFAULT_PIPES
-) -> Iterator[dict[str, str]]:
+def multi_process_service(say: Callable[[str], None]) -> Iterator[dict[str, str]]:
     """Within the block runs can share a GPU at the same moment; yields what to add to their environment.
 
-    A service that is there already is used as it is and never stopped. Otherwise one is started with a folder of its
-    own and stopped at the end. Where that does not work, runs take turns on the GPU, and `say` says so.
+    A service that is running is used and left alone. Otherwise one is started in a folder of its own, and stopped at
+    the end. Where that does not work, runs take turns on the GPU, and `say` says so.
     """
     control = shutil.which(CONTROL)
-    if PIPES in os.environ or (default_pipes / "control").exists():
-        say("runs share the GPU through the multi-process service (MPS) that runs here already")
-        yield {}
-        return
-    if control is None:
-        say(f"runs take turns on the GPU: {CONTROL} is not installed")
+    running = PIPES in os.environ or (DEFAULT_PIPES / "control").exists()
+    if running or control is None:
+        there = "runs share the GPU through the multi-process service (MPS) that is already running"
+        say(there if running else f"runs take turns on the GPU: {CONTROL} is not installed")
         yield {}
         return
     with tempfile.TemporaryDirectory(prefix="achieve-mps-") as folder:
-        added = {PIPES: folder, LOGS: folder}
+        added = dict.fromkeys((PIPES, LOGS), folder)
         # The service must see every GPU: a run's own CUDA_VISIBLE_DEVICES picks among those the service has.
         environment = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"} | added
         # In some containers it starts and does not serve, so it is tried.
-        problem = _problem([control, "-d"], environment) or _problem([sys.executable, "-c", trial], environment)
-        if problem is None:
-            say("runs share the GPU through a multi-process service (MPS) of their own")
-        else:
+        problem = _problem([control, "-d"], environment) or _problem([sys.executable, "-c", TRIAL], environment)
+        if problem:
             say(f"runs take turns on the GPU: the multi-process service (MPS) does not work here ({problem})")
+        else:
+            say("runs share the GPU through a multi-process service (MPS) of their own")
         try:
             yield {} if problem else added
         finally:
@@ -56,17 +53,14 @@ def multi_process_service(
             _problem([control], environment, "quit\n")
 
 
-def _problem(command: Sequence[str], environment: Mapping[str, str], text: str = "") -> str | None:
-    """Run a command; returns what went wrong."""
+def _problem(command: list[str], environment: dict[str, str], text: str = "") -> str | None:
+    """Run a command; return what went wrong."""
     # Output goes to a file, as the daemon would keep a pipe open and we would wait for its end.
     with tempfile.TemporaryFile("w+") as output:
+        out: Any = {"stdout": output, "stderr": output, "env": environment, "timeout": 120}
         try:
-            done = subprocess.run(
-                command, env=environment, input=text, text=True, stdout=output, stderr=output, timeout=120
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return str(error)
-        if done.returncode == 0:
-            return None
-        output.seek(0)
-        return (output.read().strip().splitlines() or [f"{command[0]} ended with code {done.returncode}"])[-1]
+            subprocess.run(command, input=text, text=True, check=True, **out)
+        except (OSError, subprocess.SubprocessError) as error:
+            output.seek(0)
+            return (output.read().strip().splitlines() or [str(error)])[-1]
+    return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -46,11 +45,11 @@ class RunSpec:
 
 
 class State(Enum):
-    """How far a run is, in the words of the plan."""
+    """How far a run is, as the plan shows it."""
 
     MISSING = "to start"
-    INTERRUPTED = "to continue"
-    BUSY = "in other hands"
+    INTERRUPTED = "to resume"
+    BUSY = "running elsewhere"
     FINISHED = "done"
 
 
@@ -119,7 +118,12 @@ def inspect(run: RunSpec, path: Path) -> Planned:
         return Planned(run, path, State.MISSING)
     if "config.json" not in entries:
         raise RunFolderError(f"{path} is not a run folder (it holds {', '.join(sorted(entries)[:3])})")
-    _refuse_other_config(config, path)
+    try:
+        found = refusal(from_dict(read_config(path)["config"]), config, FREE_FIELDS, most=3)
+    except ConfigError as error:
+        raise RunFolderError(f"{path / 'config.json'} is not a config of this version: {error}") from error
+    if found:
+        raise RunFolderError(f"{path} holds a run with another config: {found}")
     summary = read_summary(path)
     if summary is not None:
         return _complete(run, path, summary)
@@ -143,22 +147,10 @@ def _complete(run: RunSpec, path: Path, summary: Mapping[str, Any]) -> Planned:
 def is_locked(path: Path) -> bool:
     """Return whether a living process is writing the run."""
     try:
-        lock = os.open(path / ".lock", os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
+        with open(path / ".lock", "rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
         return True
-    finally:
-        os.close(lock)
+    except OSError:  # there is no lock, or none that can be asked
+        return False
     return False
-
-
-def _refuse_other_config(wanted: TrainConfig, path: Path) -> None:
-    try:
-        found = refusal(from_dict(read_config(path)["config"]), wanted, FREE_FIELDS, shown=3)
-    except ConfigError as error:
-        raise RunFolderError(f"{path / 'config.json'} is not a config of this version: {error}") from error
-    if found:
-        raise RunFolderError(f"{path} holds a run with another config: {found}")

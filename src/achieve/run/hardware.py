@@ -3,6 +3,7 @@
 import os
 import platform
 import subprocess
+from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -30,11 +31,8 @@ def machine() -> dict[str, Any]:
     import torch
 
     if torch.cuda.is_available():
-        for index in range(torch.cuda.device_count()):
-            card = torch.cuda.get_device_properties(index)
-            facts["gpus"].append(
-                {"name": card.name, "memory_gib": round(card.total_memory / 2**30, 1)}
-            )
+        cards = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+        facts["gpus"] = [{"name": card.name, "memory_gib": round(card.total_memory / 2**30, 1)} for card in cards]
         facts["cuda"] = torch.version.cuda
     return facts
 
@@ -43,10 +41,8 @@ def versions() -> dict[str, str]:
     """Python, achieve and the packages that decide a run's numbers."""
     found = {"python": platform.python_version(), "achieve": achieve.__version__}
     for name in PACKAGES:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return found
 
 
@@ -79,18 +75,12 @@ def usable_cores() -> int:
 
 def available_memory() -> int | None:
     """Bytes of memory this process can still get, by the machine and by the container it runs in; None if not known."""
-    found = []
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                found.append(1024 * int(line.split()[1]))
-        cgroup = Path("/sys/fs/cgroup")
+    found, cgroup = [], Path("/sys/fs/cgroup")
+    with suppress(OSError, ValueError):
+        found.append(1024 * int(_entry("/proc/meminfo", "MemAvailable:").split()[0]))
         limit, used = ((cgroup / name).read_text().strip() for name in ("memory.max", "memory.current"))
         if limit.isdecimal():
-            cached = [line for line in (cgroup / "memory.stat").read_text().splitlines() if line.startswith("file ")]
-            found.append(int(limit) - int(used) + int(cached[0].split()[1]))
-    except (OSError, ValueError, IndexError):
-        pass
+            found.append(int(limit) - int(used) + int(_entry(cgroup / "memory.stat", "file ")))
     return min(found, default=None)
 
 
@@ -103,13 +93,17 @@ def one_line(facts: dict[str, Any]) -> str:
 
 
 def _cpu_name() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
+    with suppress(OSError, ValueError):
+        return _entry("/proc/cpuinfo", "model name").lstrip("\t :")
     return platform.processor() or platform.machine()
+
+
+def _entry(path: str | Path, name: str) -> str:
+    """Return what follows a name at the beginning of a line; a ValueError where there is no such line."""
+    for line in Path(path).read_text().splitlines():
+        if line.startswith(name):
+            return line.removeprefix(name).strip()
+    raise ValueError(f"{path} has no line {name}")
 
 
 def _memory_gib() -> float | None:
@@ -121,9 +115,7 @@ def _memory_gib() -> float | None:
 
 def _git(folder: Path, *args: str) -> str | None:
     try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *args], capture_output=True, text=True, timeout=10
-        )
+        done = subprocess.run(["git", "-C", str(folder), *args], capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
