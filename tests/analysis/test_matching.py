@@ -74,7 +74,7 @@ def test_quality_counts_matches() -> None:
     same = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 0]], bool)  # two achievements in common
     cost = np.arange(9, dtype=np.float32).reshape(3, 3)
     report = judge([Matching(cost, cost, hard, best, same)] * 3)
-    assert report.transport.as_dict() == {
+    assert report.as_dict()["transport"] == {
         "pairs": 3, "matched": 6, "correct": 3, "common": 6, "precision": 50.0, "recall": 50.0
     }  # fmt: skip
     assert report.hungarian.precision == pytest.approx(200 / 3) and report.hungarian.recall == 100

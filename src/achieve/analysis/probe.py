@@ -11,12 +11,11 @@ What the paper leaves open: minibatches have 512 states, reshuffled each epoch, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from achieve.agent import Agent
@@ -83,42 +82,24 @@ class ProbeResult:
 
     Attributes:
         accuracy: percent of test states whose next achievement is predicted correctly.
-        confidence: [n], the probability given to the true label of each test state.
-        majority: percent correct when always predicting the most frequent training label.
-        per_label: by achievement, test states and percent correct.
+        median_confidence: of the probability given to the true label of each test state, as the mean.
+        majority_accuracy: percent correct when always predicting the most frequent training label.
+        histogram: the share of test states in each of 25 equal bins of confidence.
+        per_achievement: test states and percent correct, as "states" and "accuracy".
     """
 
     split: str
     accuracy: float
-    confidence: NDArray[np.float64]
+    median_confidence: float
+    mean_confidence: float
     train_accuracy: float
-    majority: float
-    per_label: dict[str, tuple[int, float]]
-
-    @property
-    def median(self) -> float:
-        return float(np.median(self.confidence))
-
-    @property
-    def histogram(self) -> NDArray[np.float64]:
-        """The share of test states in each of 25 equal bins of confidence."""
-        counts, _ = np.histogram(self.confidence, BINS, (0.0, 1.0))
-        return counts / len(self.confidence)
+    majority_accuracy: float
+    histogram: list[float]
+    per_achievement: dict[str, dict[str, float]]
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return {
-            "split": self.split,
-            "accuracy": self.accuracy,
-            "median_confidence": self.median,
-            "mean_confidence": float(self.confidence.mean()),
-            "train_accuracy": self.train_accuracy,
-            "majority_accuracy": self.majority,
-            "histogram": self.histogram.tolist(),
-            "per_achievement": {
-                name: {"states": count, "accuracy": right} for name, (count, right) in self.per_label.items()
-            },
-        }
+        return asdict(self)
 
 
 def labelled_states(recordings: Recordings) -> States:
@@ -190,16 +171,18 @@ def judge(
     right = (probabilities.argmax(1) == labels).cpu().numpy()
     confidence = probabilities.gather(1, labels[:, None])[:, 0].cpu().numpy()
     truth, seen = labels.cpu().numpy(), train[1].cpu().numpy()
+    counts, _ = np.histogram(confidence, BINS, (0.0, 1.0))
     return ProbeResult(
         split,
         accuracy=100 * float(right.mean()),
-        confidence=confidence,
+        median_confidence=float(np.median(confidence)),
+        mean_confidence=float(confidence.mean()),
         train_accuracy=100 * float((model(train[0]).argmax(1) == train[1]).double().mean()),
-        majority=100 * float((truth == np.bincount(seen, minlength=len(names)).argmax()).mean()),
-        per_label={
-            name: (int((truth == i).sum()), 100 * float(right[truth == i].mean()))
-            for i, name in enumerate(names)
-            if (truth == i).any()
+        majority_accuracy=100 * float((truth == np.bincount(seen, minlength=len(names)).argmax()).mean()),
+        histogram=(counts / len(confidence)).tolist(),
+        per_achievement={
+            names[i]: {"states": int((truth == i).sum()), "accuracy": 100 * float(right[truth == i].mean())}
+            for i in np.unique(truth)
         },
     )
 
@@ -220,7 +203,8 @@ def probe(
     labels = torch.from_numpy(states.label[used]).to(latents.device)
     results = []
     for part, split in enumerate(splits, 1):
-        train, test = ((latents[rows], labels[rows]) for rows in _rows(used, split, latents.device))
+        rows = [torch.from_numpy(np.searchsorted(used, some)).to(latents.device) for some in (split.train, split.test)]
+        train, test = ((latents[some], labels[some]) for some in rows)
 
         def tell(epoch: int, part: int = part) -> None:
             progress((part + epoch / settings.epochs) / parts)
@@ -235,10 +219,6 @@ def make_splits(states: States, settings: ProbeSettings) -> list[Split]:
     rng = np.random.default_rng(settings.seed)
     sizes = (settings.states, settings.test_states)
     return [split_by_state(states, *sizes, rng), split_by_episode(states, *sizes, rng)]
-
-
-def _rows(used: Ints, split: Split, device: torch.device) -> list[Tensor]:
-    return [torch.from_numpy(np.searchsorted(used, part)).to(device) for part in (split.train, split.test)]
 
 
 def _enough(available: int, wanted: int, what: str) -> None:

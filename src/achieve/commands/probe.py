@@ -76,7 +76,7 @@ def run(arguments: list[str]) -> None:
         }
     panels = {
         f"split by {split.name}": {
-            named.name: (result[number].histogram.tolist(), result[number].median) for named, result in results.items()
+            named.name: (some[number].histogram, some[number].median_confidence) for named, some in results.items()
         }
         for number, split in enumerate(splits)
     }
