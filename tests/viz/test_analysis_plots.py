@@ -8,7 +8,6 @@ from PIL import Image
 
 from achieve.analysis.graphs import crafter_requirements, reduction
 from achieve.analysis.hierarchy import Cluster, EdgeScore, Hierarchy
-from achieve.analysis.published import Claim
 from achieve.envs.crafter.data import ACHIEVEMENTS
 from achieve.viz.bars import FLOOR, draw_success_rates
 from achieve.viz.graph import STYLES, draw_hierarchy, layout
@@ -23,22 +22,23 @@ def is_drawn(content: bytes) -> bool:
 
 
 def test_success_rates_are_bars_and_never_succeeding_is_a_cross() -> None:
-    names = ("a", "b", "c")
-    claim = Claim("Ours", "ad", "b", 0.5, ">", "told")
+    names = ("collect_wood", "collect_iron", "eat_plant")
     groups = {"ad": [[10.0, 1.0, 0.0], [30.0, 3.0, 0.0]], "ppo": [[5.0, np.nan, 50.0]]}
-    figure = draw_success_rates(groups, names, {"human": {"a": 80.0}}, [claim])
+    figure = draw_success_rates(groups, names, crafter=True)
     (axes,) = figure.axes
     ours, ppo, human = (np.array([bar.get_height() for bar in group]) for group in axes.containers)
     np.testing.assert_allclose(ours, [20, 2, np.nan])
     np.testing.assert_allclose(ppo, [5, np.nan, 50])
-    np.testing.assert_allclose(human, [80, np.nan, np.nan])
+    np.testing.assert_allclose(human, [100, 53, 8])
     assert axes.get_yscale() == "log" and axes.get_ylim()[0] == FLOOR
     crosses = [line for line in axes.lines if line.get_marker() == "x" and len(np.asarray(line.get_xdata()))]
     assert len(crosses) == 1 and round(float(np.asarray(crosses[0].get_xdata())[0])) == 2
     dots = [np.asarray(line.get_ydata()).tolist() for line in axes.lines if line.get_marker() == "o"]
     assert dots == [[10, 1], [30, 3]]  # each run of several, where it has a rate
-    assert [text.get_text() for text in figure.legends[0].get_texts()][1:] == ["ad (2 runs)", "ppo", "human"]
-    assert [text.get_text() for text in axes.texts] == ["> 0.5"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()][1:] == ["ad (2 runs)", "ppo", "human players"]
+    assert [text.get_text() for text in axes.texts] == ["> 3"]
+    (elsewhere,) = draw_success_rates(groups, ("a", "b", "c")).axes
+    assert len(elsewhere.containers) == 2 and not elsewhere.texts
     assert is_drawn(png(figure))
 
 

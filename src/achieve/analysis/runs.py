@@ -100,18 +100,11 @@ class Gathered(NamedTuple):
     folders: tuple[Path, ...]
     """Every folder that was looked into, where results of analyses may lie."""
 
-    def seeds(self, preset: str, env: str | None = None) -> list[Run]:
-        """Return the runs of a preset that count, by seed; by default in the preset's own environment."""
-        env = env or (PRESETS[preset].env.name if preset in PRESETS else "crafter")
-        return [run for run in self._of(preset, env) if run.uncounted is None]
-
-    def shorter(self, preset: str, env: str) -> list[Run]:
-        """Return the runs of a preset that would count if they were longer, by seed."""
-        return [run for run in self._of(preset, env) if run.short]
-
-    def _of(self, preset: str, env: str) -> list[Run]:
-        runs = [run for run in self.runs if (run.preset, run.spec.name) == (preset, env)]
-        return sorted(runs, key=lambda run: run.seed)
+    def seeds(self, preset: str, *, short: bool = False) -> list[Run]:
+        """Return the runs of a preset, in its own environment, that count; with ``short``, would count if longer."""
+        env = PRESETS[preset].env.name
+        runs = [run for run in self.runs if (run.short if short else run.uncounted is None)]
+        return sorted((r for r in runs if (r.preset, r.spec.name) == (preset, env)), key=lambda run: run.seed)
 
 
 @dataclass(frozen=True)
@@ -140,17 +133,14 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     for run in runs:
         decisive = differences(run.config, TrainConfig(), INDIFFERENT)
         alike.setdefault((run.config.name, run.precision, frozenset(decisive.items())), []).append(run)
-    members = list(alike.values())
-    named = zip(_labels([some[0] for some in members]), members, strict=True)
-    return [Group(label, *_by_seed(some)) for label, some in named]
-
-
-def _by_seed(runs: Sequence[Run]) -> tuple[tuple[Run, ...], tuple[Run, ...]]:
-    seeds: dict[int, Run] = {}
-    for run in runs:
-        seeds[run.seed] = max(seeds.get(run.seed, run), run, key=lambda run: run.score.read_at)
-    repeats = [replace(run, twin=seeds[run.seed].path) for run in runs if seeds[run.seed] is not run]
-    return tuple(seeds.values()), tuple(repeats)
+    groups = []
+    for label, some in zip(_labels([some[0] for some in alike.values()]), alike.values(), strict=True):
+        seeds: dict[int, Run] = {}
+        for run in some:
+            seeds[run.seed] = max(seeds.get(run.seed, run), run, key=lambda run: run.score.read_at)
+        repeats = [replace(run, twin=seeds[run.seed].path) for run in some if seeds[run.seed] is not run]
+        groups.append(Group(label, tuple(seeds.values()), tuple(repeats)))
+    return groups
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:
@@ -212,26 +202,22 @@ def gather(sources: Sequence[Path]) -> Gathered:
     """
     runs: list[Run] = []
     remarks: list[Remark] = []
-    folders: list[Path] = []
-    seen: set[Path] = set()
+    folders: dict[Path, Path] = {}
     for source in sources:
         if not source.is_dir():
             what = "is not a folder" if source.exists() else "does not exist"
             raise RunFolderError(f"{source} {what}; give run folders, or folders that hold them, such as results")
         known = len(remarks)
-        empty = True
-        for folder in _folders(source, remarks):
-            if folder.resolve() in seen:
-                empty = False
-                continue
-            seen.add(folder.resolve())
-            folders.append(folder)
-            if _is_run(folder):
-                _read(folder, runs, remarks)
-            empty &= not _is_run(folder) and not any((folder / name).is_file() for name in ANALYSES)
+        below = list(_folders(source, remarks))
+        for folder in below:
+            if folder.resolve() not in folders:
+                folders[folder.resolve()] = folder
+                if _is_run(folder):
+                    _read(folder, runs, remarks)
+        empty = not any(_is_run(folder) or any((folder / name).is_file() for name in ANALYSES) for folder in below)
         if empty and len(remarks) == known:
             remarks.append(Remark(source, "holds no run"))
-    return Gathered(tuple(_counted(runs)), tuple(remarks), tuple(folders))
+    return Gathered(tuple(_counted(runs)), tuple(remarks), tuple(folders.values()))
 
 
 def _folders(source: Path, remarks: list[Remark]) -> Iterator[Path]:
@@ -289,7 +275,8 @@ def read_run(folder: Path, remarks: list[Remark]) -> Run:
     run = Run(folder, config, spec, episodes, score, summary, tuple(saved.get("starts", ())))
     if difference := _disagreement(run):
         remarks.append(Remark(folder, difference))
-    return replace(run, uncounted=_why_not(run), short=_is_short(run))
+    uncounted, short = _why_not(run)
+    return replace(run, uncounted=uncounted, short=short)
 
 
 def _disagreement(run: Run) -> str | None:
@@ -302,31 +289,27 @@ def _disagreement(run: Run) -> str | None:
     return None
 
 
-def _why_not(run: Run) -> str | None:
+def _why_not(run: Run) -> tuple[str | None, bool]:
+    """Return why a run does not count, None where it does, and whether that is only because it stops too early."""
+    published, at = run.spec.published_steps, run.score.read_at
     if not len(run.episodes.step):
-        return "no finished episode"
-    published = run.spec.published_steps
+        return "no finished episode", False
     if published is None:
-        return "an environment without published results"
-    if run.score.read_at != published:
-        done = "" if run.summary else "unfinished: "
-        return f"{done}evaluated at {run.score.read_at:,} steps, published results at {published:,}"
+        return "an environment without published results", False
+    own = None
     if run.preset not in PRESETS:
-        return f"there is no preset {run.preset!r} in this version"
-    if run.config.init_from is not None:
-        return f"not from scratch: it {run.config.origin}"
-    if own := [f"{name} is {value}, not {preset}" for name, (value, preset) in changes(run.config).items()]:
-        return "not the preset's settings: " + "; ".join(own[:3]) + (f"; {len(own) - 3} more" if own[3:] else "")
-    if run.config.name is not None:
-        return f"a variant with a name of its own, {run.config.name}"
-    return None
-
-
-def _is_short(run: Run) -> bool:
-    published = run.spec.published_steps
-    if published is None or not len(run.episodes.step) or run.preset not in PRESETS or run.config.name is not None:
-        return False
-    return run.score.read_at < published and not changes(run.config)
+        own = f"there is no preset {run.preset!r} in this version"
+    elif run.config.init_from is not None:
+        own = f"not from scratch: it {run.config.origin}"
+    elif others := [f"{name} is {value}, not {preset}" for name, (value, preset) in changes(run.config).items()]:
+        more = [f"{len(others) - 3} more"] if others[3:] else []
+        own = f"not the preset's settings: {'; '.join([*others[:3], *more])}"
+    elif run.config.name is not None:
+        own = f"a variant with a name of its own, {run.config.name}"
+    if at != published:
+        done = "" if run.summary else "unfinished: "
+        return f"{done}evaluated at {at:,} steps, published results at {published:,}", at < published and not own
+    return own, False
 
 
 def _counted(runs: Sequence[Run]) -> Iterator[Run]:

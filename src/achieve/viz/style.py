@@ -68,6 +68,11 @@ def short_number(value: float) -> str:
     return f"{value / 1e3:.3g}k" if abs(value) >= 1000 else f"{value:g}"
 
 
+def group_label(label: str, runs: Sequence[object]) -> str:
+    """Return a group's name in a legend: `ad (3 runs)`, and `ad` of a single run."""
+    return f"{label} ({len(runs)} runs)" if len(runs) > 1 else label
+
+
 def count(number: int, noun: str) -> str:
     """Return `1 seed`, `3 seeds`."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")

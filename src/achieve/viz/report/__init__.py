@@ -110,11 +110,11 @@ def _overview(gathered: Gathered) -> Section:
     """Show how far along each experiment is."""
 
     def seeds(name: str) -> dict[str, int]:
-        return {e.preset: len(gathered.seeds(e.preset, e.env)) for e in PUBLISHED[name] if e.preset}
+        return {e.preset: len(gathered.seeds(e.preset)) for e in PUBLISHED[name] if e.preset}
 
     title = "Runs behind the figures"
     columns = [
-        ("experiment", "experiment", str, lambda name: HEADINGS[name].title),
+        ("experiment", "experiment", str, lambda name: HEADINGS[name][0]),
         ("name", "name", str, lambda name: name),
         ("agents", "seeds of each agent", str, lambda name: ", ".join(f"{k}: {n}" for k, n in seeds(name).items())),
         ("runs", "runs", int, lambda name: sum(seeds(name).values())),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -31,20 +31,20 @@ class Media:
     data: bytes
 
 
-@dataclass(frozen=True)
+@dataclass
 class Section:
     """A part of the page under one heading."""
 
     key: str
     title: str
     about: str = ""
-    tables: Sequence[Table] = ()
-    pictures: Sequence[Media] = ()
-    videos: Sequence[Media] = ()
-    commands: Sequence[str] = ()
+    tables: list[Table] = field(default_factory=list)
+    pictures: list[Media] = field(default_factory=list)
+    videos: list[Media] = field(default_factory=list)
+    commands: list[str] = field(default_factory=list)
     """What to type to get it, or more of it."""
-    notes: Sequence[str] = ()
-    folded: Sequence[tuple[str, str]] = ()
+    notes: list[str] = field(default_factory=list)
+    folded: list[tuple[str, str]] = field(default_factory=list)
     """Long texts behind a title, opened by a click."""
     missing: str | None = None
     """What to say where nothing was run."""
