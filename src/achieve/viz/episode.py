@@ -12,7 +12,7 @@ from achieve.analysis.evaluate import unseen_seeds
 from achieve.errors import ConfigError
 from achieve.run.env_errors import using_env
 from achieve.viz.players import make_player
-from achieve.viz.video import GAME, Moment, check_video, write_video
+from achieve.viz.video import Moment, check_video, write_video
 
 
 class Played(NamedTuple):
@@ -29,17 +29,17 @@ def episode_moments(
     agent: Agent, seed: int, *, greedy: bool = False, max_steps: int | None = None, draw: bool = True
 ) -> Iterator[Moment]:
     """Yield the first world of an environment seed, frame by frame. Without ``draw`` the frames are observations."""
-    with using_env(), closing(make_player(agent.config.env, seed, GAME)) as player:
+    with using_env(), closing(make_player(agent.config.env, seed)) as player:
         agent.reset(seed)
         observation = player.reset()
         agent.check_env(observation.shape, len(player.actions))
         reward: float | None = None
         done = False
         step, total, action = 0, 0.0, "start"
-        unlocked: list[tuple[str, int]] = []
+        unlocked: dict[str, int] = {}
         while True:
             frame = player.frame() if draw else observation
-            yield Moment(frame, step, action, tuple(unlocked), total)
+            yield Moment(frame, step, action, tuple(unlocked.items()), total, player.achievements)
             if done or step == max_steps:
                 return
             choice = agent.act(observation, reward, None if reward is None else False, greedy=greedy)
@@ -47,8 +47,9 @@ def episode_moments(
             observation, reward, done = player.step(choice)
             step += 1
             total += reward
-            known = {name for name, _ in unlocked}
-            unlocked += [(n, step) for n, count in player.counts.items() if count and n not in known]
+            for name, count in player.counts.items():
+                if count:
+                    unlocked.setdefault(name, step)
 
 
 def film(
@@ -83,6 +84,4 @@ def film(
             tell("drawing the video", min(1.0, moment.step / max(1, best.steps)))
             yield moment
 
-    with closing(make_player(agent.config.env, 0)) as player:
-        names = player.achievements
-    return best._replace(frames=write_video(path, drawn(), fps, names, every=every, half=half))
+    return best._replace(frames=write_video(path, drawn(), fps, every=every, half=half))

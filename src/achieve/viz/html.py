@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from achieve.scoring.episodes import title_case
-from achieve.viz.table import Interval, MeanStd, Missing, Table
+from achieve.viz.table import Interval, MeanStd, Missing
 
 _PAGES = Environment(loader=PackageLoader("achieve.viz"), autoescape=True, undefined=StrictUndefined)
 
@@ -17,11 +17,6 @@ _PAGES = Environment(loader=PackageLoader("achieve.viz"), autoescape=True, undef
 def render(template: str, **values: Any) -> str:
     """Fill a template; every value is escaped."""
     return _PAGES.get_template(template).render(**values)
-
-
-def to_html(table: Table) -> str:
-    """Return the table alone; its title is the page's to set."""
-    return render("table.html", table=table)
 
 
 def _data_url(data: bytes, kind: str) -> str:
@@ -33,6 +28,7 @@ def _number(value: float, digits: int = 2, unit: str = "") -> str:
 
 
 _PAGES.filters |= {"data_url": _data_url, "number": _number, "title_case": title_case}
+_PAGES.globals["nan"] = math.nan
 _PAGES.tests |= {
     "missing": lambda cell: isinstance(cell, Missing),
     "spread": lambda cell: isinstance(cell, MeanStd | Interval),
