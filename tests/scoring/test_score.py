@@ -11,7 +11,6 @@ from achieve.scoring.score import (
     crafter_score,
     curve_grid,
     episodes_within,
-    final_reward,
     learning_curve,
     mean_std,
     measure,
@@ -75,9 +74,10 @@ def test_score_leaves_out_episodes_past_the_budget() -> None:
 
 
 def test_reward_window_excludes_its_beginning_and_includes_its_end() -> None:
-    steps, returns = [900_000, 900_001, 1_000_000, 1_000_001], [1.0, 10.0, 20.0, 1000.0]
-    assert final_reward(steps, returns, end=1_000_000, window=100_000) == 15.0
-    assert math.isnan(final_reward(steps, returns, end=800_000, window=1_000))
+    steps, returns = np.array([900_000, 900_001, 1_000_000, 1_000_001]), np.array([1.0, 10.0, 20.0, 1000.0])
+    episodes = Episodes(steps, np.full(4, 9), returns, np.ones((4, 1), int), ("a",))
+    assert score_run(episodes).reward == 15.0
+    assert math.isnan(score_run(episodes, budget=800_000).reward)
 
 
 def test_full_run_is_read_at_one_million_over_the_last_hundred_thousand() -> None:

@@ -48,16 +48,6 @@ def crafter_score(rates: ArrayLike) -> Any:
     return np.expm1(np.log1p(values).mean(axis=-1))
 
 
-def final_reward(steps: ArrayLike, returns: ArrayLike, end: int, window: int) -> float:
-    """Return the mean return of the episodes that ended at a step in `(end - window, end]`.
-
-    steps, returns: [k]. nan when no episode ended there.
-    """
-    steps, returns = np.asarray(steps), np.asarray(returns, np.float64)
-    chosen = returns[(steps > end - window) & (steps <= end)]
-    return float(chosen.mean()) if len(chosen) else float("nan")
-
-
 def measure(rates: ArrayLike, names: Sequence[str], goal: str | None) -> float:
     """Return the score of success rates [A], or with a goal that achievement's rate; nan where there is none."""
     if goal is None:
@@ -109,14 +99,10 @@ class RunScore(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """For `summary.json`; a figure that no episode supports is null."""
-        rates = {n: or_none(r) for n, r in zip(self.names, self.success_rates, strict=True)}
-        measured = {"score": or_none(self.score)}
-        if self.spec.goal is not None:
-            measured = {f"{self.spec.goal}_success_rate": or_none(self.score)}
         return {
-            **measured,
+            "score" if self.spec.goal is None else f"{self.spec.goal}_success_rate": or_none(self.score),
             "reward": or_none(self.reward),
-            "success_rates": rates,
+            "success_rates": {n: or_none(r) for n, r in zip(self.names, self.success_rates, strict=True)},
             "episodes": self.episodes,
             "read_at": self.read_at,
             "reward_window": self.reward_window,
@@ -137,13 +123,11 @@ def score_run(episodes: Episodes, steps: int | None = None, budget: int = BUDGET
     window = spec.window if full else max(1, min(spec.window, read_at // 10))
     counted = episodes_within(episodes.length, budget)
     rates = success_rates(episodes.achievements[:counted])
-    measured = rates
-    if spec.goal is not None:
-        recent = (episodes.step > read_at - window) & (episodes.step <= read_at)
-        measured = success_rates(episodes.achievements[recent])
+    recent = (episodes.step > read_at - window) & (episodes.step <= read_at)
+    measured = rates if spec.goal is None else success_rates(episodes.achievements[recent])
     return RunScore(
         score=measure(measured, episodes.names, spec.goal),
-        reward=final_reward(episodes.step, episodes.reward, read_at, window),
+        reward=float(episodes.reward[recent].mean()) if recent.any() else float("nan"),
         success_rates=rates,
         names=episodes.names,
         episodes=counted,
@@ -173,12 +157,13 @@ def learning_curve(episodes: Episodes, steps: ArrayLike, window: int, goal: str 
     unlocked = _running_sum(np.asarray(episodes.achievements > 0, np.float64))
     returns = _running_sum(np.asarray(episodes.reward, np.float64))
     with np.errstate(invalid="ignore", divide="ignore"):
-        rates = 100.0 * unlocked[ends] / ends[:, None]
-        score = np.asarray(crafter_score(rates))
-        if goal is not None:
-            recent = 100.0 * (unlocked[ends] - unlocked[begins]) / (ends - begins)[:, None]
-            place = episodes.names.index(goal) if goal in episodes.names else None
-            score = recent[:, place] if place is not None else np.full(len(grid), np.nan)
+        if goal is None:
+            score = np.asarray(crafter_score(100.0 * unlocked[ends] / ends[:, None]))
+        elif goal in episodes.names:
+            reached = unlocked[:, episodes.names.index(goal)]
+            score = 100.0 * (reached[ends] - reached[begins]) / (ends - begins)
+        else:
+            score = np.full(len(grid), np.nan)
         mean_return = (returns[ends] - returns[begins]) / (ends - begins)
     return LearningCurve(grid, score, mean_return)
 
