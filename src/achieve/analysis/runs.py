@@ -22,7 +22,7 @@ from achieve.errors import AchieveError, ConfigError, RunFolderError
 from achieve.presets import INDIFFERENT, PRESETS, changes, setting, variant
 from achieve.run.files import reason
 from achieve.run.folder import read_config, read_summary
-from achieve.scoring.episodes import FILE_NAMES, Episodes, find_log, load_episodes
+from achieve.scoring.episodes import FILE_NAMES, Episodes, load_episodes
 from achieve.scoring.score import RunScore, score_run
 
 DEPTH = 3
@@ -63,17 +63,17 @@ class Run:
     @property
     def precision(self) -> str:
         """The precision of the convolutions: as the run recorded it or, before its end, as its machine decides it."""
+        config, machine = self.config, self.starts[-1].get("machine") if self.starts else None
         if recorded := self.summary.get("arithmetic"):
             return str(recorded).partition(",")[0]  # of `fp16, fused`, `tf32, plain (...)`
-        if self.config.precision != "auto":
-            return self.config.precision
-        machine = self.starts[-1].get("machine") if self.starts else None
-        if self.config.device != "cpu" and not machine:
-            return "precision not recorded"
-        if self.config.device == "cpu" or not (machine or {}).get("gpus"):
+        if config.precision != "auto":
+            return config.precision
+        if config.device == "cpu" or (machine and not machine.get("gpus")):
             return "fp32"
-        model = self.config.model  # the fused kernels are for the residual encoder with norms
-        return "fp16" if self.config.compile and model.encoder == "residual" and model.norm else "tf32"
+        if not machine:
+            return "precision not recorded"
+        # The fused kernels are for the residual encoder with norms.
+        return "fp16" if config.compile and config.model.encoder == "residual" and config.model.norm else "tf32"
 
     def read_at(self, step: int) -> Run:
         """Return the run evaluated at this step, or at its end if that comes first."""
@@ -169,18 +169,18 @@ def read_groups(folders: Sequence[Path]) -> tuple[list[Group], list[str]]:
     if not folders:
         raise ConfigError("name at least one run folder")
     runs = [read_run(folder, []) for folder in folders]
+    first = runs[0]
     for run in runs:
         if not len(run.episodes.step):
             raise ConfigError(f"{run.path} has no finished episode yet, so there is nothing to draw")
-        if run.spec.name != runs[0].spec.name:
+        if run.spec.name != first.spec.name:
             raise ConfigError(
-                f"{run.path} is a run in {run.spec.title} and {runs[0].path} one in {runs[0].spec.title}; "
-                "draw them apart"
+                f"{run.path} is a run in {run.spec.title} and {first.path} one in {first.spec.title}; draw them apart"
             )
-        if run.score.names != runs[0].score.names:
+        if run.score.names != first.score.names:
             raise ConfigError(
-                f"{run.path} has {len(run.score.names)} achievements and {runs[0].path} {len(runs[0].score.names)}, "
-                f"not the same ones; {run.spec.title} was made with other options, so draw them apart"
+                f"{run.path} has {len(run.score.names)} achievements and {first.path} {len(first.score.names)}, not "
+                f"the same ones; {run.spec.title} was made with other options, so draw them apart"
             )
     groups = group_runs(runs)
     notes = [repeated(run) for group in groups for run in group.repeats]
@@ -269,10 +269,9 @@ def read_run(folder: Path, remarks: list[Remark]) -> Run:
     except RunFolderError as error:
         remarks.append(Remark(folder, f"{_own_words(folder, str(error))}; read from its log alone"))
         summary = {}
-    find_log(folder)
     episodes = load_episodes(folder)
     score = score_run(episodes, summary.get("steps"), config.score_steps, spec)
-    run = Run(folder, config, spec, episodes, score, summary, tuple(saved.get("starts", ())))
+    run = Run(folder, config, spec, episodes, score, summary, tuple(saved["starts"]))
     if difference := _disagreement(run):
         remarks.append(Remark(folder, difference))
     uncounted, short = _why_not(run)
@@ -314,17 +313,18 @@ def _why_not(run: Run) -> tuple[str | None, bool]:
 
 def _counted(runs: Sequence[Run]) -> Iterator[Run]:
     """Let each seed count once, and beside published results only runs of one precision: that of most seeds."""
-    seeds: dict[tuple[str, str, str], set[int]] = {}
+    precisions: dict[tuple[str, str], dict[str, set[int]]] = {}
     for run in runs:
         if run.uncounted is None or run.short:
-            seeds.setdefault((run.preset, run.spec.name, run.precision), set()).add(run.seed)
+            precisions.setdefault((run.preset, run.spec.name), {}).setdefault(run.precision, set()).add(run.seed)
     counted: dict[tuple[str, str, int], Run] = {}
     for run in runs:
-        here = {key[2]: len(some) for key, some in seeds.items() if key[:2] == (run.preset, run.spec.name)}
-        usual = max(here, key=lambda precision: here[precision], default=run.precision)
-        if (run.uncounted is None or run.short) and run.precision != usual:
-            why = f"computed in {run.precision} and most others in {usual}, so not averaged with them"
-            run = replace(run, uncounted=why, short=False)
+        if run.uncounted is None or run.short:
+            seeds = precisions[run.preset, run.spec.name]
+            usual = max(seeds, key=lambda precision: len(seeds[precision]))
+            if run.precision != usual:
+                why = f"computed in {run.precision} and most others in {usual}, so not averaged with them"
+                run = replace(run, uncounted=why, short=False)
         first = counted.setdefault((run.preset, run.spec.name, run.seed), run) if run.uncounted is None else run
         why = f"seed {run.seed} is counted once, as {first.path}"
         yield run if first is run else replace(run, uncounted=why, twin=first.path)

@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
 from achieve.analysis.published import PUBLISHED, Published, find_published
 from achieve.analysis.runs import Gathered, Run
 from achieve.envs import find_env_spec
@@ -74,17 +76,15 @@ def renewed(path: Path, text: str, gathered: Gathered) -> str:
 
 def results_block(gathered: Gathered) -> str:
     """Return picture and tables of the agents that were run."""
-    groups = _shown(gathered)
-    picture = ""
-    if any(groups.values()):
-        names = ", ".join(f"{preset} ({count(len(runs), 'seed')})" for preset, runs in groups.items() if runs)
-        picture = f"![Score and return of {names} through training, with the published scores]({PICTURE})\n\n"
-    return picture + "".join(f"{to_markdown(table)}\n" for table in results_tables(gathered)) + f"{NOTE}\n"
+    names = [f"{preset} ({count(len(runs), 'seed')})" for preset, runs in _shown(gathered).items() if runs]
+    picture = f"![Score and return of {', '.join(names)} through training, with the published scores]({PICTURE})\n\n"
+    tables = "".join(f"{to_markdown(table)}\n" for table in results_tables(gathered))
+    return f"{picture if names else ''}{tables}{NOTE}\n"
 
 
 def _shorter_block(gathered: Gathered) -> str:
     tables = [table for name in PUBLISHED for table in shorter_tables(name, gathered)]
-    return "\n".join(to_markdown(table) for table in tables) or "None.\n"
+    return "\n".join(map(to_markdown, tables)) or "None.\n"
 
 
 BLOCKS: Mapping[str, Callable[[Gathered], str]] = {
@@ -136,23 +136,19 @@ def draw(gathered: Gathered) -> bytes:
 def stamp(groups: Runs) -> str:
     """Return a digest of the episodes behind a picture."""
     digest = hashlib.sha256()
-    for preset, runs in groups.items():
-        for run in runs:
-            digest.update(f"{preset} {run.seed}\n".encode())
-            for values in (run.episodes.step, run.episodes.reward, run.episodes.achievements):
-                digest.update(values.tobytes())
+    for run in (run for runs in groups.values() for run in runs):
+        digest.update(f"{run.preset} {run.seed}\n".encode())
+        for values in (run.episodes.step, run.episodes.reward, run.episodes.achievements):
+            digest.update(values.tobytes())
     return digest.hexdigest()
 
 
 def stamp_of(picture: Path) -> str | None:
     """Return the digest in a picture, None where there is no such picture."""
-    from PIL import Image
-
     if not picture.is_file():
         return None
     with Image.open(picture) as image:
-        digest = image.info.get(STAMP)
-    return digest if isinstance(digest, str) else None
+        return image.info.get(STAMP)
 
 
 def _shown(gathered: Gathered) -> dict[str, list[Run]]:

@@ -62,8 +62,7 @@ def draw_scores(scores: Mapping[str, tuple[MeanStd | None, Sequence[float]]], un
                 published.mean, place - 0.16, xerr=published.std, fmt="D", color=FAINT,
                 markersize=6, capsize=3, linewidth=1.3,
             )  # fmt: skip
-        values = [value for value in ours if np.isfinite(value)]
-        if values:
+        if values := [value for value in ours if np.isfinite(value)]:
             axes.plot(values, np.full(len(values), place + 0.16), "o", color=OURS, alpha=0.45, markersize=6, mew=0)
             axes.plot([np.mean(values)] * 2, [place + 0.02, place + 0.3], color=OURS, linewidth=2.4)
         else:

@@ -27,21 +27,17 @@ def videos_section(gathered: Gathered, *, trust: bool = False) -> tuple[Section,
         if agent_of(run) is not None:
             key = (variant(run.config), run.spec.name)
             best[key] = max(best.get(key, run), run, key=lambda run: (run.uncounted is None, run.score.score))
-    videos, remarks = [], []
+    about = f"The best of {TRIES} episodes of up to {STEPS} steps in unseen worlds."
+    section = Section("videos", "Agents playing", about)
+    remarks = []
     for run in best.values():
         try:
-            videos.append(_video(run, trust=trust))
+            section.videos.append(_video(run, trust=trust))
         except UntrustedError:
             remarks.append(Remark(run.path, f"no video: its environment {run.spec.name} is code; --trust lets it run"))
         except AchieveError as error:
             remarks.append(Remark(run.path, f"no video: {error}"))
-    section = Section(
-        key="videos",
-        title="Agents playing",
-        about=f"The best of {TRIES} episodes of up to {STEPS} steps in unseen worlds.",
-        videos=videos,
-        missing=None if videos else "No run here has its weights.",
-    )
+    section.missing = None if section.videos else "No run here has its weights."
     return section, remarks
 
 
