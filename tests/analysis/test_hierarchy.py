@@ -192,8 +192,7 @@ def test_a_known_hierarchy_is_recovered() -> None:
     assert found.direct_edges is not None and found.order is not None
     assert (found.direct_edges.precision, found.direct_edges.recall) == (100, 100)
     assert found.order.found == sorted(closure(EDGES)) and not found.order.missed and not found.order.extra
-    told = found.as_dict()
-    assert told["labels_found"] == list(NODES) and told["direct_edges"]["missed"] == []
+    assert found.labels_found == list(NODES) and found.direct_edges.missed == []
 
 
 def test_labels_decide_names_alone() -> None:
@@ -203,7 +202,7 @@ def test_labels_decide_names_alone() -> None:
     assert [c.size for c in found.clusters] == [c.size for c in other.clusters]
     renamed = {a: NODES[(NODES.index(a) + 1) % len(NODES)] for a in NODES}
     assert {(renamed[a], renamed[b]) for a, b in found.edges} == set(other.edges)
-    assert found.direct_edges is None and found.as_dict()["order"] is None
+    assert found.direct_edges is None and found.order is None
 
 
 def test_noise_costs_purity_and_is_counted() -> None:

@@ -11,8 +11,6 @@ from achieve.analysis.probe import (
     labelled_states,
     make_splits,
     probe,
-    split_by_episode,
-    split_by_state,
     train_classifier,
 )
 from achieve.analysis.recordings import Recordings, record
@@ -55,11 +53,10 @@ def test_splits_have_their_sizes_and_keep_apart() -> None:
 
 def test_too_few_states() -> None:
     states = labelled_states(made_up(4))
-    rng = np.random.default_rng(0)
     with pytest.raises(ConfigError, match="there are 52 states with a next achievement, and 60"):
-        split_by_state(states, 50, 10, rng)
+        make_splits(states, ProbeSettings(states=50, test_states=10))
     with pytest.raises(ConfigError, match="states in training episodes"):
-        split_by_episode(states, 45, 5, rng)
+        make_splits(states, ProbeSettings(states=45, test_states=5))
 
 
 def test_classifier_is_adam_on_the_cross_entropy() -> None:
@@ -140,8 +137,7 @@ def test_a_real_agent_is_probed() -> None:
         most = 100 * np.bincount(states.label[split.train]).max() / len(split.train)
         assert result.train_accuracy > most
         assert sum(some["states"] for some in result.per_achievement.values()) == 100
-    told = results[0].as_dict()
-    assert set(told["per_achievement"]) <= set(states.recordings.names) and len(told["histogram"]) == 25
+    assert set(results[0].per_achievement) <= set(states.recordings.names) and len(results[0].histogram) == 25
 
 
 def test_settings() -> None:

@@ -13,8 +13,7 @@ Precedence shows requirements only as far as the expert's habits vary: what it a
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import networkx as nx
 import numpy as np
@@ -85,10 +84,6 @@ class Hierarchy:
     direct_edges: EdgeScore | None
     order: EdgeScore | None
     silhouettes: dict[int, float]
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
 
 
 def precedence(sequences: Sequence[Sequence[int]], count: int) -> tuple[NDArray[np.float64], Ints]:

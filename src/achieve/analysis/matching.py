@@ -9,8 +9,7 @@ join the same achievement) and a recall (how many of the achievements that both 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -70,10 +69,6 @@ class MatchingReport:
     """Mean cosine distance of the same achievement in two episodes."""
     other_distance: float | None
     """The same of different achievements."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
 
 
 def hungarian(cost: Floats) -> Bools:

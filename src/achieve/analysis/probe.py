@@ -11,8 +11,8 @@ What the paper leaves open: minibatches have 512 states, reshuffled each epoch, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -97,10 +97,6 @@ class ProbeResult:
     histogram: list[float]
     per_achievement: dict[str, dict[str, float]]
 
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
-
 
 def labelled_states(recordings: Recordings) -> States:
     """Return every state that has a next achievement."""
@@ -113,25 +109,32 @@ def labelled_states(recordings: Recordings) -> States:
     return States(recordings, episode_of, step, label)
 
 
-def split_by_state(states: States, train: int, test: int, rng: np.random.Generator) -> Split:
-    """Draw states without replacement from all episodes: the paper's split."""
+def make_splits(states: States, settings: ProbeSettings) -> list[Split]:
+    """Return the paper's split, of states of all episodes, and one of which no episode is on both sides."""
+    train, test = settings.states, settings.test_states
+    rng = np.random.default_rng(settings.seed)
     _enough(len(states.label), train + test, "states with a next achievement")
-    chosen = rng.permutation(len(states.label))[: train + test]
-    return Split("state", chosen[:train], chosen[train:])
-
-
-def split_by_episode(states: States, train: int, test: int, rng: np.random.Generator) -> Split:
-    """Draw test episodes until they hold enough states, and train on the rest: no episode is on both sides."""
+    drawn = rng.permutation(len(states.label))[: train + test]
     order = rng.permutation(np.unique(states.episode))
     counts = np.bincount(states.episode, minlength=int(order.max(initial=0)) + 1)[order]
-    # The test states' share of all, so that they come from as many episodes as can be spared.
+    # Test episodes hold the test states' share of all, so that these come from as many episodes as can be spared.
     share = test / (train + test) * counts.sum()
     cut = int(np.searchsorted(np.cumsum(counts), max(share, test))) + 1
     for_test = np.isin(states.episode, order[:cut])
     held, rest = np.flatnonzero(for_test), np.flatnonzero(~for_test)
     _enough(len(held), test, "states in test episodes")
     _enough(len(rest), train, "states in training episodes")
-    return Split("episode", rng.permutation(rest)[:train], rng.permutation(held)[:test])
+    return [
+        Split("state", drawn[:train], drawn[train:]),
+        Split("episode", rng.permutation(rest)[:train], rng.permutation(held)[:test]),
+    ]
+
+
+def _enough(available: int, wanted: int, what: str) -> None:
+    if available < wanted:
+        raise ConfigError(
+            f"there are {available:,} {what}, and {wanted:,} are needed; give a larger --pool or ask for fewer"
+        )
 
 
 def train_classifier(
@@ -212,17 +215,3 @@ def probe(
         model = train_classifier(*train, len(names), settings, tell)
         results.append(judge(model, train, test, names, split.name))
     return results
-
-
-def make_splits(states: States, settings: ProbeSettings) -> list[Split]:
-    """Return both splits, by the settings' sizes and seed."""
-    rng = np.random.default_rng(settings.seed)
-    sizes = (settings.states, settings.test_states)
-    return [split_by_state(states, *sizes, rng), split_by_episode(states, *sizes, rng)]
-
-
-def _enough(available: int, wanted: int, what: str) -> None:
-    if available < wanted:
-        raise ConfigError(
-            f"there are {available:,} {what}, and {wanted:,} are needed; give a larger --pool or ask for fewer"
-        )

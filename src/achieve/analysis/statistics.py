@@ -23,7 +23,6 @@ import numpy as np
 from scipy import optimize, stats
 
 from achieve.errors import ConfigError
-from achieve.scoring.score import MeanStd
 
 CONFIDENCE = 0.95
 PERCENT = (0.0, 100.0)
@@ -83,11 +82,6 @@ class Summary:
     """Population deviation (ddof 0), as published."""
     mean: Interval
     iqm: Interval
-
-    @property
-    def mean_std(self) -> MeanStd:
-        """As the paper prints it; one run has no deviation."""
-        return MeanStd(self.mean.value, self.std if len(self.values) > 1 else None)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; an interval that one run cannot have is null."""

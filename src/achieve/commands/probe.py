@@ -89,7 +89,7 @@ def run(arguments: list[str]) -> None:
         "labelled_states": len(states.label),
         "bins": BINS,
         "agents": [
-            {**named.as_dict(), "results": [result.as_dict() for result in some]} for named, some in results.items()
+            {**named.as_dict(), "results": [asdict(result) for result in some]} for named, some in results.items()
         ],
         "published": [row._asdict() for row in PROBE],
         "pictures": ["confidence.png"],

@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 import rich.table
@@ -19,14 +18,8 @@ from achieve.analysis.statistics import Interval
 from achieve.scoring.score import MeanStd
 
 
-@dataclass(frozen=True)
-class Missing:
+class Missing(str):
     """Why a cell is empty: `not run`, `not published`."""
-
-    why: str
-
-    def __str__(self) -> str:
-        return self.why
 
 
 NOT_RUN = Missing("not run")
@@ -132,16 +125,9 @@ def to_latex(table: Table) -> str:
 
 
 _TEX = str.maketrans(
-    {
-        **{character: f"\\{character}" for character in "&%$#_{}"},
-        "\\": "\\textbackslash{}",
-        "~": "\\textasciitilde{}",
-        "^": "\\textasciicircum{}",
-        "±": "$\\pm$",
-        "†": "\\textdagger{}",
-        "<": "\\textless{}",
-        ">": "\\textgreater{}",
-    }
+    {character: f"\\{character}" for character in "&%$#_{}"}
+    | {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "±": "$\\pm$"}
+    | {"†": "\\textdagger{}", "<": "\\textless{}", ">": "\\textgreater{}"}
 )
 
 

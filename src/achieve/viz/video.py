@@ -89,7 +89,8 @@ def write_video(path: Path, moments: Iterable[Moment], fps: int = 10, *, every: 
     check_video(path, fps, every)
     pictures = map(compose, islice(moments, 0, None, every))
     if half:
-        pictures = map(_halved, pictures)
+        size = ((GAME + PANEL) // 2, GAME // 2)
+        pictures = (np.asarray(Image.fromarray(p).resize(size, Image.Resampling.BOX)) for p in pictures)
     first = next(pictures, None)
     if first is None:
         raise VideoError("there is no frame to make a video of")
@@ -106,11 +107,6 @@ def write_video(path: Path, moments: Iterable[Moment], fps: int = 10, *, every: 
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
     return count
-
-
-def _halved(picture: Picture) -> Picture:
-    height, width, _ = picture.shape
-    return np.asarray(Image.fromarray(picture).resize((width // 2, height // 2), Image.Resampling.BOX))
 
 
 def _write_mp4(path: Path, pictures: Iterator[Picture], fps: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def save(folder: Path, kind: str, agents: list[dict[str, Any]], **more: Any) -> 
 
 def probed(preset: str, seed: int, accuracy: float) -> dict[str, Any]:
     results = [
-        ProbeResult(split, accuracy - loss, 0.4, 0.4, 90.0, 20.0, [0.5, 0.5], {}).as_dict()
+        asdict(ProbeResult(split, accuracy - loss, 0.4, 0.4, 90.0, 20.0, [0.5, 0.5], {}))
         for split, loss in (("state", 0.0), ("episode", 30.0))
     ]
     return agent(preset, seed, results=results)
@@ -88,7 +89,7 @@ def test_a_smaller_probe_says_so(tmp_path: Path) -> None:
 
 def test_matching(tmp_path: Path) -> None:
     report = MatchingReport(Quality(30, 40, 30, 50, 75.0, 60.0), Quality(30, 0, 0, 50, None, 0.0), 0.25, None)
-    save(tmp_path / "matching", "matching", [agent("ad", 3, **report.as_dict())])
+    save(tmp_path / "matching", "matching", [agent("ad", 3, **asdict(report))])
     assert cells(sections(tmp_path)["matching"]) == [
         ["ad-s3", "ad", "3", "transport", "75.0", "60.0", "40", "30", "0.250", "none"],
         ["ad-s3", "ad", "3", "Hungarian", "none", "0.0", "0", "30", "0.250", "none"],
@@ -111,7 +112,7 @@ def hierarchy(known: bool) -> dict[str, Any]:
         order=edges if known else None,
         silhouettes={2: 0.5},
     )
-    return found.as_dict()
+    return asdict(found)
 
 
 def test_hierarchy(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from achieve.analysis.published import PUBLISHED, Published
 from achieve.analysis.runs import Gathered, Run
-from achieve.analysis.statistics import PERCENT, Interval, MeanStd, caution, improvement, iqm_with_interval
+from achieve.analysis.statistics import PERCENT, Interval, caution, improvement, iqm_with_interval
 from achieve.envs.registry import find_env_spec
+from achieve.scoring.score import MeanStd
 from achieve.viz.report.section import Media, Section, compact, draw_runs, draw_scores
 from achieve.viz.style import count
 from achieve.viz.table import NOT_PUBLISHED, NOT_RUN, ONE_SEED, Cell, Missing, Table, estimate, tabulate
