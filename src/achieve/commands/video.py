@@ -38,7 +38,7 @@ def run(arguments: list[str]) -> None:
 
     agent = load_agent(parsed.agent, env=parsed.env, trust=parsed.trust)
     with showing() as show:
-        played = film(
+        last, frames = film(
             agent,
             parsed.out,
             best_of=parsed.best_of,
@@ -50,4 +50,4 @@ def run(arguments: list[str]) -> None:
             every=parsed.every,
             half=parsed.half,
         )
-    say(f"{parsed.out}: {played.frames} frames, {played.unlocked} achievements, return {played.episode_return:.1f}")
+    say(f"{parsed.out}: {frames} frames, {len(last.unlocked)} achievements, return {last.episode_return:.1f}")

@@ -58,10 +58,10 @@ def _video(run: Run, *, trust: bool) -> Media:
     assert name is not None
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "agent.mp4"
-        played = film(load_agent(name, trust=trust), path, best_of=TRIES, max_steps=STEPS, every=2, half=True)
+        last, _ = film(load_agent(name, trust=trust), path, best_of=TRIES, max_steps=STEPS, every=2, half=True)
         data = path.read_bytes()
     caption = (
-        f"{variant(run.config)} in {run.spec.title}, seed {run.seed}: {played.unlocked} achievements, "
-        f"return {played.episode_return:.1f}."
+        f"{variant(run.config)} in {run.spec.title}, seed {run.seed}: {len(last.unlocked)} achievements, "
+        f"return {last.episode_return:.1f}."
     )
     return Media(re.sub(r"[^\w.]+", "-", f"{variant(run.config)}-{run.spec.name}"), caption, data)
