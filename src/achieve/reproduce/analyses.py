@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 from rich.table import Table
 
 from achieve.reproduce.executor import log_folder
@@ -17,7 +16,7 @@ from achieve.reproduce.process import Process, achieve_command
 from achieve.reproduce.tail_metrics import score_of
 from achieve.run.files import read_json, write_json
 from achieve.run.signals import StopRequest
-from achieve.scoring.score import mean_std
+from achieve.scoring.score import MeanStd
 
 MADE_FROM = "made-from.json"
 
@@ -131,9 +130,7 @@ def results_table(plan: Plan) -> Table:
 def _spread(values: Sequence[float | None]) -> str:
     if not values:
         return "not run"
-    known = np.array([value for value in values if value is not None])
-    if not len(known):
+    known = [value for value in values if value is not None]
+    if not known:
         return "no episode ended"
-    mean, std = mean_std(known)
-    text = f"{mean:.2f} ± {std:.2f}" if len(known) > 1 else f"{mean:.2f}"
-    return text if len(known) == len(values) else f"{text} (of {len(known)})"
+    return f"{MeanStd.of(known)}" + ("" if len(known) == len(values) else f" (of {len(known)})")

@@ -21,11 +21,6 @@ CRAFTER = ENVIRONMENTS["crafter"]
 Floats = NDArray[np.float64]
 
 
-def episodes_within(lengths: ArrayLike, budget: int = BUDGET) -> int:
-    """Return the number of leading episodes whose summed length does not exceed `budget`. `lengths`: [k]."""
-    return int(np.searchsorted(np.cumsum(np.asarray(lengths, np.int64)), budget, side="right"))
-
-
 def success_rates(achievements: ArrayLike) -> Floats:
     """Return `s_i`, the percentage of episodes that unlocked achievement i at least once.
 
@@ -55,14 +50,8 @@ def measure(rates: ArrayLike, names: Sequence[str], goal: str | None) -> float:
     return float(np.asarray(rates)[names.index(goal)]) if goal in names else float("nan")
 
 
-def mean_std(values: ArrayLike) -> tuple[Any, Any]:
-    """Return mean and population standard deviation (ddof 0) over the first axis, as the paper does."""
-    values = np.asarray(values, np.float64)
-    return values.mean(axis=0), values.std(axis=0)
-
-
 class MeanStd(NamedTuple):
-    """A mean and, over several seeds, its population standard deviation."""
+    """A mean and, over several seeds, the population standard deviation (ddof 0), as the paper has it."""
 
     mean: float
     std: float | None = None
@@ -74,8 +63,7 @@ class MeanStd(NamedTuple):
         finite = [value for value in values if np.isfinite(value)]
         if not finite:
             return None
-        mean, std = mean_std(finite)
-        return cls(float(mean), float(std) if len(finite) > 1 else None, digits)
+        return cls(float(np.mean(finite)), float(np.std(finite)) if len(finite) > 1 else None, digits)
 
     def __str__(self) -> str:
         return f"{self.mean:.{self.digits}f}" + ("" if self.std is None else f" ± {self.std:.{self.digits}f}")
@@ -121,7 +109,7 @@ def score_run(episodes: Episodes, steps: int | None = None, budget: int = BUDGET
     read_at = min(budget, max(last, steps or 0))
     full = read_at >= (spec.published_steps or BUDGET)
     window = spec.window if full else max(1, min(spec.window, read_at // 10))
-    counted = episodes_within(episodes.length, budget)
+    counted = int(np.searchsorted(np.cumsum(episodes.length), budget, side="right"))
     rates = success_rates(episodes.achievements[:counted])
     recent = (episodes.step > read_at - window) & (episodes.step <= read_at)
     measured = rates if spec.goal is None else success_rates(episodes.achievements[recent])

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from achieve.scoring.episodes import Episodes
-from achieve.scoring.score import MeanStd, curve_grid, learning_curve, mean_std
+from achieve.scoring.score import MeanStd, curve_grid, learning_curve
 from achieve.viz.style import FAINT, INK, colour, dress, group_label, legend_columns, new_figure, note, short_number
 
 
@@ -39,7 +39,7 @@ def draw_curves(
         curves = [learning_curve(run, grid, window, goal) for run in runs]
         for axes, figures in ((left, "score"), (right, "mean_return")):
             values = np.array([getattr(curve, figures) for curve in curves])
-            mean, std = mean_std(values)
+            mean, std = values.mean(0), values.std(0)
             axes.plot(grid, mean, color=colour(number), linewidth=1.8, label=group_label(label, runs))
             if len(runs) > 1:
                 axes.fill_between(grid, mean - std, mean + std, color=colour(number), alpha=0.18, linewidth=0)

@@ -19,15 +19,15 @@ def render(template: str, **values: Any) -> str:
     return _PAGES.get_template(template).render(**values)
 
 
-def _data_url(data: bytes, kind: str) -> str:
-    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
-
-
 def _number(value: float, digits: int = 2, unit: str = "") -> str:
     return f"{value:.{digits}f}{unit}" if math.isfinite(value) else "-"
 
 
-_PAGES.filters |= {"data_url": _data_url, "number": _number, "title_case": title_case}
+_PAGES.filters |= {
+    "data_url": lambda data, kind: f"data:{kind};base64,{base64.b64encode(data).decode()}",
+    "number": _number,
+    "title_case": title_case,
+}
 _PAGES.globals["nan"] = math.nan
 _PAGES.tests |= {
     "missing": lambda cell: isinstance(cell, Missing),

@@ -57,7 +57,7 @@ def compose(moment: Moment) -> Picture:
     draw = ImageDraw.Draw(canvas)
     of_all = f" / {len(moment.achievements)}" if moment.achievements else ""
     x, right = GAME + MARGIN, GAME + PANEL - MARGIN
-    draw.text((x, 16), words(moment.action), BRIGHT, _font(21))
+    draw.text((x, 16), moment.action.replace("_", " "), BRIGHT, _font(21))
     for offset, label, value in (
         (x, "step", f"{moment.step:,}"),
         (x + 96, "return", f"{moment.episode_return:.1f}"),
@@ -154,15 +154,10 @@ def _list_image(unlocked: tuple[tuple[str, int], ...], achievements: tuple[str, 
         done = name in steps
         colour = GREEN if name == latest else BRIGHT if done else DIM
         draw.ellipse([MARGIN, y - 3, MARGIN + 6, y + 3], GREEN if done else None, outline=None if done else DIM)
-        draw.text((MARGIN + 16, y), words(name), colour, font, anchor="lm")
+        draw.text((MARGIN + 16, y), name.replace("_", " "), colour, font, anchor="lm")
         if done:
             draw.text((PANEL - MARGIN, y), f"{steps[name]:,}", PLAIN, font, anchor="rm")
     return image
-
-
-def words(name: str) -> str:
-    """Return `collect coal` for `collect_coal`."""
-    return name.replace("_", " ")
 
 
 @lru_cache

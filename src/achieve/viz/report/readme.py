@@ -82,14 +82,13 @@ def results_block(gathered: Gathered) -> str:
     return f"{picture if names else ''}{tables}{NOTE}\n"
 
 
-def _shorter_block(gathered: Gathered) -> str:
-    tables = [table for name in PUBLISHED for table in shorter_tables(name, gathered)]
-    return "\n".join(map(to_markdown, tables)) or "None.\n"
+def _shorter(gathered: Gathered) -> list[Table]:
+    return [table for name in PUBLISHED for table in shorter_tables(name, gathered)]
 
 
 BLOCKS: Mapping[str, Callable[[Gathered], str]] = {
     "results": results_block,
-    "shorter": _shorter_block,
+    "shorter": lambda gathered: "\n".join(map(to_markdown, _shorter(gathered))) or "None.\n",
     "runs": lambda gathered: "".join(map(to_markdown, runs_section(gathered).tables)) or "No run yet.\n",
 }
 
