@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Literal
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 # Okabe and Ito's palette, which stays distinct for colour-blind eyes.
@@ -22,9 +21,7 @@ def colour(number: int) -> str:
 
 def new_figure(width: float, height: float, dpi: int = 150) -> Figure:
     """Return an empty figure that needs no display."""
-    figure = Figure(figsize=(width, height), dpi=dpi, layout="constrained", facecolor="white")
-    FigureCanvasAgg(figure)
-    return figure
+    return Figure(figsize=(width, height), dpi=dpi, layout="constrained", facecolor="white")
 
 
 def dress(axes: Axes, title: str = "", x: str = "", y: str = "", grid: Literal["both", "x", "y"] = "both") -> None:
@@ -59,13 +56,6 @@ def png(figure: Figure) -> bytes:
 def legend_columns(labels: Sequence[str], most: int) -> int:
     """Return how many entries of a legend fit side by side."""
     return max(1, min(len(labels), most, 120 // max(map(len, labels))))
-
-
-def short_number(value: float) -> str:
-    """Return `250k`, `1M`, `1.2M`."""
-    if abs(value) >= 999_500:
-        return f"{value / 1e6:.3g}M"
-    return f"{value / 1e3:.3g}k" if abs(value) >= 1000 else f"{value:g}"
 
 
 def group_label(label: str, runs: Sequence[object]) -> str:

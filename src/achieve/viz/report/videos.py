@@ -24,7 +24,7 @@ def videos_section(gathered: Gathered, *, trust: bool = False) -> tuple[Section,
     """
     best: dict[tuple[str, str], Run] = {}
     for run in gathered.runs:
-        if agent_of(run) is not None:
+        if agent_of(run):
             key = (variant(run.config), run.spec.name)
             best[key] = max(best.get(key, run), run, key=lambda run: (run.uncounted is None, run.score.score))
     about = f"The best of {TRIES} episodes of up to {STEPS} steps in unseen worlds."
