@@ -6,8 +6,6 @@ with two of one group contradicts itself, and is split further along the tree.
 Pure functions on arrays. `n` vectors, `D` their size; distances are cosine distances, 0..2.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.cluster.hierarchy import linkage, to_tree

@@ -1,7 +1,5 @@
 """Evaluate a policy in worlds it has never seen."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager

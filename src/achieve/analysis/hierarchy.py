@@ -10,8 +10,6 @@
 Precedence shows requirements only as far as the expert's habits vary: what it always does first looks required.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

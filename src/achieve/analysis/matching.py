@@ -6,8 +6,6 @@ comparison. Against the true names, over many pairs of episodes, each matching h
 join the same achievement) and a recall (how many of the achievements that both episodes have it joins).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

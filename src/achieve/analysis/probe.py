@@ -8,8 +8,6 @@ on both sides. That split is here as "state"; the other one, "episode", keeps ep
 What the paper leaves open: minibatches have 512 states, reshuffled each epoch, and latents are not normalised.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -4,8 +4,6 @@ Numbers are those printed in the text and tables of Moon et al. (NeurIPS 2023), 
 shows only in figures (learning curves, the success rates of its agents) is not here: nothing is read off a plot.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 

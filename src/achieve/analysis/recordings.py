@@ -3,8 +3,6 @@
 Names of achievements come from the environment's infos. They are for analysis alone: no agent sees or learns from them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

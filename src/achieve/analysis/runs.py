@@ -5,8 +5,6 @@ may be averaged, if they have the same settings except for those in `achieve.pre
 how and where they were computed), and if their convolutions were computed in the same precision.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import warnings
@@ -14,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from achieve.config import TrainConfig, differences, from_dict
 from achieve.envs.registry import EnvSpec, find_env_spec
@@ -75,7 +73,7 @@ class Run:
         # The fused kernels are for the residual encoder with norms.
         return "fp16" if config.compile and config.model.encoder == "residual" and config.model.norm else "tf32"
 
-    def read_at(self, step: int) -> Run:
+    def read_at(self, step: int) -> Self:
         """Return the run evaluated at this step, or at its end if that comes first."""
         return replace(self, score=score_run(self.episodes, self.summary.get("steps"), step, self.spec))
 
@@ -122,7 +120,7 @@ class Group:
         """The step at which its shortest run is evaluated."""
         return min(run.score.read_at for run in self.runs)
 
-    def read_at(self, step: int) -> Group:
+    def read_at(self, step: int) -> Self:
         """Return the group with all runs evaluated at this step."""
         return replace(self, runs=tuple(run if run.score.read_at == step else run.read_at(step) for run in self.runs))
 

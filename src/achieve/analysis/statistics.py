@@ -11,8 +11,6 @@ value, so the intervals here are those of Student's t, which widen as runs becom
 They assume that an agent's scores are about normally distributed over seeds, which few runs cannot show.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

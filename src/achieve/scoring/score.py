@@ -7,7 +7,7 @@ measured by that achievement's success rate in the last episodes instead of the 
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -58,7 +58,7 @@ class MeanStd(NamedTuple):
     digits: int = 2
 
     @classmethod
-    def of(cls, values: Iterable[float], digits: int = 2) -> "MeanStd | None":
+    def of(cls, values: Iterable[float], digits: int = 2) -> Self | None:
         """Summarise the finite values; None without one, and no deviation of a single one."""
         finite = [value for value in values if np.isfinite(value)]
         if not finite:

@@ -1,7 +1,5 @@
 """Success rates of all achievements on a log axis, ours beside published ones."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """An agent's episode, as the moments of a video."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path

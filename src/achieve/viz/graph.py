@@ -1,7 +1,5 @@
 """Achievement graphs in layers, the recovered one below the true one."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Matrices of two episodes' achievements as labelled heat maps, and how matchings improve through training."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """HTML pages from the templates beside this file. A page is one file: it needs neither a network nor a script."""
 
-from __future__ import annotations
-
 import base64
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """One game at a time, as a video needs it: what the agent sees, what a viewer sees, what was achieved."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,25 +15,6 @@ HEIST_ACTIONS = (
     "left down", "left", "left up", "down", "noop", "up", "right down", "right", "right up",
     "d", "a", "w", "s", "q", "e",
 )  # fmt: skip
-
-
-def make_player(env: EnvConfig, seed: int) -> SinglePlayer | VectorPlayer:
-    """Return a player of the first world of that environment seed."""
-    with making_env(env.name):
-        if env.name == "crafter":
-            from achieve.envs.crafter import CrafterEnv
-
-            crafter = CrafterEnv(seed=seed, **env.arguments)
-            # Its seed was given above: another would begin another stream of worlds.
-            return SinglePlayer(crafter, None, crafter.action_names, lambda: crafter.render((GAME, GAME)))
-        if env.name == "minigrid":
-            from achieve.envs.minigrid import pixel_env
-
-            # The whole level, with what the agent sees lit up.
-            minigrid: Any = pixel_env(render_mode="rgb_array", **env.arguments)
-            names = [action.name for action in minigrid.unwrapped.actions]
-            return SinglePlayer(minigrid, seed, names, minigrid.render)
-        return VectorPlayer(env, seed)
 
 
 class SinglePlayer:
@@ -115,6 +94,25 @@ class VectorPlayer:
             pictures: Any = self._envs.render()
             self._frame = coloured(observation[..., -self._newest :] if pictures is None else pictures[0])
         self.counts = {name: int(infos["achievements"][name][0]) for name in self.achievements}
+
+
+def make_player(env: EnvConfig, seed: int) -> SinglePlayer | VectorPlayer:
+    """Return a player of the first world of that environment seed."""
+    with making_env(env.name):
+        if env.name == "crafter":
+            from achieve.envs.crafter import CrafterEnv
+
+            crafter = CrafterEnv(seed=seed, **env.arguments)
+            # Its seed was given above: another would begin another stream of worlds.
+            return SinglePlayer(crafter, None, crafter.action_names, lambda: crafter.render((GAME, GAME)))
+        if env.name == "minigrid":
+            from achieve.envs.minigrid import pixel_env
+
+            # The whole level, with what the agent sees lit up.
+            minigrid: Any = pixel_env(render_mode="rgb_array", **env.arguments)
+            names = [action.name for action in minigrid.unwrapped.actions]
+            return SinglePlayer(minigrid, seed, names, minigrid.render)
+        return VectorPlayer(env, seed)
 
 
 def coloured(image: Picture) -> Picture:

@@ -1,7 +1,5 @@
 """A finished run's page: figures, learning curve, a video, and how to reproduce them, in one HTML file."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

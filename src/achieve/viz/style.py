@@ -1,7 +1,5 @@
 """What all pictures share: colours, axes, names, and how they become files."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from typing import Literal

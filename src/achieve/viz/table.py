@@ -4,8 +4,6 @@ A cell is text, a number, a mean over seeds, an interval, or says why there is n
 is missing into a number.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Callable, Collection, Iterable, Sequence

@@ -4,8 +4,6 @@
 `figures/*.png`, `videos/*.mp4`, and `tables/*.csv` and `*.tex`. What was not run is listed at the end.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What the analyses of agents wrote into their folders: the probe, the matching, the recovered hierarchy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple

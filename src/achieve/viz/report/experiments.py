@@ -1,7 +1,5 @@
 """The paper's experiments: the published figures beside those of our runs, where the two can be compared."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise

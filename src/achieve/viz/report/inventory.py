@@ -1,7 +1,5 @@
 """Every run, what it was computed on and how long it took, and the runs of no experiment."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Success rates of every achievement, ours beside those that are published."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

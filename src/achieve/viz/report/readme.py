@@ -7,8 +7,6 @@ hold the agents with their published figures and a picture of their learning; th
 runs that stop early, with `runs` every run. What stands between them is replaced.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What the page is made of, and its pictures."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

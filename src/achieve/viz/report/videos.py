@@ -1,7 +1,5 @@
 """Videos of the agents whose weights are available."""
 
-from __future__ import annotations
-
 import re
 import tempfile
 from importlib.resources import files
