@@ -104,8 +104,8 @@ def record(
             unlocked = np.asarray(reward, np.float32) > threshold
             counts = _counts(infos, names, count)
             final = _counts(infos.get("final_info", {}), names, count) if done.any() else counts
-            stepped += len(tracks)
             for i, track in list(tracks.items()):
+                stepped += 1
                 if not done[i]:
                     track.step(bool(unlocked[i]), counts[i], observation[i].copy())
                     continue
