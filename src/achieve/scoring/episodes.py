@@ -72,7 +72,7 @@ def load_episodes(run: str | Path) -> Episodes:
 def _column(rows: list[dict[str, Any]], key: str, path: Path, *, whole: bool = True) -> NDArray[Any]:
     """Return the values under one key: counts, none beyond what can be added up, or else finite numbers."""
     kinds, low, high = ((int,), 0, 2**53 - 1) if whole else ((int, float), -1e300, 1e300)
-    values = [row.get(key) for row in rows]
+    values: list[Any] = [row.get(key) for row in rows]
     for at, value in enumerate(values, 1):
         if type(value) in kinds and low <= value <= high:
             continue

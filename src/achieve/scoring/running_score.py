@@ -1,7 +1,7 @@
 """Score (or success rate) and return of a run in progress, updated episode by episode."""
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -110,5 +110,5 @@ class RunningScore:
         self.reached = deque(state.get("reached", []), maxlen=RECENT)
 
 
-def _mean(values: Collection[float]) -> float:
+def _mean(values: Sequence[float]) -> float:
     return float(np.mean(values)) if values else float("nan")

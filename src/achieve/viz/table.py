@@ -47,8 +47,8 @@ class Column(NamedTuple):
     @property
     def parts(self) -> list[str]:
         """Its names in the CSV file."""
-        endings = {MeanStd: ("", "_std"), Interval: ("", "_low", "_high")}.get(self.kind, ("",))
-        return [self.key + ending for ending in endings]
+        endings: dict[type, Sequence[str]] = {MeanStd: ("", "_std"), Interval: ("", "_low", "_high")}
+        return [self.key + ending for ending in endings.get(self.kind, ("",))]
 
 
 class Table(NamedTuple):

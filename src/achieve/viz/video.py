@@ -87,7 +87,7 @@ def write_video(path: Path, moments: Iterable[Moment], fps: int = 10, *, every: 
     new one is complete.
     """
     check_video(path, fps, every)
-    pictures = map(compose, islice(moments, 0, None, every))
+    pictures: Iterator[Picture] = map(compose, islice(moments, 0, None, every))
     if half:
         size = ((GAME + PANEL) // 2, GAME // 2)
         pictures = (np.asarray(Image.fromarray(p).resize(size, Image.Resampling.BOX)) for p in pictures)

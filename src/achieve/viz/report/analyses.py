@@ -187,8 +187,8 @@ def hierarchy_table(name: str, record: Record) -> Table:
 
     def known(part: str, column: ColumnOf[Record]) -> ColumnOf[Record]:
         """Return a column of one part of the comparison with the true graph, where that is known."""
-        *head, cell = column
-        return *head, lambda agent: Missing("truth unknown") if agent[part] is None else cell(agent[part])
+        key, title, kind, cell = column
+        return key, title, kind, lambda agent: Missing("truth unknown") if agent[part] is None else cell(agent[part])
 
     columns = [
         *_AGENT,

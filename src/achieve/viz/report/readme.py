@@ -93,16 +93,17 @@ BLOCKS: Mapping[str, Callable[[Gathered], str]] = {
 
 def results_tables(gathered: Gathered) -> list[Table]:
     """Return a table for each environment: the presets that were run, and the method and its baseline in any case."""
-    envs: dict[str, dict[str, Published]] = {}
-    for entry in (entry for rows in PUBLISHED.values() for entry in rows if entry.preset):
-        if entry.preset in ALWAYS or gathered.seeds(entry.preset):
-            envs.setdefault(entry.env, {})[entry.preset] = find_published(entry.preset) or entry
-    return [_results_table(env, list(entries.values()), gathered) for env, entries in envs.items()]
+    envs: dict[str, list[Published]] = {}
+    for preset in dict.fromkeys(entry.preset for rows in PUBLISHED.values() for entry in rows if entry.preset):
+        entry = find_published(preset)
+        if entry and (preset in ALWAYS or gathered.seeds(preset)):
+            envs.setdefault(entry.env, []).append(entry)
+    return [_results_table(env, entries, gathered) for env, entries in envs.items()]
 
 
 def _results_table(env: str, entries: Sequence[Published], gathered: Gathered) -> Table:
     def runs(entry: Published) -> list[Run]:
-        return gathered.seeds(entry.preset or "")
+        return gathered.seeds(entry.preset) if entry.preset else []
 
     def timed(cell: Callable[[Sequence[Run]], Cell]) -> Callable[[Published], Cell]:
         missing = [Missing("-"), Missing("not recorded")]
