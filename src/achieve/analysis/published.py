@@ -117,21 +117,13 @@ The mean of the five players' scores is Table 1's 50.5 ± 6.8; the score of thes
 HUMAN_SOURCE = "Hafner 2022, recorded human games"
 
 
-class Claim(NamedTuple):
-    """A success rate of the full method that the text gives roughly, in percent."""
-
-    achievement: str
-    relation: str
-    """">" for "over", "~" for "approximately"."""
-    percent: float
-
-
-SUCCESS_CLAIMS = (
-    Claim("collect_iron", ">", 3.0),
-    Claim("make_iron_pickaxe", "~", 0.01),
-    Claim("make_iron_sword", "~", 0.01),
-)
-"""The success-rate figure has no numbers; section 5.2 gives these three."""
+SUCCESS_CLAIMS: Mapping[str, tuple[str, float]] = {
+    "collect_iron": (">", 3.0),
+    "make_iron_pickaxe": ("~", 0.01),
+    "make_iron_sword": ("~", 0.01),
+}
+"""The full method's success rates in percent, over (">") or approximately ("~"): its figure has no numbers, but section
+5.2 gives these three."""
 
 
 def find_published(preset: str) -> Published | None:

@@ -57,7 +57,7 @@ def draw_success_rates(
 
 def _mark_claims(axes: Axes, names: list[str]) -> None:
     label = "full method, from the paper's text"
-    for name, relation, percent in SUCCESS_CLAIMS:
+    for name, (relation, percent) in SUCCESS_CLAIMS.items():
         if name in names:
             at = names.index(name)
             axes.hlines(percent, at - 0.45, at + 0.45, colors=INK, linewidth=1.3, label=label)

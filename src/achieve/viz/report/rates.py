@@ -45,7 +45,7 @@ def rates_section(gathered: Gathered) -> Section:
 
 
 def _table(env: str, runs: Runs, names: Sequence[str]) -> Table:
-    claims = {claim.achievement: f"{claim.relation} {claim.percent:g}" for claim in SUCCESS_CLAIMS}
+    claims = {name: f"{relation} {percent:g}" for name, (relation, percent) in SUCCESS_CLAIMS.items()}
 
     def column(preset: str) -> ColumnOf[str]:
         title = f"our {preset}, % ({count(len(runs[preset]), 'seed')})"
