@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 from achieve.agent import Agent
 from achieve.config import TrainConfig
 from achieve.envs import make_vec
+from achieve.envs.base import FinishedEpisodes
 from achieve.errors import ConfigError
 from achieve.run.env_errors import making_env, using_env
 from achieve.run.files import write_file
+from achieve.run.logs import episode_rows
 from achieve.run.seeding import env_seeds, stream
-from achieve.scoring.episodes import PREFIX, Episodes
+from achieve.scoring.episodes import Episodes
 
 PARALLEL = 32
 PATIENCE = 100_000
@@ -130,13 +132,9 @@ def unseen_envs(config: TrainConfig, seed: int, count: int, episodes: int, infos
 
 def save_episodes(path: Path, episodes: Episodes, decimals: int = 1) -> None:
     """Write episodes as JSON lines, as a run's own log has them."""
-    keys = [PREFIX + name for name in episodes.names]
-    columns = (episodes.step, episodes.length, episodes.reward, episodes.achievements)
-    lines = []
-    for step, length, reward, counts in zip(*(column.tolist() for column in columns), strict=True):
-        row = {"step": step, "length": length, "reward": round(reward, decimals)}
-        lines.append(json.dumps(row | dict(zip(keys, counts, strict=True))) + "\n")
-    write_file(path, "".join(lines).encode())
+    step, length, reward, achievements, names = episodes
+    rows = episode_rows(FinishedEpisodes(np.zeros_like(step), step, length, reward, achievements), names, 1, decimals)
+    write_file(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
 
 
 def unseen_seeds(config: TrainConfig, seed: int, count: int, episodes: int) -> list[int]:
