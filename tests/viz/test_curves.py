@@ -3,12 +3,13 @@
 import io
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from achieve.scoring.episodes import Episodes
 from achieve.scoring.score import curve_grid, learning_curve
 from achieve.viz.curves import Baseline, draw_curves
-from achieve.viz.style import png
+from achieve.viz.style import png, short_number
 
 
 def episodes(seed: int, count: int = 80) -> Episodes:
@@ -71,3 +72,11 @@ def test_long_names_do_not_leave_the_picture() -> None:
     png(figure)  # which lays it out
     box = figure.legends[0].get_window_extent()
     assert box.x0 >= 0 and box.x1 <= figure.bbox.width
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (500, "500"), (60_000, "60k"), (1_000_000, "1M"), (999_999, "1M"), (1.25e6, "1.25M"), (0.96, "0.96")],
+)
+def test_short_numbers(value: float, text: str) -> None:
+    assert short_number(value) == text

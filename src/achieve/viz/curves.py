@@ -6,11 +6,11 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from achieve.scoring.episodes import Episodes
 from achieve.scoring.score import MeanStd, curve_grid, learning_curve
-from achieve.viz.style import FAINT, INK, colour, dress, group_label, legend_columns, new_figure, note
+from achieve.viz.style import FAINT, INK, colour, dress, group_label, legend_columns, new_figure, note, short_number
 
 
 class Baseline(NamedTuple):
@@ -83,4 +83,4 @@ def _dress(axes: Axes, title: str, unit: str) -> None:
     axes.set_xlim(left=0)
     axes.margins(x=0.01, y=0.12)
     axes.xaxis.set_major_locator(MaxNLocator(6))
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.xaxis.set_major_formatter(short_number)

@@ -7,11 +7,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import EngFormatter
 from numpy.typing import ArrayLike
 
 from achieve.scoring.episodes import title_case
-from achieve.viz.style import COLOURS, INK, LINE, colour, dress, new_figure
+from achieve.viz.style import COLOURS, INK, LINE, colour, dress, new_figure, short_number
 
 RIGHT, WRONG = COLOURS[2], COLOURS[1]
 
@@ -60,7 +59,7 @@ def draw_stages(
         )
     dress(axes, x=label, y="%")
     axes.set_ylim(0, 102)
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.xaxis.set_major_formatter(short_number)
     axes.legend(fontsize=8.5, frameon=False, labelcolor=INK, loc="lower right")
     return figure
 

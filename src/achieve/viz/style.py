@@ -56,6 +56,13 @@ def legend_columns(labels: Sequence[str], most: int) -> int:
     return max(1, min(len(labels), most, 120 // max(map(len, labels))))
 
 
+def short_number(value: float, _: object = None) -> str:
+    """Return `250k`, `1M`, `1.2M`; as matplotlib calls it, for the ticks of an axis."""
+    if abs(value) >= 999_500:
+        return f"{value / 1e6:.3g}M"
+    return f"{value / 1e3:.3g}k" if abs(value) >= 1000 else f"{value:g}"
+
+
 def group_label(label: str, runs: Sequence[object]) -> str:
     """Return a group's name in a legend: `ad (3 runs)`, and `ad` of a single run."""
     return f"{label} ({len(runs)} runs)" if len(runs) > 1 else label
