@@ -133,10 +133,10 @@ def environment_rate(config: TrainConfig, seconds: float = 1.0) -> float:
 
 
 def forward_flops(network: AchievementNetwork, shape: tuple[int, ...]) -> float:
-    """Return the floating-point operations of encoding one image: two per multiply-add."""
+    """Return the floating-point operations of encoding one observation: two per multiply-add."""
     observation = torch.zeros(1, *shape, dtype=network.observation_dtype, device=next(network.parameters()).device)
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        network.encoder(image)
+        network.encoder(observation)
     return float(counter.get_total_flops())
 
 

@@ -11,8 +11,6 @@ from achieve.analysis.probe import (
     labelled_states,
     make_splits,
     probe,
-    split_by_episode,
-    split_by_state,
     train_classifier,
 )
 from achieve.analysis.recordings import Recordings, record
@@ -55,11 +53,10 @@ def test_splits_have_their_sizes_and_keep_apart() -> None:
 
 def test_too_few_states() -> None:
     states = labelled_states(made_up(4))
-    rng = np.random.default_rng(0)
     with pytest.raises(ConfigError, match="there are 52 states with a next achievement, and 60"):
-        split_by_state(states, 50, 10, rng)
+        make_splits(states, ProbeSettings(states=50, test_states=10))
     with pytest.raises(ConfigError, match="states in training episodes"):
-        split_by_episode(states, 45, 5, rng)
+        make_splits(states, ProbeSettings(states=45, test_states=5))
 
 
 def test_classifier_is_adam_on_the_cross_entropy() -> None:
@@ -102,11 +99,12 @@ def test_judgement() -> None:
     train = (torch.eye(3)[[1, 1, 2]], torch.tensor([1, 1, 1]))
     result = judge(model, train, test, "abc", "state")
     high = np.exp(5) / (np.exp(5) + 2)
-    assert result.accuracy == 75 and result.majority == 25 and result.train_accuracy == pytest.approx(200 / 3)
-    np.testing.assert_allclose(result.confidence, [high, high, 1 / (np.exp(5) + 2), high], rtol=1e-6)
-    assert result.per_label == {"a": (3, pytest.approx(200 / 3)), "b": (1, 100.0)}
-    assert result.histogram.sum() == pytest.approx(1) and result.histogram[-1] == 0.75 and result.histogram[0] == 0.25
-    assert result.median == pytest.approx(high)
+    assert result.accuracy == 75 and result.majority_accuracy == 25 and result.train_accuracy == pytest.approx(200 / 3)
+    assert result.median_confidence == pytest.approx(high)
+    assert result.mean_confidence == pytest.approx((3 * high + 1 / (np.exp(5) + 2)) / 4)
+    a, b = {"states": 3, "accuracy": pytest.approx(200 / 3)}, {"states": 1, "accuracy": 100.0}
+    assert result.per_achievement == {"a": a, "b": b}
+    assert result.histogram == [0.25] + [0.0] * 23 + [0.75]
 
 
 def test_leaks_within_an_episode_show_only_in_the_split_by_state(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +120,7 @@ def test_leaks_within_an_episode_show_only_in_the_split_by_state(monkeypatch: py
     )
     told: list[float] = []
     by_state, by_episode = probe(small_agent(), states, splits, settings, told.append)
-    assert by_state.accuracy > 95 and by_state.median > 0.9
+    assert by_state.accuracy > 95 and by_state.median_confidence > 0.9
     assert by_episode.accuracy < 60
     assert told == sorted(told) and told[-1] == pytest.approx(1)
 
@@ -138,9 +136,8 @@ def test_a_real_agent_is_probed() -> None:
         # An untrained agent mostly sleeps and wakes up; that much is learned, and a little more of what it saw.
         most = 100 * np.bincount(states.label[split.train]).max() / len(split.train)
         assert result.train_accuracy > most
-        assert len(result.confidence) == 100 and sum(count for count, _ in result.per_label.values()) == 100
-    told = results[0].as_dict()
-    assert set(told["per_achievement"]) <= set(states.recordings.names) and len(told["histogram"]) == 25
+        assert sum(some["states"] for some in result.per_achievement.values()) == 100
+    assert set(results[0].per_achievement) <= set(states.recordings.names) and len(results[0].histogram) == 25
 
 
 def test_settings() -> None:

@@ -8,12 +8,10 @@ import pytest
 from achieve.envs import ENVIRONMENTS, find_env_spec
 from achieve.scoring.episodes import Episodes
 from achieve.scoring.score import (
+    MeanStd,
     crafter_score,
     curve_grid,
-    episodes_within,
-    final_reward,
     learning_curve,
-    mean_std,
     measure,
     score_run,
     settling_steps,
@@ -56,15 +54,18 @@ def test_score_equals_the_plain_formula_on_random_rates() -> None:
 
 
 def test_budget_is_a_summed_length_and_inclusive() -> None:
-    assert episodes_within([400, 600, 1], budget=1000) == 2
-    assert episodes_within([400, 601, 1], budget=1000) == 1
-    assert episodes_within([1001], budget=1000) == 0
-    assert episodes_within([], budget=1000) == 0
+    def counted(*lengths: int) -> int:
+        length = np.array(lengths, np.int64)
+        count = len(length)
+        made = Episodes(np.cumsum(length), length, np.zeros(count), np.ones((count, 1), int), ("a",))
+        return score_run(made, budget=1000).episodes
+
+    assert (counted(400, 600, 1), counted(400, 601, 1), counted(1001), counted()) == (2, 1, 0, 0)
 
 
 def test_score_leaves_out_episodes_past_the_budget() -> None:
     episodes = make_episodes(50)
-    cut = episodes_within(episodes.length, 5_000)
+    cut = sum(sum(episodes.length[: k + 1]) <= 5_000 for k in range(50))
     assert 0 < cut < 50
     result = score_run(episodes, budget=5_000)
     assert result.episodes == cut
@@ -75,9 +76,10 @@ def test_score_leaves_out_episodes_past_the_budget() -> None:
 
 
 def test_reward_window_excludes_its_beginning_and_includes_its_end() -> None:
-    steps, returns = [900_000, 900_001, 1_000_000, 1_000_001], [1.0, 10.0, 20.0, 1000.0]
-    assert final_reward(steps, returns, end=1_000_000, window=100_000) == 15.0
-    assert math.isnan(final_reward(steps, returns, end=800_000, window=1_000))
+    steps, returns = np.array([900_000, 900_001, 1_000_000, 1_000_001]), np.array([1.0, 10.0, 20.0, 1000.0])
+    episodes = Episodes(steps, np.full(4, 9), returns, np.ones((4, 1), int), ("a",))
+    assert score_run(episodes).reward == 15.0
+    assert math.isnan(score_run(episodes, budget=800_000).reward)
 
 
 def test_full_run_is_read_at_one_million_over_the_last_hundred_thousand() -> None:
@@ -168,9 +170,7 @@ def test_run_without_episodes_has_no_figures() -> None:
 
 
 def test_error_bars_are_population_deviations() -> None:
-    mean, std = mean_std([20.0, 22.0, 24.0])
-    assert mean == 22.0
-    assert std == pytest.approx(math.sqrt(8 / 3))
+    assert MeanStd.of([20.0, 22.0, 24.0]) == (22.0, pytest.approx(math.sqrt(8 / 3)), 2)
 
 
 def test_learning_curve_equals_its_slow_twin() -> None:

@@ -179,7 +179,7 @@ def test_every_environment_plays_its_share(episodes: int, monkeypatch: pytest.Mo
         return made[-1]
 
     monkeypatch.setattr(module, "make_vec", make)
-    result = play(lambda obs, *_: np.zeros(len(obs), np.int64), tiny_config(), episodes, 0)
+    result = play(lambda envs: lambda obs, *_: np.zeros(len(obs), np.int64), tiny_config(), episodes, 0)
     envs = min(episodes, 32)
     expected = [episodes // envs + (i < episodes % envs) for i in range(envs)]
     played = [int((result.length == 3 * i + 1).sum()) for i in range(envs)]
@@ -201,7 +201,7 @@ def test_policy_is_given_the_reward_and_done_that_came_with_the_observation() ->
         return rng.integers(0, 17, len(obs))
 
     config = replace(tiny_config(), env=EnvConfig(num_envs=4, threads=1))
-    episodes = play(policy, config, 2, 0)
+    episodes = play(lambda envs: policy, config, 2, 0)
     assert seen[0] == (None, None)
     rewards = np.array([reward for reward, _ in seen[1:]])
     dones = np.array([done for _, done in seen[1:]])

@@ -8,10 +8,9 @@ from PIL import Image
 
 from achieve.analysis.graphs import crafter_requirements, reduction
 from achieve.analysis.hierarchy import Cluster, EdgeScore, Hierarchy
-from achieve.analysis.published import Claim
 from achieve.envs.crafter.data import ACHIEVEMENTS
 from achieve.viz.bars import FLOOR, draw_success_rates
-from achieve.viz.graph import MISSED, RIGHT, WRONG, draw_hierarchy, layout
+from achieve.viz.graph import STYLES, draw_hierarchy, layout
 from achieve.viz.heatmap import WRONG as WRONG_DOT
 from achieve.viz.heatmap import Panel, draw_matrices, draw_stages
 from achieve.viz.histogram import draw_confidence
@@ -23,22 +22,23 @@ def is_drawn(content: bytes) -> bool:
 
 
 def test_success_rates_are_bars_and_never_succeeding_is_a_cross() -> None:
-    names = ("a", "b", "c")
-    claim = Claim("Ours", "ad", "b", 0.5, ">", "told")
+    names = ("collect_wood", "collect_iron", "eat_plant")
     groups = {"ad": [[10.0, 1.0, 0.0], [30.0, 3.0, 0.0]], "ppo": [[5.0, np.nan, 50.0]]}
-    figure = draw_success_rates(groups, names, {"human": {"a": 80.0}}, [claim])
+    figure = draw_success_rates(groups, names, crafter=True)
     (axes,) = figure.axes
     ours, ppo, human = (np.array([bar.get_height() for bar in group]) for group in axes.containers)
     np.testing.assert_allclose(ours, [20, 2, np.nan])
     np.testing.assert_allclose(ppo, [5, np.nan, 50])
-    np.testing.assert_allclose(human, [80, np.nan, np.nan])
+    np.testing.assert_allclose(human, [100, 53, 8])
     assert axes.get_yscale() == "log" and axes.get_ylim()[0] == FLOOR
     crosses = [line for line in axes.lines if line.get_marker() == "x" and len(np.asarray(line.get_xdata()))]
     assert len(crosses) == 1 and round(float(np.asarray(crosses[0].get_xdata())[0])) == 2
     dots = [np.asarray(line.get_ydata()).tolist() for line in axes.lines if line.get_marker() == "o"]
     assert dots == [[10, 1], [30, 3]]  # each run of several, where it has a rate
-    assert [text.get_text() for text in figure.legends[0].get_texts()][1:] == ["ad (2 runs)", "ppo", "human"]
-    assert [text.get_text() for text in axes.texts] == ["> 0.5"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()][1:] == ["ad (2 runs)", "ppo", "human players"]
+    assert [text.get_text() for text in axes.texts] == ["> 3"]
+    (elsewhere,) = draw_success_rates(groups, ("a", "b", "c")).axes
+    assert len(elsewhere.containers) == 2 and not elsewhere.texts
     assert is_drawn(png(figure))
 
 
@@ -92,11 +92,11 @@ def test_edges_lead_to_the_right() -> None:
 
 def hierarchy(known: bool) -> Hierarchy:
     wood, table, cow = ("collect_wood", "place_table", "eat_cow")
-    found, missed = frozenset({(wood, table)}), frozenset({(table, "make_wood_pickaxe")})
-    score = EdgeScore(found, missed, frozenset({(table, cow)})) if known else None
-    clusters = tuple(Cluster(name, name, 20, 95.0) for name in (wood, table, cow))
-    edges = found | {(table, cow)}
-    return Hierarchy(60, 20, clusters, 0, 0, 95.0, 90.0, (wood, table, cow), edges, score, score, {})
+    found, extra, missed = (wood, table), (table, cow), (table, "make_wood_pickaxe")
+    score = EdgeScore(50.0, 50.0, [found], [missed], [extra]) if known else None
+    clusters = [Cluster(name, name, 20, 95.0) for name in (wood, table, cow)]
+    names = [wood, table, cow]
+    return Hierarchy(60, 20, clusters, {}, names, names, 95.0, 90.0, [found, extra], score, score, {})
 
 
 def colours(axes: object) -> list[tuple[float, ...]]:
@@ -110,9 +110,9 @@ def test_graphs_side_by_side_tell_found_from_missed() -> None:
     figure = draw_hierarchy(hierarchy(True), true, ACHIEVEMENTS, "ad-s0")
     truth, found = figure.axes
     assert len(truth.texts) == len(ACHIEVEMENTS) and len(found.texts) == 3
-    assert sorted(colours(found)) == sorted([to_rgba(RIGHT), to_rgba(WRONG)])
-    assert colours(truth).count(to_rgba(RIGHT)) == 1
-    assert colours(truth).count(to_rgba(MISSED)) == len(reduction(true)) - 1
+    assert sorted(colours(found)) == sorted([to_rgba(STYLES["found"][0]), to_rgba(STYLES["false"][0])])
+    assert colours(truth).count(to_rgba(STYLES["found"][0])) == 1
+    assert colours(truth).count(to_rgba(STYLES["missed"][0])) == len(reduction(true)) - 1
     assert "Collect wood\n20, 95 % pure" in [text.get_text() for text in found.texts]
     assert is_drawn(png(figure))
 

@@ -69,14 +69,14 @@ def test_picture_is_the_same_for_the_same_data_and_not_blank() -> None:
 def test_long_names_do_not_leave_the_picture() -> None:
     names = [f"quick, ppo.gamma 0.{n}, ppo.clip_coef 0.3, model.channels 16 32 32" for n in range(5)]
     figure = draw_curves({name: [episodes(0)] for name in names})
-    figure.canvas.draw()
+    png(figure)  # which lays it out
     box = figure.legends[0].get_window_extent()
     assert box.x0 >= 0 and box.x1 <= figure.bbox.width
 
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0, "0"), (500, "500"), (60_000, "60k"), (1_000_000, "1M"), (999_999, "1M"), (1.25e6, "1.25M")],
+    [(0, "0"), (500, "500"), (60_000, "60k"), (1_000_000, "1M"), (999_999, "1M"), (1.25e6, "1.25M"), (0.96, "0.96")],
 )
 def test_short_numbers(value: float, text: str) -> None:
     assert short_number(value) == text

@@ -10,7 +10,7 @@ import numpy as np
 from achieve.envs import ENVIRONMENTS, find_env_spec
 from achieve.scoring.score import RunScore
 from achieve.viz.curves import Baseline
-from achieve.viz.run_page import render_page
+from achieve.viz.html import render
 
 RUN = RunScore(10.57, float("nan"), np.array([33.4, np.nan]), ("collect_coal", "wake_up"), 1496, 300_000, 30_000)
 
@@ -24,9 +24,10 @@ def page(**changes: Any) -> str:
         "video": b"mp4 bytes",
         "baseline": Baseline("random agent", 1.6, 2.1),
         "facts": {"machine": "2 cores"},
-        "config": {"seed": 0},
+        "config": '{"seed": 0}',
+        "notes": (),
     }
-    return render_page(**{**values, **changes})
+    return render("run.html", **{**values, **changes})
 
 
 class Balanced(HTMLParser):
@@ -84,13 +85,13 @@ def test_environment_with_a_goal_shows_its_success_rate() -> None:
     assert "published" not in page(run=RUN._replace(spec=find_env_spec("pkg:make")))
 
 
-def test_works_without_video_baseline_and_config() -> None:
-    parser = parse(page(video=None, baseline=None, config={}))
-    assert parser.open == [] and len(parser.links) == 1
+def test_a_baseline_that_is_not_known_is_left_out() -> None:
+    html = page(baseline=Baseline("random agent", float("nan"), 2.1))
+    assert html.count("random agent: ") == 1 and "random agent: 2.10" in html
 
 
 def test_text_is_escaped() -> None:
     bad = "<script>alert('x')</script>"
-    html = page(title=bad, command=bad, facts={bad: bad}, config={bad: bad}, notes=(bad,))
+    html = page(title=bad, command=bad, facts={bad: bad}, config=bad, notes=(bad,))
     assert "<script" not in html
     assert parse(html).open == []

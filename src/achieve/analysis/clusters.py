@@ -6,10 +6,10 @@ with two of one group contradicts itself, and is split further along the tree.
 Pure functions on arrays. `n` vectors, `D` their size; distances are cosine distances, 0..2.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.cluster.hierarchy import linkage, to_tree
+from scipy.spatial.distance import squareform
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -25,55 +25,25 @@ def cosine_distances(vectors: ArrayLike) -> NDArray[np.float32]:
 
 def average_linkage(distances: ArrayLike) -> Floats:
     """Cluster by the mean distance between clusters: distances [n, n] -> scipy's merges [n - 1, 4]."""
-    from scipy.cluster.hierarchy import linkage
-    from scipy.spatial.distance import squareform
-
     return linkage(squareform(np.asarray(distances, np.float64), checks=False), "average")
 
 
-def cut(merges: Floats, count: int) -> Ints:
-    """Return the ``count`` clusters of a tree as numbers [n]; the largest cluster is 0, and so on."""
-    n = len(merges) + 1
-    members: dict[int, list[int]] = {i: [i] for i in range(n)}
-    for row in range(n - count):
-        one, other = int(merges[row, 0]), int(merges[row, 1])
-        members[n + row] = members.pop(one) + members.pop(other)
-    return _numbered(list(members.values()), n)
+def cut(merges: Floats, count: int, groups: Ints | None = None, tolerance: float = 1.0) -> Ints:
+    """Return the ``count`` clusters of a tree as numbers [n], the largest 0; those that contradict themselves split.
 
-
-def contradiction(points: ArrayLike, groups: Ints) -> float:
-    """Return the share of a cluster's points that are not their group's first in it. points: indices of groups [n]."""
-    inside = groups[np.asarray(points)]
-    return 1 - len(np.unique(inside)) / len(inside)
-
-
-def split_contradictions(merges: Floats, labels: Ints, groups: Ints, tolerance: float) -> Ints:
-    """Split every cluster of a cut whose `contradiction` is above ``tolerance`` into its two branches, and so on.
-
-    merges: the tree of n points; labels: [n], from `cut` of that tree; groups: [n].
+    groups: [n]. A cluster contradicts itself where more than ``tolerance`` of its points are not their group's first in
+    it; it is then split into its two branches, and so on.
     """
-    n = len(labels)
-    members: list[list[int]] = [[i] for i in range(n)]
-    for one, other in merges[:, :2].astype(np.int64):
-        members.append(members[one] + members[other])
-    # The node of each cluster is the first, from the leaves up, that has all its points.
-    sizes = np.bincount(labels)
-    nodes = {}
-    for node, points in enumerate(members):
-        label = int(labels[points[0]])
-        if len(points) == sizes[label] and (labels[points] == label).all():
-            nodes[label] = node
-    accepted, waiting = [], list(nodes.values())
+    n = len(merges) + 1
+    clusters, waiting = [], [to_tree(merges)]
     while waiting:
         node = waiting.pop()
-        if node >= n and contradiction(members[node], groups) > tolerance:
-            waiting += merges[node - n, :2].astype(np.int64).tolist()
-        else:
-            accepted.append(members[node])
-    return _numbered(accepted, n)
-
-
-def _numbered(clusters: list[list[int]], n: int) -> Ints:
+        if node.id < 2 * n - count:  # merges are numbered from n on, the last ones nearest the root
+            points = node.pre_order()
+            if groups is None or 1 - len(np.unique(groups[points])) / len(points) <= tolerance:
+                clusters.append(points)
+                continue
+        waiting += [node.left, node.right]
     labels = np.zeros(n, np.int64)
     for number, points in enumerate(sorted(clusters, key=lambda points: (-len(points), min(points)))):
         labels[points] = number
@@ -86,9 +56,7 @@ def silhouette(distances: ArrayLike, labels: Ints) -> float:
     A point alone in its cluster counts zero (Rousseeuw 1987). At least two clusters.
     """
     matrix = np.asarray(distances)
-    count = int(labels.max()) + 1
-    one_hot = np.zeros((len(labels), count), matrix.dtype)
-    one_hot[np.arange(len(labels)), labels] = 1
+    one_hot = np.eye(int(labels.max()) + 1, dtype=matrix.dtype)[labels]
     sizes = one_hot.sum(0)
     sums = (matrix @ one_hot).astype(np.float64)
     own_size = sizes[labels].astype(np.float64)
@@ -115,5 +83,4 @@ def choose_clusters(
     merges = average_linkage(distances)
     tried = {count: silhouette(distances, cut(merges, count)) for count in range(2, min(most, n - 1) + 1)}
     best = max(tried, key=lambda count: (tried[count], -count))
-    labels = split_contradictions(merges, cut(merges, best), np.asarray(groups, np.int64), tolerance)
-    return labels, tried
+    return cut(merges, best, np.asarray(groups, np.int64), tolerance), tried

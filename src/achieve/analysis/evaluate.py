@@ -1,10 +1,9 @@
 """Evaluate a policy in worlds it has never seen."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,13 @@ from numpy.typing import NDArray
 from achieve.agent import Agent
 from achieve.config import TrainConfig
 from achieve.envs import make_vec
+from achieve.envs.base import FinishedEpisodes
 from achieve.errors import ConfigError
 from achieve.run.env_errors import making_env, using_env
 from achieve.run.files import write_file
+from achieve.run.logs import episode_rows
 from achieve.run.seeding import env_seeds, stream
-from achieve.scoring.episodes import PREFIX, Episodes
+from achieve.scoring.episodes import Episodes
 
 PARALLEL = 32
 PATIENCE = 100_000
@@ -28,6 +29,7 @@ _LOOKED_UP = 20_000_000
 """Worlds of training that are looked up at most, in memory; of those beyond, one could be met by chance."""
 
 Policy = Callable[[NDArray[np.uint8], Any, Any], NDArray[np.int64]]
+"""Actions for observations, and the rewards and ends of episodes that came with them."""
 
 
 def evaluate(
@@ -44,16 +46,13 @@ def evaluate(
     Deterministic per seed. Every environment plays a fixed number of episodes, so that short ones are not favoured.
     ``progress`` is told how many episodes have ended.
     """
-    agent.reset(seed)
 
-    def policy(obs: NDArray[np.uint8], reward: Any, done: Any) -> NDArray[np.int64]:
-        actions: NDArray[np.int64] = agent.act(obs, reward, done, greedy=greedy)
-        return actions
-
-    def check(envs: Any) -> None:
+    def policy(envs: Any) -> Policy:
         agent.check_env(envs.single_observation_space.shape, int(envs.single_action_space.n))
+        agent.reset(seed)
+        return partial(agent.act, greedy=greedy)
 
-    return play(policy, agent.config, episodes, seed, progress, patience, check)
+    return play(policy, agent.config, episodes, seed, progress, patience)
 
 
 def evaluate_random(
@@ -65,61 +64,49 @@ def evaluate_random(
     patience: int = PATIENCE,
 ) -> Episodes:
     """Do the same for an agent that acts at random."""
-    _check_seed(seed)
-    rng = np.random.default_rng(stream(seed, "actions"))
-    with making_env(config.env.name):
-        envs: Any = make_vec(config.env.name, num_envs=1, seed=0, **config.env.arguments)
-    count = envs.single_action_space.n
-    envs.close()
-    return play(lambda obs, *_: rng.integers(0, count, len(obs)), config, episodes, seed, progress, patience)
+
+    def policy(envs: Any) -> Policy:
+        rng = np.random.default_rng(stream(seed, "actions"))
+        return lambda obs, *_: rng.integers(0, envs.single_action_space.n, len(obs))
+
+    return play(policy, config, episodes, seed, progress, patience)
 
 
 def play(
-    policy: Policy,
+    policy_in: Callable[[Any], Policy],
     config: TrainConfig,
     episodes: int,
     seed: int,
     progress: Callable[[int], None] = lambda done: None,
     patience: int = PATIENCE,
-    check: Callable[[Any], None] = lambda envs: None,
 ) -> Episodes:
     """Let a policy play ``episodes`` episodes; return them in order of completion.
 
-    Where none ends within ``patience`` steps of each environment, it is a :class:`ConfigError`. ``check`` may refuse
-    the environments.
+    ``policy_in`` gets the vector environment and returns the policy for it. Where no episode ends within ``patience``
+    steps of each environment, it is a :class:`ConfigError`.
     """
     if episodes < 1:
         raise ConfigError(f"episodes is {episodes}; it must be 1 or more")
-    num_envs = min(episodes, PARALLEL)
-    # The first environments play one more where the number does not divide.
-    quota = np.full(num_envs, episodes // num_envs) + (np.arange(num_envs) < episodes % num_envs)
-    seeds = unseen_seeds(config, seed, num_envs, int(quota.max()))
-    env = config.env
-    with making_env(env.name):
-        envs: Any = make_vec(
-            env.name, num_envs=num_envs, seed=seeds, threads=env.threads, infos="none", **env.arguments
-        )
-    played = np.zeros(num_envs, dtype=np.int64)
+    left = quotas(episodes, min(episodes, PARALLEL))
     rows = []
     waited = 0
-    with using_env(), closing(envs):
-        check(envs)
+    with unseen_envs(config, seed, len(left), int(left.max()), infos="none") as envs:
+        policy = policy_in(envs)
         observation, _ = envs.reset()
         reward = done = None
-        while (played < quota).any():
-            actions = policy(observation, reward, done)
-            observation, reward, terminated, truncated, _ = envs.step(actions)
+        while left.any():
+            observation, reward, terminated, truncated, _ = envs.step(policy(observation, reward, done))
             done = terminated | truncated
             finished = envs.pop_episodes()
             waited = 0 if len(finished.env) else waited + 1
             if waited == patience:
                 raise ConfigError(
-                    f"no episode of {env.name} ended in {patience:,} steps of {num_envs} environments; give it a time "
-                    "limit, such as gymnasium.wrappers.TimeLimit"
+                    f"no episode of {config.env.name} ended in {patience:,} steps of {len(left)} environments; give it "
+                    "a time limit, such as gymnasium.wrappers.TimeLimit"
                 )
             for k, i in enumerate(finished.env):
-                if played[i] < quota[i]:
-                    played[i] += 1
+                if left[i]:
+                    left[i] -= 1
                     rows.append((finished.length[k], finished.episode_return[k], finished.achievements[k]))
                     progress(len(rows))
         names = tuple(envs.achievement_names)
@@ -127,21 +114,27 @@ def play(
     return Episodes(np.cumsum(lengths), lengths, returns, achievements.astype(np.int64), names)
 
 
+def quotas(episodes: int, num_envs: int) -> NDArray[np.int64]:
+    """Return how many episodes each environment plays; the first play one more where the number does not divide."""
+    return episodes // num_envs + (np.arange(num_envs) < episodes % num_envs)
+
+
+@contextmanager
+def unseen_envs(config: TrainConfig, seed: int, count: int, episodes: int, infos: str) -> Iterator[Any]:
+    """Open a vector environment whose first ``episodes`` worlds the agent of this config was not trained in."""
+    env = config.env
+    seeds = unseen_seeds(config, seed, count, episodes)
+    with making_env(env.name):
+        envs = make_vec(env.name, num_envs=count, seed=seeds, threads=env.threads, infos=infos, **env.arguments)
+    with using_env(), closing(envs):
+        yield envs
+
+
 def save_episodes(path: Path, episodes: Episodes, decimals: int = 1) -> None:
     """Write episodes as JSON lines, as a run's own log has them."""
-    keys = [PREFIX + name for name in episodes.names]
-    rows = zip(
-        episodes.step.tolist(),
-        episodes.length.tolist(),
-        episodes.reward.tolist(),
-        episodes.achievements.tolist(),
-        strict=True,
-    )
-    lines = []
-    for step, length, reward, counts in rows:
-        row = {"step": step, "length": length, "reward": round(reward, decimals)}
-        lines.append(json.dumps(row | dict(zip(keys, counts, strict=True))) + "\n")
-    write_file(path, "".join(lines).encode())
+    step, length, reward, achievements, names = episodes
+    rows = episode_rows(FinishedEpisodes(np.zeros_like(step), step, length, reward, achievements), names, 1, decimals)
+    write_file(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
 
 
 def unseen_seeds(config: TrainConfig, seed: int, count: int, episodes: int) -> list[int]:
@@ -151,7 +144,8 @@ def unseen_seeds(config: TrainConfig, seed: int, count: int, episodes: int) -> l
     up and avoided. Other environments make their own random numbers from a seed: they get seeds of which no training
     environment had one.
     """
-    _check_seed(seed)
+    if seed < 0:
+        raise ConfigError(f"seed is {seed}; it must be 0 or more")
     if config.env.num_envs > _LOOKED_UP:
         raise ConfigError(f"the agent's config has {config.env.num_envs:,} environments; no run has so many")
     seeds = env_seeds(config.seed, config.env.num_envs)
@@ -165,11 +159,6 @@ def unseen_seeds(config: TrainConfig, seed: int, count: int, episodes: int) -> l
         if candidate not in chosen and trained.isdisjoint(played):
             chosen.append(candidate)
     return chosen
-
-
-def _check_seed(seed: int) -> None:
-    if seed < 0:
-        raise ConfigError(f"seed is {seed}; it must be 0 or more")
 
 
 def _worlds(seeds: list[int], episodes: int) -> Iterator[int]:

@@ -1,7 +1,5 @@
 """Achievement graphs as sets of edges, and the true ones of the worlds where they are known."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import networkx as nx

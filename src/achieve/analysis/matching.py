@@ -6,11 +6,8 @@ comparison. Against the true names, over many pairs of episodes, each matching h
 join the same achievement) and a recall (how many of the achievements that both episodes have it joins).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -21,7 +18,6 @@ from achieve.algo.transport import cosine_cost, partial_transport
 from achieve.analysis.recordings import Ints
 from achieve.config import DistillConfig
 from achieve.errors import ConfigError
-from achieve.scoring.score import or_none
 
 Floats = NDArray[np.float32]
 Bools = NDArray[np.bool_]
@@ -55,41 +51,22 @@ class Quality:
     correct: int
     common: int
     """Achievements that both episodes of a pair have."""
-
-    @property
-    def precision(self) -> float:
-        """Percent of the matches that are correct; nan without a match."""
-        return 100 * self.correct / self.matched if self.matched else float("nan")
-
-    @property
-    def recall(self) -> float:
-        """Percent of the common achievements that are matched; nan where there are none."""
-        return 100 * self.correct / self.common if self.common else float("nan")
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON; a ratio without a denominator is null."""
-        return {**asdict(self), "precision": or_none(self.precision), "recall": or_none(self.recall)}
+    precision: float | None
+    """Percent of the matches that are correct; None without a match."""
+    recall: float | None
+    """Percent of the common achievements that are matched; None where there are none."""
 
 
 @dataclass(frozen=True)
 class MatchingReport:
-    """An agent's matchings over many pairs."""
+    """An agent's matchings over many pairs; a distance is None where there is no such pair of achievements."""
 
     transport: Quality
     hungarian: Quality
-    same_distance: float
+    same_distance: float | None
     """Mean cosine distance of the same achievement in two episodes."""
-    other_distance: float
+    other_distance: float | None
     """The same of different achievements."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {
-            "transport": self.transport.as_dict(),
-            "hungarian": self.hungarian.as_dict(),
-            "same_distance": or_none(self.same_distance),
-            "other_distance": or_none(self.other_distance),
-        }
 
 
 def hungarian(cost: Floats) -> Bools:
@@ -136,12 +113,18 @@ def judge(matchings: Sequence[Matching]) -> MatchingReport:
     """Return precision and recall over all pairs, each match and each common achievement counting once."""
     if not matchings:
         raise ConfigError("there is no pair of episodes to match; play more episodes")
-    return MatchingReport(
-        _quality([m.hard for m in matchings], matchings),
-        _quality([m.hungarian for m in matchings], matchings),
-        _mean([m.cost[m.same] for m in matchings]),
-        _mean([m.cost[~m.same] for m in matchings]),
+    cost, hard, assigned, same = (
+        np.concatenate([getattr(matching, name).ravel() for matching in matchings])
+        for name in ("cost", "hard", "hungarian", "same")
     )
+
+    def quality(chosen: Bools) -> Quality:
+        matched, correct, common = int(chosen.sum()), int((chosen & same).sum()), int(same.sum())
+        precision, recall = (100 * correct / whole if whole else None for whole in (matched, common))
+        return Quality(len(matchings), matched, correct, common, precision, recall)
+
+    distances = (float(part.mean()) if len(part) else None for part in (cost[same], cost[~same]))
+    return MatchingReport(quality(hard), quality(assigned), *distances)
 
 
 def choose_pairs(sizes: Sequence[int], count: int, seed: int = 0) -> list[tuple[int, int]]:
@@ -172,18 +155,3 @@ def example_pair(labels: Sequence[Ints]) -> tuple[int, int]:
         return set(one) != set(other), len(one) + len(other)
 
     return max(candidates, key=worth)
-
-
-def _quality(chosen: Sequence[Bools], matchings: Sequence[Matching]) -> Quality:
-    return Quality(
-        len(matchings),
-        matched=sum(int(mask.sum()) for mask in chosen),
-        correct=sum(int((mask & m.same).sum()) for mask, m in zip(chosen, matchings, strict=True)),
-        common=sum(int(m.same.sum()) for m in matchings),
-    )
-
-
-def _mean(parts: Sequence[Floats]) -> float:
-    joined = np.concatenate(parts)
-    return float(joined.mean()) if len(joined) else float("nan")
-

@@ -8,15 +8,12 @@ on both sides. That split is here as "state"; the other one, "episode", keeps ep
 What the paper leaves open: minibatches have 512 states, reshuffled each epoch, and latents are not normalised.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from achieve.agent import Agent
@@ -83,42 +80,20 @@ class ProbeResult:
 
     Attributes:
         accuracy: percent of test states whose next achievement is predicted correctly.
-        confidence: [n], the probability given to the true label of each test state.
-        majority: percent correct when always predicting the most frequent training label.
-        per_label: by achievement, test states and percent correct.
+        median_confidence: of the probability given to the true label of each test state, as the mean.
+        majority_accuracy: percent correct when always predicting the most frequent training label.
+        histogram: the share of test states in each of 25 equal bins of confidence.
+        per_achievement: test states and percent correct, as "states" and "accuracy".
     """
 
     split: str
     accuracy: float
-    confidence: NDArray[np.float64]
+    median_confidence: float
+    mean_confidence: float
     train_accuracy: float
-    majority: float
-    per_label: dict[str, tuple[int, float]]
-
-    @property
-    def median(self) -> float:
-        return float(np.median(self.confidence))
-
-    @property
-    def histogram(self) -> NDArray[np.float64]:
-        """The share of test states in each of 25 equal bins of confidence."""
-        counts, _ = np.histogram(self.confidence, BINS, (0.0, 1.0))
-        return counts / len(self.confidence)
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {
-            "split": self.split,
-            "accuracy": self.accuracy,
-            "median_confidence": self.median,
-            "mean_confidence": float(self.confidence.mean()),
-            "train_accuracy": self.train_accuracy,
-            "majority_accuracy": self.majority,
-            "histogram": self.histogram.tolist(),
-            "per_achievement": {
-                name: {"states": count, "accuracy": right} for name, (count, right) in self.per_label.items()
-            },
-        }
+    majority_accuracy: float
+    histogram: list[float]
+    per_achievement: dict[str, dict[str, float]]
 
 
 def labelled_states(recordings: Recordings) -> States:
@@ -132,25 +107,32 @@ def labelled_states(recordings: Recordings) -> States:
     return States(recordings, episode_of, step, label)
 
 
-def split_by_state(states: States, train: int, test: int, rng: np.random.Generator) -> Split:
-    """Draw states without replacement from all episodes: the paper's split."""
+def make_splits(states: States, settings: ProbeSettings) -> list[Split]:
+    """Return the paper's split, of states of all episodes, and one of which no episode is on both sides."""
+    train, test = settings.states, settings.test_states
+    rng = np.random.default_rng(settings.seed)
     _enough(len(states.label), train + test, "states with a next achievement")
-    chosen = rng.permutation(len(states.label))[: train + test]
-    return Split("state", chosen[:train], chosen[train:])
-
-
-def split_by_episode(states: States, train: int, test: int, rng: np.random.Generator) -> Split:
-    """Draw test episodes until they hold enough states, and train on the rest: no episode is on both sides."""
+    drawn = rng.permutation(len(states.label))[: train + test]
     order = rng.permutation(np.unique(states.episode))
     counts = np.bincount(states.episode, minlength=int(order.max(initial=0)) + 1)[order]
-    # The test states' share of all, so that they come from as many episodes as can be spared.
+    # Test episodes hold the test states' share of all, so that these come from as many episodes as can be spared.
     share = test / (train + test) * counts.sum()
     cut = int(np.searchsorted(np.cumsum(counts), max(share, test))) + 1
     for_test = np.isin(states.episode, order[:cut])
     held, rest = np.flatnonzero(for_test), np.flatnonzero(~for_test)
     _enough(len(held), test, "states in test episodes")
     _enough(len(rest), train, "states in training episodes")
-    return Split("episode", rng.permutation(rest)[:train], rng.permutation(held)[:test])
+    return [
+        Split("state", drawn[:train], drawn[train:]),
+        Split("episode", rng.permutation(rest)[:train], rng.permutation(held)[:test]),
+    ]
+
+
+def _enough(available: int, wanted: int, what: str) -> None:
+    if available < wanted:
+        raise ConfigError(
+            f"there are {available:,} {what}, and {wanted:,} are needed; give a larger --pool or ask for fewer"
+        )
 
 
 def train_classifier(
@@ -190,16 +172,18 @@ def judge(
     right = (probabilities.argmax(1) == labels).cpu().numpy()
     confidence = probabilities.gather(1, labels[:, None])[:, 0].cpu().numpy()
     truth, seen = labels.cpu().numpy(), train[1].cpu().numpy()
+    counts, _ = np.histogram(confidence, BINS, (0.0, 1.0))
     return ProbeResult(
         split,
         accuracy=100 * float(right.mean()),
-        confidence=confidence,
+        median_confidence=float(np.median(confidence)),
+        mean_confidence=float(confidence.mean()),
         train_accuracy=100 * float((model(train[0]).argmax(1) == train[1]).double().mean()),
-        majority=100 * float((truth == np.bincount(seen, minlength=len(names)).argmax()).mean()),
-        per_label={
-            name: (int((truth == i).sum()), 100 * float(right[truth == i].mean()))
-            for i, name in enumerate(names)
-            if (truth == i).any()
+        majority_accuracy=100 * float((truth == np.bincount(seen, minlength=len(names)).argmax()).mean()),
+        histogram=(counts / len(confidence)).tolist(),
+        per_achievement={
+            names[i]: {"states": int((truth == i).sum()), "accuracy": 100 * float(right[truth == i].mean())}
+            for i in np.unique(truth)
         },
     )
 
@@ -220,7 +204,8 @@ def probe(
     labels = torch.from_numpy(states.label[used]).to(latents.device)
     results = []
     for part, split in enumerate(splits, 1):
-        train, test = ((latents[rows], labels[rows]) for rows in _rows(used, split, latents.device))
+        rows = [torch.from_numpy(np.searchsorted(used, some)).to(latents.device) for some in (split.train, split.test)]
+        train, test = ((latents[some], labels[some]) for some in rows)
 
         def tell(epoch: int, part: int = part) -> None:
             progress((part + epoch / settings.epochs) / parts)
@@ -228,21 +213,3 @@ def probe(
         model = train_classifier(*train, len(names), settings, tell)
         results.append(judge(model, train, test, names, split.name))
     return results
-
-
-def make_splits(states: States, settings: ProbeSettings) -> list[Split]:
-    """Return both splits, by the settings' sizes and seed."""
-    rng = np.random.default_rng(settings.seed)
-    sizes = (settings.states, settings.test_states)
-    return [split_by_state(states, *sizes, rng), split_by_episode(states, *sizes, rng)]
-
-
-def _rows(used: Ints, split: Split, device: torch.device) -> list[Tensor]:
-    return [torch.from_numpy(np.searchsorted(used, part)).to(device) for part in (split.train, split.test)]
-
-
-def _enough(available: int, wanted: int, what: str) -> None:
-    if available < wanted:
-        raise ConfigError(
-            f"there are {available:,} {what}, and {wanted:,} are needed; give a larger --pool or ask for fewer"
-        )

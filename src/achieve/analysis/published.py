@@ -4,43 +4,88 @@ Numbers are those printed in the text and tables of Moon et al. (NeurIPS 2023), 
 shows only in figures (learning curves, the success rates of its agents) is not here: nothing is read off a plot.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from achieve.presets import PRESETS
 from achieve.scoring.score import MeanStd
 
 PAPER = "Moon et al. 2023"
 
 
-@dataclass(frozen=True)
-class Published:
+class Published(NamedTuple):
     """One agent's published figures in one experiment."""
 
     method: str
-    """As the paper calls it; "Ours" is achievement distillation."""
+    preset: str | None
+    """The preset that repeats it; None where there is none to run."""
+    score: MeanStd | None
+    """The environment's measure in percent: Crafter's score, or a success rate where the environment has a goal."""
+    reward: MeanStd | None
+    parameters: str | None
+    """As printed."""
     source: str
     """Where the figures are printed."""
-    preset: str | None = None
-    """The preset that repeats it; None where there is none to run."""
-    score: MeanStd | None = None
-    """The environment's measure in percent: Crafter's score, or a success rate where the environment has a goal."""
-    reward: MeanStd | None = None
-    parameters: str | None = None
-    """As printed."""
-    group: str = "From scratch"
-    seeds: int | None = 10
-    """Runs behind the figures; None where the paper took them from elsewhere."""
-    env: str = "crafter"
-    comparable: bool = True
-    """Whether our world is the one the figures are from."""
+    env: str
+    comparable: bool
+    """Whether our world is the one the figures are from. MiniGrid's layout is not published, and ours is easier."""
 
     @property
     def comparable_score(self) -> MeanStd | None:
         """The score that ours can be drawn beside."""
         return self.score if self.comparable else None
+
+
+# Figures as they are printed. Of figure-ppo, two steps are drawn in the figure, but no number is printed.
+_PRINTED = """
+table1     | Human expert                       |                | 50.5 ± 6.8   | 14.3 ± 2.3   |      | Table 1
+table1     | Achievement distillation           | ad             | 21.79 ± 1.37 | 12.60 ± 0.31 | 9M   | Table 1
+table1     | PPO                                | ppo            | 15.60 ± 1.66 | 10.32 ± 0.53 | 4M   | Table 1
+table1     | DreamerV3                          |                | 14.77 ± 1.42 | 10.92 ± 0.53 | 201M | Table 1
+table1     | LSTM-SPCNN                         |                | 11.67 ± 0.80 | 9.34 ± 0.23  | 135M | Table 1
+table1     | MuZero + SPR                       |                | 4.4 ± 0.4    | 8.5 ± 0.1    | 54M  | Table 1
+table1     | SEA                                |                | 1.22 ± 0.13  | 0.63 ± 0.08  | 1.5M | Table 1
+table1     | MuZero + SPR, pre-trained          |                | 16.4 ± 1.5   | 12.7 ± 0.4   | 54M  | Table 1
+figure-ppo | PPO, small network                 | ppo-default    | 8.17         |              |      | section 3.1
+figure-ppo | PPO, large network                 | ppo-size       |              |              |      | Figure 2
+figure-ppo | PPO, large network with layer norm | ppo-size-layer |              |              |      | Figure 2
+figure-ppo | PPO, large network with layer norm and value normalisation | ppo | 15.60 ± 1.66 | |    | section 3.1
+ablation   | PPO                                | ppo            | 15.60 ± 1.66 |              |      | Table 2
+ablation   | Intra-trajectory prediction (I)    | ad-i           | 19.02 ± 1.65 |              |      | Table 2
+ablation   | I + cross-trajectory matching (C)  | ad-ic          | 20.36 ± 1.79 |              |      | Table 2
+ablation   | I + C + memory (M)                 | ad             | 21.79 ± 1.37 |              |      | Table 2
+small      | Achievement distillation, small    | ad-small       | 17.07        |              | 1M   | section 5.3
+small      | Achievement distillation           | ad             | 21.79 ± 1.37 | 12.60 ± 0.31 | 9M   | Table 1
+small      | PPO                                | ppo            | 15.60 ± 1.66 | 10.32 ± 0.53 | 4M   | Table 1
+qrdqn      | QR-DQN                             | qrdqn          | 4.14         |              |      | section 5.6
+qrdqn      | QR-DQN + achievement distillation  | qrdqn-ad       | 8.07         |              |      | section 5.6
+heist      | PPO                                | heist-ppo      | 29.6         |              |      | section 5.7
+heist      | Achievement distillation           | heist-ad       | 71.0         |              |      | section 5.7
+minigrid   | PPO                                | minigrid-ppo   | 3.33         |              |      | section 5.7
+minigrid   | Achievement distillation           | minigrid-ad    | 8.04         |              |      | section 5.7
+"""
+
+
+def _figure(printed: str) -> MeanStd | None:
+    mean, _, std = printed.partition(" ± ")
+    return MeanStd(float(mean), float(std) if std else None, len(mean.partition(".")[2])) if mean else None
+
+
+def _read_printed() -> dict[str, list[Published]]:
+    experiments: dict[str, list[Published]] = {}
+    for line in _PRINTED.strip().splitlines():
+        experiment, method, preset, score, reward, size, source = (part.strip() for part in line.split("|"))
+        env = PRESETS[preset].env.name if preset else "crafter"
+        entry = Published(
+            method, preset or None, _figure(score), _figure(reward), size or None, f"{PAPER}, {source}", env,
+            comparable=env != "minigrid",
+        )  # fmt: skip
+        experiments.setdefault(experiment, []).append(entry)
+    return experiments
+
+
+PUBLISHED: Mapping[str, list[Published]] = _read_printed()
+"""By experiment, as `achieve reproduce` names them, in the paper's order."""
 
 
 class ProbeFigures(NamedTuple):
@@ -53,98 +98,18 @@ class ProbeFigures(NamedTuple):
     source: str
 
 
-_TABLE_1 = f"{PAPER}, Table 1"
-_TEXT = f"{PAPER}, section "
-
-HUMAN = Published(
-    "Human expert", _TABLE_1, score=MeanStd(50.5, 6.8, 1), reward=MeanStd(14.3, 2.3, 1), group="Human", seeds=None
-)
-AD = Published("Ours", _TABLE_1, "ad", MeanStd(21.79, 1.37), MeanStd(12.60, 0.31), "9M")
-PPO = Published("PPO", _TABLE_1, "ppo", MeanStd(15.60, 1.66), MeanStd(10.32, 0.53), "4M")
-
-PUBLISHED: Mapping[str, tuple[Published, ...]] = {
-    "table1": (
-        HUMAN,
-        AD,
-        PPO,
-        Published("DreamerV3", _TABLE_1, None, MeanStd(14.77, 1.42), MeanStd(10.92, 0.53), "201M"),
-        Published("LSTM-SPCNN", _TABLE_1, None, MeanStd(11.67, 0.80), MeanStd(9.34, 0.23), "135M"),
-        Published("MuZero + SPR", _TABLE_1, None, MeanStd(4.4, 0.4, 1), MeanStd(8.5, 0.1, 1), "54M", seeds=None),
-        Published("SEA", _TABLE_1, None, MeanStd(1.22, 0.13), MeanStd(0.63, 0.08), "1.5M"),
-        Published(
-            "MuZero + SPR",
-            _TABLE_1,
-            None,
-            MeanStd(16.4, 1.5, 1),
-            MeanStd(12.7, 0.4, 1),
-            "54M",
-            group="Pre-training",
-            seeds=None,
-        ),
-    ),
-    "figure-ppo": (
-        Published("Default", _TEXT + "3.1", "ppo-default", MeanStd(8.17)),
-        # The two steps between are drawn in the figure, but no number is printed.
-        Published("Size", f"{PAPER}, Figure 2", "ppo-size"),
-        Published("Size + Layer", f"{PAPER}, Figure 2", "ppo-size-layer"),
-        Published("Size + Layer + Value", _TEXT + "3.1", "ppo", MeanStd(15.60, 1.66)),
-    ),
-    "ablation": (
-        Published("PPO", f"{PAPER}, Table 2", "ppo", MeanStd(15.60, 1.66)),
-        Published("I", f"{PAPER}, Table 2", "ad-i", MeanStd(19.02, 1.65)),
-        Published("I + C", f"{PAPER}, Table 2", "ad-ic", MeanStd(20.36, 1.79)),
-        Published("I + C + M", f"{PAPER}, Table 2", "ad", MeanStd(21.79, 1.37)),
-    ),
-    "small": (
-        Published("Ours, small", _TEXT + "5.3", "ad-small", MeanStd(17.07), parameters="1M"),
-        AD,
-        PPO,
-    ),
-    "qrdqn": (
-        Published("QR-DQN", _TEXT + "5.6", "qrdqn", MeanStd(4.14)),
-        Published("QR-DQN + Ours", _TEXT + "5.6", "qrdqn-ad", MeanStd(8.07)),
-    ),
-    "heist": (
-        Published("PPO", _TEXT + "5.7", "heist-ppo", MeanStd(29.6, digits=1), env="heist"),
-        Published("Ours", _TEXT + "5.7", "heist-ad", MeanStd(71.0, digits=1), env="heist"),
-    ),
-    "minigrid": (
-        # The paper's layout is not published, and ours is easier.
-        Published("PPO", _TEXT + "5.7", "minigrid-ppo", MeanStd(3.33), env="minigrid", comparable=False),
-        Published("Ours", _TEXT + "5.7", "minigrid-ad", MeanStd(8.04), env="minigrid", comparable=False),
-    ),
-}
-"""By experiment, as `achieve reproduce` names them, in the paper's order."""
-
-PROBE: tuple[ProbeFigures, ...] = (
-    ProbeFigures("PPO", "ppo", 44.9, 0.240, _TEXT + "3.2"),
-    ProbeFigures("Ours", "ad", 73.6, 0.752, _TEXT + "5.4"),
+PROBE = (
+    ProbeFigures("PPO", "ppo", 44.9, 0.240, f"{PAPER}, section 3.2"),
+    ProbeFigures("Ours", "ad", 73.6, 0.752, f"{PAPER}, section 5.4"),
 )
 
 HUMAN_SUCCESS_RATES: Mapping[str, float] = {
-    "collect_coal": 86.0,
-    "collect_diamond": 12.0,
-    "collect_drink": 92.0,
-    "collect_iron": 53.0,
-    "collect_sapling": 67.0,
-    "collect_stone": 100.0,
-    "collect_wood": 100.0,
-    "defeat_skeleton": 31.0,
-    "defeat_zombie": 84.0,
-    "eat_cow": 89.0,
-    "eat_plant": 8.0,
-    "make_iron_pickaxe": 26.0,
-    "make_iron_sword": 22.0,
-    "make_stone_pickaxe": 78.0,
-    "make_stone_sword": 78.0,
-    "make_wood_pickaxe": 100.0,
-    "make_wood_sword": 45.0,
-    "place_furnace": 32.0,
-    "place_plant": 24.0,
-    "place_stone": 90.0,
-    "place_table": 100.0,
-    "wake_up": 73.0,
-}
+    "collect_coal": 86.0, "collect_diamond": 12.0, "collect_drink": 92.0, "collect_iron": 53.0,
+    "collect_sapling": 67.0, "collect_stone": 100.0, "collect_wood": 100.0, "defeat_skeleton": 31.0,
+    "defeat_zombie": 84.0, "eat_cow": 89.0, "eat_plant": 8.0, "make_iron_pickaxe": 26.0, "make_iron_sword": 22.0,
+    "make_stone_pickaxe": 78.0, "make_stone_sword": 78.0, "make_wood_pickaxe": 100.0, "make_wood_sword": 45.0,
+    "place_furnace": 32.0, "place_plant": 24.0, "place_stone": 90.0, "place_table": 100.0, "wake_up": 73.0,
+}  # fmt: skip
 """Percent of the 100 human games recorded with Crafter (Hafner 2022): five players' 20 each.
 
 The mean of the five players' scores is Table 1's 50.5 ± 6.8; the score of these pooled rates is not the same thing.
@@ -152,24 +117,13 @@ The mean of the five players' scores is Table 1's 50.5 ± 6.8; the score of thes
 HUMAN_SOURCE = "Hafner 2022, recorded human games"
 
 
-class Claim(NamedTuple):
-    """A success rate that the text gives roughly, in percent."""
-
-    method: str
-    preset: str
-    achievement: str
-    percent: float
-    relation: str
-    """">" for "over", "~" for "approximately"."""
-    source: str
-
-
-SUCCESS_CLAIMS: tuple[Claim, ...] = (
-    Claim("Ours", "ad", "collect_iron", 3.0, ">", _TEXT + "5.2"),
-    Claim("Ours", "ad", "make_iron_pickaxe", 0.01, "~", _TEXT + "5.2"),
-    Claim("Ours", "ad", "make_iron_sword", 0.01, "~", _TEXT + "5.2"),
-)
-"""The success-rate figure has no numbers; the text gives these three."""
+SUCCESS_CLAIMS: Mapping[str, tuple[str, float]] = {
+    "collect_iron": (">", 3.0),
+    "make_iron_pickaxe": ("~", 0.01),
+    "make_iron_sword": ("~", 0.01),
+}
+"""The full method's success rates in percent, over (">") or approximately ("~"): its figure has no numbers, but section
+5.2 gives these three."""
 
 
 def find_published(preset: str) -> Published | None:

@@ -3,10 +3,7 @@
 Names of achievements come from the environment's infos. They are for analysis alone: no agent sees or learns from them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +14,8 @@ from torch import Tensor
 
 from achieve.agent import Agent
 from achieve.algo.contrastive import achievement_representation
-from achieve.analysis.evaluate import PARALLEL, unseen_seeds
-from achieve.config import TrainConfig
-from achieve.envs import make_vec
+from achieve.analysis.evaluate import PARALLEL, quotas, unseen_envs
 from achieve.errors import ConfigError
-from achieve.run.env_errors import making_env, using_env
 
 Images = NDArray[Any]
 """Observations: bytes [..., H, W, C], or float32 where an environment shows vectors."""
@@ -90,15 +84,97 @@ def record(
     """
     if (episodes is None) == (states is None):
         raise ConfigError("give a number of episodes or of states, one of the two")
-    wanted = episodes if episodes is not None else states
-    if wanted is None or wanted < 1:
+    wanted = episodes or states or 0
+    if wanted < 1:
         raise ConfigError(f"{'states' if episodes is None else 'episodes'} is {wanted}; it must be 1 or more")
     count = min(PARALLEL, wanted if states is None else max(1, wanted // 100))
+    left = quotas(episodes, count) if episodes else None
+    stepped = 0
+    recorded: list[Recording] = []
+    threshold = np.float32(expert.config.env.threshold)
     expert.reset(seed)
-    envs = _open(expert.config, seed, count)
-    with using_env(), closing(envs):
+    with unseen_envs(expert.config, seed, count, _MOST_EPISODES, infos="all") as envs:
         expert.check_env(envs.single_observation_space.shape, int(envs.single_action_space.n))
-        return _play(expert, envs, episodes, states, images, progress)
+        names = tuple(envs.achievement_names)
+        observation, _ = envs.reset()
+        tracks: dict[int, _Track] = {i: _Track(len(names), observation[i].copy(), images) for i in range(count)}
+        reward = done = None
+        while tracks:
+            observation, reward, terminated, truncated, infos = envs.step(expert.act(observation, reward, done))
+            done = terminated | truncated
+            unlocked = np.asarray(reward, np.float32) > threshold
+            counts = _counts(infos, names, count)
+            final = _counts(infos.get("final_info", {}), names, count) if done.any() else counts
+            for i, track in list(tracks.items()):
+                stepped += 1
+                if not done[i]:
+                    track.step(bool(unlocked[i]), counts[i], observation[i].copy())
+                    continue
+                track.step(bool(unlocked[i]), final[i], None)
+                recorded.append(track.finish())
+                if left is not None:
+                    left[i] -= 1
+                if left[i] if left is not None else stepped < wanted:
+                    tracks[i] = _Track(len(names), observation[i].copy(), images)
+                else:
+                    del tracks[i]
+            progress(stepped if episodes is None else len(recorded))
+    if not any(len(episode.unlocks) for episode in recorded):
+        raise ConfigError(f"the expert unlocked nothing in {len(recorded)} episodes; choose another --expert")
+    if any((episode.labels < 0).any() for episode in recorded):
+        raise ConfigError(
+            f"the environment {expert.config.env.name} rewards what it does not name as an achievement, "
+            "so its achievements cannot be told apart"
+        )
+    return Recordings(tuple(recorded), names)
+
+
+class _Track:
+    """The episode one environment is playing; without ``images``, only the last observation is kept."""
+
+    def __init__(self, names: int, first: Images, images: bool) -> None:
+        self.images = images
+        self.counts = np.zeros(names, np.int64)
+        self.frames: list[Images] = [first]
+        self.unlocks: list[int] = []
+        self.labels: list[int] = []
+        self.pairs: list[Images] = []
+        self.length = 0
+
+    def step(self, unlocked: bool, counts: Ints, after: Images | None) -> None:
+        """Add a step; ``after`` is the observation it led to, None at the episode's end."""
+        new = np.flatnonzero((self.counts == 0) & (counts > 0))
+        # An unlock in the step that kills can be hidden from the reward by the health that is lost with it.
+        if unlocked or (after is None and len(new)):
+            # Two unlocks in one step give one reward; the first name stands for both.
+            self.labels.append(int(new[0]) if len(new) else -1)
+            self.unlocks.append(self.length)
+            if after is not None:
+                self.pairs.append(np.stack([self.frames[-1], after]))
+        self.counts = counts
+        self.length += 1
+        if after is not None:
+            if not self.images:
+                self.frames.clear()
+            self.frames.append(after)
+
+    def finish(self) -> Recording:
+        shape, dtype = self.frames[0].shape, self.frames[0].dtype
+        return Recording(
+            self.length,
+            np.array(self.unlocks, np.int64),
+            np.array(self.labels, np.int64),
+            np.stack(self.pairs) if self.pairs else np.zeros((0, 2, *shape), dtype),
+            np.stack(self.frames) if self.images else np.zeros((0, *shape), dtype),
+        )
+
+
+def _counts(infos: dict[str, Any], names: tuple[str, ...], count: int) -> Ints:
+    """Return how often each environment did each achievement in its episode. [N, A]."""
+    table = infos.get("achievements")
+    if table is None or any(name not in table for name in names):
+        raise ConfigError("this environment does not name its achievements in its infos, so there are no labels")
+    return np.stack([np.asarray(table[name], np.int64) for name in names], 1).reshape(count, len(names))
 
 
 def representations(
@@ -140,109 +216,3 @@ def check_same_env(expert: Agent, agents: Sequence[tuple[str, Agent]]) -> None:
                 f"{name} plays {theirs[0]} {theirs[1]} and the expert {ours[0]} {ours[1]}; "
                 "both must see the same environment: choose another --expert"
             )
-
-
-class _Track:
-    """The episode one environment is playing."""
-
-    def __init__(self, names: int, first: Images) -> None:
-        self.counts = np.zeros(names, np.int64)
-        self.frames: list[Images] = [first]
-        self.unlocks: list[int] = []
-        self.labels: list[int] = []
-        self.pairs: list[Images] = []
-        self.length = 0
-
-    def step(self, unlocked: bool, counts: Ints, after: Images | None) -> None:
-        """Add a step; ``after`` is the observation it led to, None at the episode's end."""
-        new = np.flatnonzero((self.counts == 0) & (counts > 0))
-        # An unlock in the step that kills can be hidden from the reward by the health that is lost with it.
-        if unlocked or (after is None and len(new)):
-            # Two unlocks in one step give one reward; the first name stands for both.
-            self.labels.append(int(new[0]) if len(new) else -1)
-            self.unlocks.append(self.length)
-            if after is not None:
-                self.pairs.append(np.stack([self.frames[-1], after]))
-        self.counts = counts
-        self.length += 1
-        if after is not None:
-            self.frames.append(after)
-
-    def forget_frames(self) -> None:
-        del self.frames[:-1]
-
-    def finish(self, images: bool) -> Recording:
-        shape, dtype = self.frames[0].shape, self.frames[0].dtype
-        return Recording(
-            self.length,
-            np.array(self.unlocks, np.int64),
-            np.array(self.labels, np.int64),
-            np.stack(self.pairs) if self.pairs else np.zeros((0, 2, *shape), dtype),
-            np.stack(self.frames) if images else np.zeros((0, *shape), dtype),
-        )
-
-
-def _open(config: TrainConfig, seed: int, count: int) -> Any:
-    env = config.env
-    seeds = unseen_seeds(config, seed, count, _MOST_EPISODES)
-    with making_env(env.name):
-        return make_vec(env.name, num_envs=count, seed=seeds, threads=env.threads, infos="all", **env.arguments)
-
-
-def _play(
-    expert: Agent,
-    envs: Any,
-    episodes: int | None,
-    states: int | None,
-    images: bool,
-    progress: Callable[[int], None],
-) -> Recordings:
-    names = tuple(envs.achievement_names)
-    threshold = np.float32(expert.config.env.threshold)
-    count = envs.num_envs
-    quota = None if episodes is None else episodes // count + (np.arange(count) < episodes % count)
-    played = np.zeros(count, np.int64)
-    begun_states = 0
-    done_episodes: list[Recording] = []
-    observation, _ = envs.reset()
-    tracks: list[_Track | None] = [_Track(len(names), observation[i].copy()) for i in range(count)]
-    reward = done = None
-    while any(track is not None for track in tracks):
-        actions = expert.act(observation, reward, done)
-        observation, reward, terminated, truncated, infos = envs.step(actions)
-        done = terminated | truncated
-        unlocked = np.asarray(reward, np.float32) > threshold
-        counts = _counts(infos, names, count)
-        final = _counts(infos.get("final_info", {}), names, count) if done.any() else counts
-        for i, track in enumerate(tracks):
-            if track is None:
-                continue
-            begun_states += 1
-            if not done[i]:
-                track.step(bool(unlocked[i]), counts[i], observation[i].copy())
-                if not images:
-                    track.forget_frames()
-                continue
-            track.step(bool(unlocked[i]), final[i], None)
-            done_episodes.append(track.finish(images))
-            played[i] += 1
-            more = begun_states < states if states is not None else quota is not None and played[i] < quota[i]
-            tracks[i] = _Track(len(names), observation[i].copy()) if more else None
-        progress(begun_states if episodes is None else len(done_episodes))
-    recordings = Recordings(tuple(done_episodes), names)
-    if not any(len(episode.unlocks) for episode in recordings.episodes):
-        raise ConfigError(f"the expert unlocked nothing in {len(done_episodes)} episodes; choose another --expert")
-    if any((episode.labels < 0).any() for episode in recordings.episodes):
-        raise ConfigError(
-            f"the environment {expert.config.env.name} rewards what it does not name as an achievement, "
-            "so its achievements cannot be told apart"
-        )
-    return recordings
-
-
-def _counts(infos: dict[str, Any], names: tuple[str, ...], count: int) -> Ints:
-    """Return how often each environment did each achievement in its episode. [N, A]."""
-    table = infos.get("achievements")
-    if table is None or any(name not in table for name in names):
-        raise ConfigError("this environment does not name its achievements in its infos, so there are no labels")
-    return np.stack([np.asarray(table[name], np.int64) for name in names], 1).reshape(count, len(names))

@@ -5,8 +5,6 @@ may be averaged, if they have the same settings except for those in `achieve.pre
 how and where they were computed), and if their convolutions were computed in the same precision.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import warnings
@@ -14,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from achieve.config import TrainConfig, differences, from_dict
 from achieve.envs.registry import EnvSpec, find_env_spec
@@ -22,7 +20,7 @@ from achieve.errors import AchieveError, ConfigError, RunFolderError
 from achieve.presets import INDIFFERENT, PRESETS, changes, setting, variant
 from achieve.run.files import reason
 from achieve.run.folder import read_config, read_summary
-from achieve.scoring.episodes import FILE_NAMES, Episodes, find_log, load_episodes
+from achieve.scoring.episodes import FILE_NAMES, Episodes, load_episodes
 from achieve.scoring.score import RunScore, score_run
 
 DEPTH = 3
@@ -63,19 +61,19 @@ class Run:
     @property
     def precision(self) -> str:
         """The precision of the convolutions: as the run recorded it or, before its end, as its machine decides it."""
+        config, machine = self.config, self.starts[-1].get("machine") if self.starts else None
         if recorded := self.summary.get("arithmetic"):
             return str(recorded).partition(",")[0]  # of `fp16, fused`, `tf32, plain (...)`
-        if self.config.precision != "auto":
-            return self.config.precision
-        machine = self.starts[-1].get("machine") if self.starts else None
-        if self.config.device != "cpu" and not machine:
-            return "precision not recorded"
-        if self.config.device == "cpu" or not (machine or {}).get("gpus"):
+        if config.precision != "auto":
+            return config.precision
+        if config.device == "cpu" or (machine and not machine.get("gpus")):
             return "fp32"
-        model = self.config.model  # the fused kernels are for the residual encoder with norms
-        return "fp16" if self.config.compile and model.encoder == "residual" and model.norm else "tf32"
+        if not machine:
+            return "precision not recorded"
+        # The fused kernels are for the residual encoder with norms.
+        return "fp16" if config.compile and config.model.encoder == "residual" and config.model.norm else "tf32"
 
-    def read_at(self, step: int) -> Run:
+    def read_at(self, step: int) -> Self:
         """Return the run evaluated at this step, or at its end if that comes first."""
         return replace(self, score=score_run(self.episodes, self.summary.get("steps"), step, self.spec))
 
@@ -100,18 +98,11 @@ class Gathered(NamedTuple):
     folders: tuple[Path, ...]
     """Every folder that was looked into, where results of analyses may lie."""
 
-    def seeds(self, preset: str, env: str | None = None) -> list[Run]:
-        """Return the runs of a preset that count, by seed; by default in the preset's own environment."""
-        env = env or (PRESETS[preset].env.name if preset in PRESETS else "crafter")
-        return [run for run in self._of(preset, env) if run.uncounted is None]
-
-    def shorter(self, preset: str, env: str) -> list[Run]:
-        """Return the runs of a preset that would count if they were longer, by seed."""
-        return [run for run in self._of(preset, env) if run.short]
-
-    def _of(self, preset: str, env: str) -> list[Run]:
-        runs = [run for run in self.runs if (run.preset, run.spec.name) == (preset, env)]
-        return sorted(runs, key=lambda run: run.seed)
+    def seeds(self, preset: str, *, short: bool = False) -> list[Run]:
+        """Return the runs of a preset, in its own environment, that count; with ``short``, would count if longer."""
+        env = PRESETS[preset].env.name
+        runs = [run for run in self.runs if (run.short if short else run.uncounted is None)]
+        return sorted((r for r in runs if (r.preset, r.spec.name) == (preset, env)), key=lambda run: run.seed)
 
 
 @dataclass(frozen=True)
@@ -129,7 +120,7 @@ class Group:
         """The step at which its shortest run is evaluated."""
         return min(run.score.read_at for run in self.runs)
 
-    def read_at(self, step: int) -> Group:
+    def read_at(self, step: int) -> Self:
         """Return the group with all runs evaluated at this step."""
         return replace(self, runs=tuple(run if run.score.read_at == step else run.read_at(step) for run in self.runs))
 
@@ -140,17 +131,14 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     for run in runs:
         decisive = differences(run.config, TrainConfig(), INDIFFERENT)
         alike.setdefault((run.config.name, run.precision, frozenset(decisive.items())), []).append(run)
-    members = list(alike.values())
-    named = zip(_labels([some[0] for some in members]), members, strict=True)
-    return [Group(label, *_by_seed(some)) for label, some in named]
-
-
-def _by_seed(runs: Sequence[Run]) -> tuple[tuple[Run, ...], tuple[Run, ...]]:
-    seeds: dict[int, Run] = {}
-    for run in runs:
-        seeds[run.seed] = max(seeds.get(run.seed, run), run, key=lambda run: run.score.read_at)
-    repeats = [replace(run, twin=seeds[run.seed].path) for run in runs if seeds[run.seed] is not run]
-    return tuple(seeds.values()), tuple(repeats)
+    groups = []
+    for label, some in zip(_labels([some[0] for some in alike.values()]), alike.values(), strict=True):
+        seeds: dict[int, Run] = {}
+        for run in some:
+            seeds[run.seed] = max(seeds.get(run.seed, run), run, key=lambda run: run.score.read_at)
+        repeats = [replace(run, twin=seeds[run.seed].path) for run in some if seeds[run.seed] is not run]
+        groups.append(Group(label, tuple(seeds.values()), tuple(repeats)))
+    return groups
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:
@@ -179,18 +167,18 @@ def read_groups(folders: Sequence[Path]) -> tuple[list[Group], list[str]]:
     if not folders:
         raise ConfigError("name at least one run folder")
     runs = [read_run(folder, []) for folder in folders]
+    first = runs[0]
     for run in runs:
         if not len(run.episodes.step):
             raise ConfigError(f"{run.path} has no finished episode yet, so there is nothing to draw")
-        if run.spec.name != runs[0].spec.name:
+        if run.spec.name != first.spec.name:
             raise ConfigError(
-                f"{run.path} is a run in {run.spec.title} and {runs[0].path} one in {runs[0].spec.title}; "
-                "draw them apart"
+                f"{run.path} is a run in {run.spec.title} and {first.path} one in {first.spec.title}; draw them apart"
             )
-        if run.score.names != runs[0].score.names:
+        if run.score.names != first.score.names:
             raise ConfigError(
-                f"{run.path} has {len(run.score.names)} achievements and {runs[0].path} {len(runs[0].score.names)}, "
-                f"not the same ones; {run.spec.title} was made with other options, so draw them apart"
+                f"{run.path} has {len(run.score.names)} achievements and {first.path} {len(first.score.names)}, not "
+                f"the same ones; {run.spec.title} was made with other options, so draw them apart"
             )
     groups = group_runs(runs)
     notes = [repeated(run) for group in groups for run in group.repeats]
@@ -212,26 +200,22 @@ def gather(sources: Sequence[Path]) -> Gathered:
     """
     runs: list[Run] = []
     remarks: list[Remark] = []
-    folders: list[Path] = []
-    seen: set[Path] = set()
+    folders: dict[Path, Path] = {}
     for source in sources:
         if not source.is_dir():
             what = "is not a folder" if source.exists() else "does not exist"
             raise RunFolderError(f"{source} {what}; give run folders, or folders that hold them, such as results")
         known = len(remarks)
-        empty = True
-        for folder in _folders(source, remarks):
-            if folder.resolve() in seen:
-                empty = False
-                continue
-            seen.add(folder.resolve())
-            folders.append(folder)
-            if _is_run(folder):
-                _read(folder, runs, remarks)
-            empty &= not _is_run(folder) and not any((folder / name).is_file() for name in ANALYSES)
+        below = list(_folders(source, remarks))
+        for folder in below:
+            if folder.resolve() not in folders:
+                folders[folder.resolve()] = folder
+                if _is_run(folder):
+                    _read(folder, runs, remarks)
+        empty = not any(_is_run(folder) or any((folder / name).is_file() for name in ANALYSES) for folder in below)
         if empty and len(remarks) == known:
             remarks.append(Remark(source, "holds no run"))
-    return Gathered(tuple(_counted(runs)), tuple(remarks), tuple(folders))
+    return Gathered(tuple(_counted(runs)), tuple(remarks), tuple(folders.values()))
 
 
 def _folders(source: Path, remarks: list[Remark]) -> Iterator[Path]:
@@ -283,13 +267,13 @@ def read_run(folder: Path, remarks: list[Remark]) -> Run:
     except RunFolderError as error:
         remarks.append(Remark(folder, f"{_own_words(folder, str(error))}; read from its log alone"))
         summary = {}
-    find_log(folder)
     episodes = load_episodes(folder)
     score = score_run(episodes, summary.get("steps"), config.score_steps, spec)
-    run = Run(folder, config, spec, episodes, score, summary, tuple(saved.get("starts", ())))
+    run = Run(folder, config, spec, episodes, score, summary, tuple(saved["starts"]))
     if difference := _disagreement(run):
         remarks.append(Remark(folder, difference))
-    return replace(run, uncounted=_why_not(run), short=_is_short(run))
+    uncounted, short = _why_not(run)
+    return replace(run, uncounted=uncounted, short=short)
 
 
 def _disagreement(run: Run) -> str | None:
@@ -302,46 +286,43 @@ def _disagreement(run: Run) -> str | None:
     return None
 
 
-def _why_not(run: Run) -> str | None:
+def _why_not(run: Run) -> tuple[str | None, bool]:
+    """Return why a run does not count, None where it does, and whether that is only because it stops too early."""
+    published, at = run.spec.published_steps, run.score.read_at
     if not len(run.episodes.step):
-        return "no finished episode"
-    published = run.spec.published_steps
+        return "no finished episode", False
     if published is None:
-        return "an environment without published results"
-    if run.score.read_at != published:
-        done = "" if run.summary else "unfinished: "
-        return f"{done}evaluated at {run.score.read_at:,} steps, published results at {published:,}"
+        return "an environment without published results", False
+    own = None
     if run.preset not in PRESETS:
-        return f"there is no preset {run.preset!r} in this version"
-    if run.config.init_from is not None:
-        return f"not from scratch: it {run.config.origin}"
-    if own := [f"{name} is {value}, not {preset}" for name, (value, preset) in changes(run.config).items()]:
-        return "not the preset's settings: " + "; ".join(own[:3]) + (f"; {len(own) - 3} more" if own[3:] else "")
-    if run.config.name is not None:
-        return f"a variant with a name of its own, {run.config.name}"
-    return None
-
-
-def _is_short(run: Run) -> bool:
-    published = run.spec.published_steps
-    if published is None or not len(run.episodes.step) or run.preset not in PRESETS or run.config.name is not None:
-        return False
-    return run.score.read_at < published and not changes(run.config)
+        own = f"there is no preset {run.preset!r} in this version"
+    elif run.config.init_from is not None:
+        own = f"not from scratch: it {run.config.origin}"
+    elif others := [f"{name} is {value}, not {preset}" for name, (value, preset) in changes(run.config).items()]:
+        more = [f"{len(others) - 3} more"] if others[3:] else []
+        own = f"not the preset's settings: {'; '.join([*others[:3], *more])}"
+    elif run.config.name is not None:
+        own = f"a variant with a name of its own, {run.config.name}"
+    if at != published:
+        done = "" if run.summary else "unfinished: "
+        return f"{done}evaluated at {at:,} steps, published results at {published:,}", at < published and not own
+    return own, False
 
 
 def _counted(runs: Sequence[Run]) -> Iterator[Run]:
     """Let each seed count once, and beside published results only runs of one precision: that of most seeds."""
-    seeds: dict[tuple[str, str, str], set[int]] = {}
+    precisions: dict[tuple[str, str], dict[str, set[int]]] = {}
     for run in runs:
         if run.uncounted is None or run.short:
-            seeds.setdefault((run.preset, run.spec.name, run.precision), set()).add(run.seed)
+            precisions.setdefault((run.preset, run.spec.name), {}).setdefault(run.precision, set()).add(run.seed)
     counted: dict[tuple[str, str, int], Run] = {}
     for run in runs:
-        here = {key[2]: len(some) for key, some in seeds.items() if key[:2] == (run.preset, run.spec.name)}
-        usual = max(here, key=lambda precision: here[precision], default=run.precision)
-        if (run.uncounted is None or run.short) and run.precision != usual:
-            why = f"computed in {run.precision} and most others in {usual}, so not averaged with them"
-            run = replace(run, uncounted=why, short=False)
+        if run.uncounted is None or run.short:
+            seeds = precisions[run.preset, run.spec.name]
+            usual = max(seeds, key=lambda precision: len(seeds[precision]))
+            if run.precision != usual:
+                why = f"computed in {run.precision} and most others in {usual}, so not averaged with them"
+                run = replace(run, uncounted=why, short=False)
         first = counted.setdefault((run.preset, run.spec.name, run.seed), run) if run.uncounted is None else run
         why = f"seed {run.seed} is counted once, as {first.path}"
         yield run if first is run else replace(run, uncounted=why, twin=first.path)

@@ -11,18 +11,16 @@ value, so the intervals here are those of Student's t, which widen as runs becom
 They assume that an agent's scores are about normally distributed over seeds, which few runs cannot show.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 from scipy import optimize, stats
 
 from achieve.errors import ConfigError
-from achieve.scoring.score import MeanStd
 
 CONFIDENCE = 0.95
 PERCENT = (0.0, 100.0)
@@ -83,19 +81,10 @@ class Summary:
     mean: Interval
     iqm: Interval
 
-    @property
-    def runs(self) -> int:
-        return len(self.values)
-
-    @property
-    def mean_std(self) -> MeanStd:
-        """As the paper prints it; one run has no deviation."""
-        return MeanStd(self.mean.value, self.std if self.runs > 1 else None)
-
     def as_dict(self) -> dict[str, Any]:
         """For JSON; an interval that one run cannot have is null."""
         return {
-            "runs": self.runs,
+            "runs": len(self.values),
             "values": list(self.values),
             "mean": self.mean.value,
             "std": self.std,
@@ -105,9 +94,20 @@ class Summary:
         }
 
 
-def mean_with_interval(values: Sequence[float], within: tuple[float, float] = ANYWHERE) -> Interval:
-    """Return the mean over runs and its Student's t interval, clipped to ``within``."""
-    return _trimmed(values, 0, within)
+def mean_with_interval(values: Sequence[float], within: tuple[float, float] = ANYWHERE, cut: int = 0) -> Interval:
+    """Return the mean over runs and its Student's t interval, clipped to ``within``.
+
+    With ``cut``, so many values are left out at either end, and the interval is Yuen's.
+    """
+    kept = np.sort(_checked(values))
+    left = len(kept) - 2 * cut
+    mean = float(kept[cut : cut + left].mean())
+    if left < 2:
+        return Interval(mean)
+    winsorised = np.clip(kept, kept[cut], kept[cut + left - 1])
+    error = math.sqrt(np.square(winsorised - winsorised.mean()).sum() / (left * (left - 1)))
+    low, high = mean + np.array([-1, 1]) * error * stats.t.ppf((1 + CONFIDENCE) / 2, left - 1)
+    return Interval(mean, max(float(low), within[0]), min(float(high), within[1]))
 
 
 def iqm_with_interval(values: Sequence[float], within: tuple[float, float] = ANYWHERE) -> Interval:
@@ -115,10 +115,10 @@ def iqm_with_interval(values: Sequence[float], within: tuple[float, float] = ANY
 
     Of fewer than four runs it is the mean.
     """
-    return _trimmed(values, len(values) // 4, within)
+    return mean_with_interval(values, within, cut=len(values) // 4)
 
 
-def improvement_with_interval(ours: Sequence[float], theirs: Sequence[float]) -> Improvement:
+def improvement(ours: Sequence[float], theirs: Sequence[float]) -> Improvement:
     """Return the share of pairs of runs that ours win, ties half: Mann and Whitney's U over n m.
 
     Both need two runs for an interval. Its limits are where (p - q)^2 = t^2 V(q), q standing for the probability and p
@@ -152,12 +152,7 @@ def summarize(values: Sequence[float], within: tuple[float, float] = ANYWHERE) -
 
 def compare(groups: Mapping[str, Sequence[float]]) -> dict[tuple[str, str], Improvement]:
     """Return the probability of improvement of each group over each that comes after it."""
-    names = list(groups)
-    return {
-        (one, other): improvement_with_interval(groups[one], groups[other])
-        for number, one in enumerate(names)
-        for other in names[number + 1 :]
-    }
+    return {(one, other): improvement(groups[one], groups[other]) for one, other in combinations(groups, 2)}
 
 
 def caution(counts: Iterable[tuple[str, int]]) -> list[str]:
@@ -176,23 +171,9 @@ def _inside(value: float) -> str:
     return "<0.01" if value < 0.01 else ">0.99" if value > 0.99 else f"{value:.2f}"
 
 
-def _trimmed(values: Sequence[float], cut: int, within: tuple[float, float]) -> Interval:
-    """Return the mean without ``cut`` values at either end, with Yuen's interval."""
-    kept = np.sort(_checked(values))
-    count = len(kept)
-    left = count - 2 * cut
-    mean = float(kept[cut : count - cut].mean())
-    if left < 2:
-        return Interval(mean)
-    winsorised = np.clip(kept, kept[cut], kept[count - cut - 1])
-    error = math.sqrt(np.square(winsorised - winsorised.mean()).sum() / (left * (left - 1)))
-    low, high = mean + np.array([-1, 1]) * error * stats.t.ppf((1 + CONFIDENCE) / 2, left - 1)
-    return Interval(mean, max(float(low), within[0]), min(float(high), within[1]))
-
-
 def _checked(values: Sequence[float]) -> np.ndarray:
     kept = np.asarray(values, np.float64)
-    if kept.ndim != 1 or not kept.size:
+    if not kept.size:
         raise ConfigError("there is no run with a figure to summarise")
     if not np.isfinite(kept).all():
         raise ConfigError("a score is not a finite number; leave runs without a figure out")

@@ -47,8 +47,8 @@ def _compare(runs: Runs, out: Path | None = None) -> None:
         # Narrow enough for 80 columns, whatever the number of groups.
         columns = [
             ("group", "group", str, lambda item: item[0]),
-            ("seeds", "seeds", int, lambda item: item[1].runs),
-            ("mean", "mean ± std", MeanStd, lambda item: item[1].mean_std),
+            ("seeds", "seeds", int, lambda item: len(item[1].values)),
+            ("mean", "mean ± std", MeanStd, lambda item: MeanStd.of(item[1].values)),
             ("interval", "95 % of the mean", Interval, lambda item: interval(item[1].mean)),
             ("iqm", "IQM", MeanStd, lambda item: MeanStd(item[1].iqm.value)),
         ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
@@ -51,7 +51,7 @@ def run(arguments: list[str]) -> None:
             nu = representations(named.agent, played.episodes, partial(show, f"encoding with {named.name}"))
             show(f"clustering for {named.name}")
             hierarchy = discover(nu, labels, played.names, requirements, threshold=parsed.threshold)
-            results.append({**named.as_dict(), **hierarchy.as_dict()})
+            results.append({**named.as_dict(), **asdict(hierarchy)})
             show(f"drawing the graph of {named.name}")
             title = f"{named.name}: {hierarchy.episodes} episodes by {parsed.expert}"
             picture = "graph.png" if len(agents) == 1 else f"graph-{number}.png"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,7 +87,7 @@ def run(arguments: list[str]) -> None:
         "episodes": parsed.episodes,
         "seed": parsed.seed,
         "through_training": parsed.through_training,
-        "agents": [{**named.as_dict(), **report.as_dict()} for named, report in zip(agents, reports, strict=True)],
+        "agents": [{**named.as_dict(), **asdict(report)} for named, report in zip(agents, reports, strict=True)],
     }
     console.print(to_rich(matching_table("matching", record), SHOWN))
     pairs_matched = reports[0].transport.pairs

@@ -71,7 +71,7 @@ def run(arguments: list[str]) -> None:
         }
     panels = {
         f"split by {split.name}": {
-            named.name: (result[number].histogram.tolist(), result[number].median) for named, result in results.items()
+            named.name: (some[number].histogram, some[number].median_confidence) for named, some in results.items()
         }
         for number, split in enumerate(splits)
     }
@@ -82,7 +82,7 @@ def run(arguments: list[str]) -> None:
         "states": recordings.states,
         "labelled_states": len(states.label),
         "bins": BINS,
-        "agents": [{**named.as_dict(), "results": [r.as_dict() for r in some]} for named, some in results.items()],
+        "agents": [{**named.as_dict(), "results": [asdict(r) for r in some]} for named, some in results.items()],
         "published": [row._asdict() for row in PROBE],
     }
     console.print(to_rich(probe_table("probe", record), SHOWN))

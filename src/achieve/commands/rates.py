@@ -28,19 +28,13 @@ def _rates(runs: Runs, out: Path = Path("success-rates.png")) -> None:
     Args:
         out: Picture to write.
     """
-    from achieve.analysis.published import HUMAN_SUCCESS_RATES, SUCCESS_CLAIMS
     from achieve.analysis.runs import read_groups
     from achieve.viz.bars import draw_success_rates
 
     groups, notes = read_groups(runs)
     first = groups[0].runs[0]
-    crafter = first.spec.name == "crafter"
-    figure = draw_success_rates(
-        {group.label: [run.score.success_rates for run in group.runs] for group in groups},
-        first.score.names,
-        {"human players": HUMAN_SUCCESS_RATES} if crafter else {},
-        SUCCESS_CLAIMS if crafter and any(group.label == "ad" for group in groups) else (),
-    )
+    rates = {group.label: [run.score.success_rates for run in group.runs] for group in groups}
+    figure = draw_success_rates(rates, first.score.names, crafter=first.spec.name == "crafter")
     write_picture(out, figure, groups, notes)
 
 

@@ -39,5 +39,5 @@ def run(arguments: list[str]) -> None:
     agent = load_agent(parsed.agent, env=parsed.env, trust=parsed.trust)
     names = ("best_of", "max_steps", "seed", "greedy", "fps", "every", "half")
     with showing() as show:
-        played = film(agent, parsed.out, tell=show, **{name: getattr(parsed, name) for name in names})
-    say(f"{parsed.out}: {played.frames} frames, {played.unlocked} achievements, return {played.episode_return:.1f}")
+        last, frames = film(agent, parsed.out, tell=show, **{name: getattr(parsed, name) for name in names})
+    say(f"{parsed.out}: {frames} frames, {len(last.unlocked)} achievements, return {last.episode_return:.1f}")

@@ -119,7 +119,7 @@ def inspect(run: RunSpec, path: Path) -> Planned:
     if "config.json" not in entries:
         raise RunFolderError(f"{path} is not a run folder (it holds {', '.join(sorted(entries)[:3])})")
     try:
-        found = refusal(from_dict(read_config(path)["config"]), config, FREE_FIELDS, most=3)
+        found = refusal(from_dict(read_config(path)["config"]), config, FREE_FIELDS, shown=3)
     except ConfigError as error:
         raise RunFolderError(f"{path / 'config.json'} is not a config of this version: {error}") from error
     if found:

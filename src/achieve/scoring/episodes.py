@@ -58,49 +58,29 @@ def load_episodes(run: str | Path) -> Episodes:
         except EpisodeLogError:
             warnings.warn(f"{path}: left out a torn last line ({tail[:40]!r})", stacklevel=2)
     names = tuple(key.removeprefix(PREFIX) for key in (rows or [{}])[0] if key.startswith(PREFIX))
-    length = _whole(rows, "length", path)
-    step = _whole(rows, "step", path) if any("step" in row for row in rows) else length.cumsum()
-    counts = [_whole(rows, PREFIX + name, path) for name in names]
-    episodes = Episodes(
-        step=step,
-        length=length,
-        reward=_numbers(rows, "reward", path),
-        achievements=np.stack(counts, 1) if counts else np.zeros((len(rows), 0), np.int64),
-        names=names,
-    )
-    if np.any(np.diff(episodes.step) < 0):
-        at = int(np.argmax(np.diff(episodes.step) < 0)) + 2
+    length = _column(rows, "length", path)
+    step = _column(rows, "step", path) if any("step" in row for row in rows) else length.cumsum()
+    reward = _column(rows, "reward", path, whole=False)
+    counts = [_column(rows, PREFIX + name, path) for name in names]
+    if np.any(np.diff(step) < 0):
+        at = int(np.argmax(np.diff(step) < 0)) + 2
         raise EpisodeLogError(f"{path}:{at} ends before the episode above it: the log is not one run's")
-    return episodes
+    achievements = np.stack(counts, 1) if counts else np.zeros((len(rows), 0), np.int64)
+    return Episodes(step, length, reward, achievements, names)
 
 
-def _whole(rows: list[dict[str, Any]], key: str, path: Path) -> NDArray[np.int64]:
-    """Return a column of whole numbers, none of them negative and none beyond what can be added up."""
-    values = _column(rows, key, path, (int,))
-    wrong = next((i for i, value in enumerate(values) if not 0 <= value < 2**53), None)
-    if wrong is not None:
-        raise EpisodeLogError(f"{path}:{wrong + 1} has {shown(values[wrong])} as its {key}; a count is needed")
-    return np.array(values, np.int64)
-
-
-def _numbers(rows: list[dict[str, Any]], key: str, path: Path) -> NDArray[np.float64]:
-    """Return a column of finite numbers."""
-    values = _column(rows, key, path, (int, float))
-    wrong = next((i for i, value in enumerate(values) if not -1e300 < value < 1e300), None)
-    if wrong is not None:
-        raise EpisodeLogError(f"{path}:{wrong + 1} has {shown(values[wrong])} as its {key}; a finite number is needed")
-    return np.array(values, np.float64)
-
-
-def _column(rows: list[dict[str, Any]], key: str, path: Path, kinds: tuple[type, ...]) -> list[Any]:
-    """Return the values under one key, all there and all of these types."""
-    values = [row.get(key) for row in rows]
-    if not set(map(type, values)) <= set(kinds):
-        at, row = next((i, row) for i, row in enumerate(rows, 1) if type(row.get(key)) not in kinds)
-        if key not in row:
+def _column(rows: list[dict[str, Any]], key: str, path: Path, *, whole: bool = True) -> NDArray[Any]:
+    """Return the values under one key: counts, none beyond what can be added up, or else finite numbers."""
+    kinds, low, high = ((int,), 0, 2**53 - 1) if whole else ((int, float), -1e300, 1e300)
+    values: list[Any] = [row.get(key) for row in rows]
+    for at, value in enumerate(values, 1):
+        if type(value) in kinds and low <= value <= high:
+            continue
+        if key not in rows[at - 1]:
             raise EpisodeLogError(f"{path}:{at} has no {shown(key)}, which every episode has")
-        raise EpisodeLogError(f"{path}:{at} has {shown(row[key])} as its {key}; a number is needed")
-    return values
+        need = "a number" if type(value) not in kinds else "a count" if whole else "a finite number"
+        raise EpisodeLogError(f"{path}:{at} has {shown(value)} as its {key}; {need} is needed")
+    return np.array(values, np.int64 if whole else np.float64)
 
 
 def find_log(run: Path) -> Path:

@@ -34,16 +34,16 @@ class RunningScore:
     def add(self, finished: Any) -> None:
         """Take in finished episodes, in order of completion."""
         for length, episode_return, counts in zip(
-            finished.length, finished.episode_return, finished.achievements, strict=True
+            finished.length.tolist(), finished.episode_return.tolist(), finished.achievements, strict=True
         ):
             self.episodes += 1
-            self.recent.append((float(episode_return), int(length)))
+            self.recent.append((episode_return, length))
             if self.goal in self.names:
                 self.reached.append(bool(counts[self.names.index(self.goal)] > 0))
-            if self.length + int(length) > self.budget:
+            if self.length + length > self.budget:
                 self.length = self.budget  # protocol: nothing after the budget counts
                 continue
-            self.length += int(length)
+            self.length += length
             self.counted += 1
             self.successes += np.asarray(counts) > 0
 
@@ -51,23 +51,20 @@ class RunningScore:
     def score(self) -> float:
         """The score so far, or the goal's recent success rate; nan before the first episode."""
         if self.goal is not None:
-            return 100 * float(np.mean(self.reached)) if self.reached else float("nan")
-        if not self.counted:
-            return float("nan")
-        return measure(100 * self.successes / self.counted, self.names, None)
+            return 100 * _mean(self.reached)
+        return measure(100 * self.successes / self.counted, self.names, None) if self.counted else float("nan")
 
     @property
     def mean_return(self) -> float:
         """Mean return of the last hundred episodes, nan before the first."""
-        return float(np.mean([r for r, _ in self.recent])) if self.recent else float("nan")
+        return _mean([episode_return for episode_return, _ in self.recent])
 
     def figures(self) -> dict[str, float]:
         """For the metrics log."""
-        lengths = [n for _, n in self.recent]
         return {
             "score" if self.goal is None else f"{self.goal}_success_rate": self.score,
             "mean_return": self.mean_return,
-            "mean_length": float(np.mean(lengths)) if lengths else float("nan"),
+            "mean_length": _mean([length for _, length in self.recent]),
             "episodes": self.episodes,
         }
 
@@ -92,7 +89,7 @@ class RunningScore:
         }
 
     def hints(self) -> dict[str, Any]:
-        """Returns what :meth:`save` gives as hints for :func:`achieve.settings.convert`."""
+        """Return what :meth:`save` gives as hints for :func:`achieve.settings.convert`."""
         reached = {} if self.goal is None else {"reached": Annotated[list[bool], Range(0, RECENT)]}
         return {
             **reached,
@@ -105,8 +102,11 @@ class RunningScore:
 
     def load(self, state: dict[str, Any]) -> None:
         """Continue from :meth:`save`."""
-        self.episodes, self.counted = state["episodes"], state["counted"]
-        self.length = state["length"]
+        self.episodes, self.counted, self.length = state["episodes"], state["counted"], state["length"]
         self.successes = np.array(state["successes"], dtype=np.int64)
-        self.recent = deque(((r, n) for r, n in state["recent"]), maxlen=RECENT)
+        self.recent = deque(map(tuple, state["recent"]), maxlen=RECENT)
         self.reached = deque(state.get("reached", []), maxlen=RECENT)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if values else float("nan")

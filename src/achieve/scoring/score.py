@@ -7,7 +7,7 @@ measured by that achievement's success rate in the last episodes instead of the 
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,11 +19,6 @@ BUDGET = 1_000_000
 CRAFTER = ENVIRONMENTS["crafter"]
 
 Floats = NDArray[np.float64]
-
-
-def episodes_within(lengths: ArrayLike, budget: int = BUDGET) -> int:
-    """Return the number of leading episodes whose summed length does not exceed `budget`. `lengths`: [k]."""
-    return int(np.searchsorted(np.cumsum(np.asarray(lengths, np.int64)), budget, side="right"))
 
 
 def success_rates(achievements: ArrayLike) -> Floats:
@@ -48,16 +43,6 @@ def crafter_score(rates: ArrayLike) -> Any:
     return np.expm1(np.log1p(values).mean(axis=-1))
 
 
-def final_reward(steps: ArrayLike, returns: ArrayLike, end: int, window: int) -> float:
-    """Return the mean return of the episodes that ended at a step in `(end - window, end]`.
-
-    steps, returns: [k]. nan when no episode ended there.
-    """
-    steps, returns = np.asarray(steps), np.asarray(returns, np.float64)
-    chosen = returns[(steps > end - window) & (steps <= end)]
-    return float(chosen.mean()) if len(chosen) else float("nan")
-
-
 def measure(rates: ArrayLike, names: Sequence[str], goal: str | None) -> float:
     """Return the score of success rates [A], or with a goal that achievement's rate; nan where there is none."""
     if goal is None:
@@ -65,27 +50,20 @@ def measure(rates: ArrayLike, names: Sequence[str], goal: str | None) -> float:
     return float(np.asarray(rates)[names.index(goal)]) if goal in names else float("nan")
 
 
-def mean_std(values: ArrayLike) -> tuple[Any, Any]:
-    """Return mean and population standard deviation (ddof 0) over the first axis, as the paper does."""
-    values = np.asarray(values, np.float64)
-    return values.mean(axis=0), values.std(axis=0)
-
-
 class MeanStd(NamedTuple):
-    """A mean and, over several seeds, its population standard deviation."""
+    """A mean and, over several seeds, the population standard deviation (ddof 0), as the paper has it."""
 
     mean: float
     std: float | None = None
     digits: int = 2
 
     @classmethod
-    def of(cls, values: Iterable[float], digits: int = 2) -> "MeanStd | None":
+    def of(cls, values: Iterable[float], digits: int = 2) -> Self | None:
         """Summarise the finite values; None without one, and no deviation of a single one."""
         finite = [value for value in values if np.isfinite(value)]
         if not finite:
             return None
-        mean, std = mean_std(finite)
-        return cls(float(mean), float(std) if len(finite) > 1 else None, digits)
+        return cls(float(np.mean(finite)), float(np.std(finite)) if len(finite) > 1 else None, digits)
 
     def __str__(self) -> str:
         return f"{self.mean:.{self.digits}f}" + ("" if self.std is None else f" ± {self.std:.{self.digits}f}")
@@ -109,14 +87,10 @@ class RunScore(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """For `summary.json`; a figure that no episode supports is null."""
-        rates = {n: or_none(r) for n, r in zip(self.names, self.success_rates, strict=True)}
-        measured = {"score": or_none(self.score)}
-        if self.spec.goal is not None:
-            measured = {f"{self.spec.goal}_success_rate": or_none(self.score)}
         return {
-            **measured,
+            "score" if self.spec.goal is None else f"{self.spec.goal}_success_rate": or_none(self.score),
             "reward": or_none(self.reward),
-            "success_rates": rates,
+            "success_rates": {n: or_none(r) for n, r in zip(self.names, self.success_rates, strict=True)},
             "episodes": self.episodes,
             "read_at": self.read_at,
             "reward_window": self.reward_window,
@@ -135,15 +109,13 @@ def score_run(episodes: Episodes, steps: int | None = None, budget: int = BUDGET
     read_at = min(budget, max(last, steps or 0))
     full = read_at >= (spec.published_steps or BUDGET)
     window = spec.window if full else max(1, min(spec.window, read_at // 10))
-    counted = episodes_within(episodes.length, budget)
+    counted = int(np.searchsorted(np.cumsum(episodes.length), budget, side="right"))
     rates = success_rates(episodes.achievements[:counted])
-    measured = rates
-    if spec.goal is not None:
-        recent = (episodes.step > read_at - window) & (episodes.step <= read_at)
-        measured = success_rates(episodes.achievements[recent])
+    recent = (episodes.step > read_at - window) & (episodes.step <= read_at)
+    measured = rates if spec.goal is None else success_rates(episodes.achievements[recent])
     return RunScore(
         score=measure(measured, episodes.names, spec.goal),
-        reward=final_reward(episodes.step, episodes.reward, read_at, window),
+        reward=float(episodes.reward[recent].mean()) if recent.any() else float("nan"),
         success_rates=rates,
         names=episodes.names,
         episodes=counted,
@@ -173,12 +145,13 @@ def learning_curve(episodes: Episodes, steps: ArrayLike, window: int, goal: str 
     unlocked = _running_sum(np.asarray(episodes.achievements > 0, np.float64))
     returns = _running_sum(np.asarray(episodes.reward, np.float64))
     with np.errstate(invalid="ignore", divide="ignore"):
-        rates = 100.0 * unlocked[ends] / ends[:, None]
-        score = np.asarray(crafter_score(rates))
-        if goal is not None:
-            recent = 100.0 * (unlocked[ends] - unlocked[begins]) / (ends - begins)[:, None]
-            place = episodes.names.index(goal) if goal in episodes.names else None
-            score = recent[:, place] if place is not None else np.full(len(grid), np.nan)
+        if goal is None:
+            score = np.asarray(crafter_score(100.0 * unlocked[ends] / ends[:, None]))
+        elif goal in episodes.names:
+            reached = unlocked[:, episodes.names.index(goal)]
+            score = 100.0 * (reached[ends] - reached[begins]) / (ends - begins)
+        else:
+            score = np.full(len(grid), np.nan)
         mean_return = (returns[ends] - returns[begins]) / (ends - begins)
     return LearningCurve(grid, score, mean_return)
 

@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from achieve.scoring.episodes import Episodes
-from achieve.scoring.score import MeanStd, curve_grid, learning_curve, mean_std
-from achieve.viz.style import FAINT, INK, colour, dress, legend_columns, new_figure, note, short_number
+from achieve.scoring.score import MeanStd, curve_grid, learning_curve
+from achieve.viz.style import FAINT, INK, colour, dress, group_label, legend_columns, new_figure, note, short_number
 
 
 class Baseline(NamedTuple):
@@ -37,9 +37,12 @@ def draw_curves(
     for number, (label, runs) in enumerate(groups.items()):
         grid, window = curve_grid(runs, recent=goal is not None)
         curves = [learning_curve(run, grid, window, goal) for run in runs]
-        name = f"{label} ({len(runs)} runs)" if len(runs) > 1 else label
-        _line(left, grid, np.array([curve.score for curve in curves]), name, colour(number))
-        _line(right, grid, np.array([curve.mean_return for curve in curves]), name, colour(number))
+        for axes, figures in ((left, "score"), (right, "mean_return")):
+            values = np.array([getattr(curve, figures) for curve in curves])
+            mean, std = values.mean(0), values.std(0)
+            axes.plot(grid, mean, color=colour(number), linewidth=1.8, label=group_label(label, runs))
+            if len(runs) > 1:
+                axes.fill_between(grid, mean - std, mean + std, color=colour(number), alpha=0.18, linewidth=0)
     if baseline is not None:
         for axes, value, unit in ((left, baseline.score, " %"), (right, baseline.mean_return, "")):
             if np.isfinite(value):
@@ -61,13 +64,6 @@ def draw_curves(
     return figure
 
 
-def _line(axes: Axes, grid: np.ndarray, values: np.ndarray, label: str, colour: str) -> None:
-    mean, std = mean_std(values)
-    axes.plot(grid, mean, color=colour, linewidth=1.8, label=label)
-    if len(values) > 1:
-        axes.fill_between(grid, mean - std, mean + std, color=colour, alpha=0.18, linewidth=0)
-
-
 def _levels(axes: Axes, published: Mapping[str, MeanStd | None]) -> None:
     highest = max((level.mean for level in published.values() if level), default=0.0)
     axes.set_ylim(top=max(axes.get_ylim()[1], 1.1 * highest))
@@ -87,4 +83,4 @@ def _dress(axes: Axes, title: str, unit: str) -> None:
     axes.set_xlim(left=0)
     axes.margins(x=0.01, y=0.12)
     axes.xaxis.set_major_locator(MaxNLocator(6))
-    axes.xaxis.set_major_formatter(lambda value, _: short_number(value))
+    axes.xaxis.set_major_formatter(short_number)

@@ -1,45 +1,32 @@
 """An agent's episode, as the moments of a video."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
 
 from achieve.agent import Agent
 from achieve.analysis.evaluate import unseen_seeds
 from achieve.errors import ConfigError
 from achieve.run.env_errors import using_env
 from achieve.viz.players import make_player
-from achieve.viz.video import GAME, Moment, check_video, write_video
-
-
-class Played(NamedTuple):
-    """How an episode went."""
-
-    seed: int
-    episode_return: float
-    unlocked: int
-    steps: int
-    frames: int = 0
+from achieve.viz.video import Moment, check_video, write_video
 
 
 def episode_moments(
     agent: Agent, seed: int, *, greedy: bool = False, max_steps: int | None = None, draw: bool = True
 ) -> Iterator[Moment]:
     """Yield the first world of an environment seed, frame by frame. Without ``draw`` the frames are observations."""
-    with using_env(), closing(make_player(agent.config.env, seed, GAME)) as player:
+    with using_env(), closing(make_player(agent.config.env, seed)) as player:
         agent.reset(seed)
         observation = player.reset()
         agent.check_env(observation.shape, len(player.actions))
         reward: float | None = None
         done = False
         step, total, action = 0, 0.0, "start"
-        unlocked: list[tuple[str, int]] = []
+        unlocked: dict[str, int] = {}
         while True:
             frame = player.frame() if draw else observation
-            yield Moment(frame, step, action, tuple(unlocked), total)
+            yield Moment(frame, step, action, tuple(unlocked.items()), total, player.achievements)
             if done or step == max_steps:
                 return
             choice = agent.act(observation, reward, None if reward is None else False, greedy=greedy)
@@ -47,8 +34,9 @@ def episode_moments(
             observation, reward, done = player.step(choice)
             step += 1
             total += reward
-            known = {name for name, _ in unlocked}
-            unlocked += [(n, step) for n, count in player.counts.items() if count and n not in known]
+            for name, count in player.counts.items():
+                if count:
+                    unlocked.setdefault(name, step)
 
 
 def film(
@@ -63,26 +51,26 @@ def film(
     fps: int = 10,
     every: int = 1,
     half: bool = False,
-) -> Played:
+) -> tuple[Moment, int]:
     """Play ``best_of`` unseen worlds for up to ``max_steps`` steps; film the one with the highest return.
 
-    ``tell`` is told what is being done and which share of it is done; the rest is for :func:`write_video`.
+    Returns its last moment, and the number of frames. ``tell`` is told what is being done and which share of it is
+    done; the rest is for :func:`write_video`.
     """
     if best_of < 1:
         raise ConfigError(f"best-of is {best_of}; it must be 1 or more")
     check_video(path, fps, every)
-    played = []
-    for number, candidate in enumerate(unseen_seeds(agent.config, seed, best_of, 1)):
-        for moment in episode_moments(agent, candidate, greedy=greedy, max_steps=max_steps, draw=False):
+    played = {}
+    for number, world in enumerate(unseen_seeds(agent.config, seed, best_of, 1)):
+        for moment in episode_moments(agent, world, greedy=greedy, max_steps=max_steps, draw=False):
             tell("playing", (number + moment.step / max_steps) / best_of)
-        played.append(Played(candidate, moment.episode_return, len(moment.unlocked), moment.step))
-    best = max(played, key=lambda one: one.episode_return)
+        played[world] = moment
+    best = max(played, key=lambda world: played[world].episode_return)
+    last = played[best]
 
     def drawn() -> Iterator[Moment]:
-        for moment in episode_moments(agent, best.seed, greedy=greedy, max_steps=max_steps):
-            tell("drawing the video", min(1.0, moment.step / max(1, best.steps)))
+        for moment in episode_moments(agent, best, greedy=greedy, max_steps=max_steps):
+            tell("drawing the video", min(1.0, moment.step / max(1, last.step)))
             yield moment
 
-    with closing(make_player(agent.config.env, 0)) as player:
-        names = player.achievements
-    return best._replace(frames=write_video(path, drawn(), fps, names, every=every, half=half))
+    return last, write_video(path, drawn(), fps, every=every, half=half)

@@ -1,7 +1,5 @@
 """Matrices of two episodes' achievements as labelled heat maps, and how matchings improve through training."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -36,17 +34,14 @@ def draw_matrices(
     framed. A dot is a match: green where it is right, red where it is wrong.
     """
     truth = np.asarray(same, np.bool_)
-    columns = max(len(panels) for panels in rows.values())
+    columns = len(next(iter(rows.values())))
     cell = 0.17
     width, height = 1.4 + cell * len(second), 1.5 + cell * len(first)
     figure = new_figure(columns * max(width, 2.6), len(rows) * max(height, 2.4), dpi=110)
     grid = figure.subplots(len(rows), columns, squeeze=False)
     for line, (agent, panels) in zip(grid, rows.items(), strict=True):
-        for column, axes in enumerate(line):
-            if column >= len(panels):
-                axes.set_axis_off()
-                continue
-            _matrix(axes, panels[column], first if column == 0 else None, second, truth)
+        for number, (axes, panel) in enumerate(zip(line, panels, strict=True)):
+            _matrix(axes, panel, [""] * len(first) if number else first, second, truth)
         line[0].set_ylabel(agent, fontsize=11, color=INK, fontweight="bold")
     return figure
 
@@ -64,22 +59,20 @@ def draw_stages(
         )
     dress(axes, x=label, y="%")
     axes.set_ylim(0, 102)
-    axes.xaxis.set_major_formatter(lambda value, _: short_number(value))
+    axes.xaxis.set_major_formatter(short_number)
     axes.legend(fontsize=8.5, frameon=False, labelcolor=INK, loc="lower right")
     return figure
 
 
-def _matrix(axes: Axes, panel: Panel, first: Sequence[str] | None, second: Sequence[str], truth: np.ndarray) -> None:
-    values = np.asarray(panel.values, np.float64)
-    axes.imshow(values, cmap=panel.colours, vmin=0, vmax=panel.top, aspect="equal")
+def _matrix(axes: Axes, panel: Panel, first: Sequence[str], second: Sequence[str], truth: np.ndarray) -> None:
+    axes.imshow(np.asarray(panel.values, np.float64), cmap=panel.colours, vmin=0, vmax=panel.top, aspect="equal")
     for i, j in np.argwhere(truth):
         axes.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, edgecolor=INK, linewidth=0.8))
-    if panel.matches is not None:
-        for i, j in np.argwhere(np.asarray(panel.matches)):
-            axes.plot(j, i, "o", markersize=4.5, color=RIGHT if truth[i, j] else WRONG, markeredgewidth=0)
+    for i, j in np.argwhere([] if panel.matches is None else panel.matches):
+        axes.plot(j, i, "o", markersize=4.5, color=RIGHT if truth[i, j] else WRONG, markeredgewidth=0)
     axes.set_title(panel.title, fontsize=9.5, color=INK)
-    axes.set_xticks(range(len(second)), [title_case(name) for name in second], rotation=90, fontsize=6.5)
-    axes.set_yticks(range(len(values)), [title_case(n) for n in first] if first else [""] * len(values), fontsize=6.5)
+    axes.set_xticks(range(len(second)), list(map(title_case, second)), rotation=90, fontsize=6.5)
+    axes.set_yticks(range(len(first)), list(map(title_case, first)), fontsize=6.5)
     axes.tick_params(length=0, colors=INK)
     for spine in axes.spines.values():
         spine.set_color(LINE)

@@ -1,7 +1,5 @@
 """Histograms of confidence, one outline per agent over the same bins."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

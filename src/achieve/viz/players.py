@@ -1,9 +1,7 @@
 """One game at a time, as a video needs it: what the agent sees, what a viewer sees, what was achieved."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +12,8 @@ from achieve.envs.gym.preprocessing import is_picture
 from achieve.envs.names import UnfitError
 from achieve.errors import NoPicturesError
 from achieve.run.env_errors import making_env
+from achieve.viz.video import GAME, Picture
 
-Picture = NDArray[np.uint8]
 Seen = NDArray[Any]
 """An observation: an image, or a vector of numbers."""
 
@@ -26,48 +24,13 @@ HEIST_ACTIONS = (
 )  # fmt: skip
 
 
-class Player(Protocol):
-    """One environment that plays one episode."""
-
-    actions: Sequence[str]
-    achievements: Sequence[str]
-    counts: Mapping[str, int]
-    """How often each achievement was done in this episode."""
-
-    def reset(self) -> Seen:
-        """Return the first observation."""
-
-    def step(self, action: int) -> tuple[Seen, float, bool]:
-        """Return observation, reward, and whether the episode has ended."""
-
-    def frame(self) -> Picture:
-        """Return the game for a viewer, [H, W, 3]."""
-
-    def close(self) -> None:
-        """Close the environment."""
-
-
-def make_player(env: EnvConfig, seed: int, size: int = 576) -> Player:
-    """Return a player of the first world of that environment seed; Crafter's frames have this size."""
-    with making_env(env.name):
-        if env.name == "crafter":
-            from achieve.envs.crafter import CrafterEnv
-
-            crafter = CrafterEnv(seed=seed, **env.arguments)
-            # Its seed was given above: another would begin another stream of worlds.
-            return SinglePlayer(crafter, None, crafter.action_names, lambda: crafter.render((size, size)))
-        if env.name == "minigrid":
-            from achieve.envs.minigrid import pixel_env
-
-            # The whole level, with what the agent sees lit up.
-            minigrid: Any = pixel_env(render_mode="rgb_array", **env.arguments)
-            names = [action.name for action in minigrid.unwrapped.actions]
-            return SinglePlayer(minigrid, seed, names, minigrid.render)
-        return VectorPlayer(env, seed)
-
-
 class SinglePlayer:
-    """A Gymnasium environment that draws itself."""
+    """A Gymnasium environment that draws itself, for one episode.
+
+    Attributes:
+        actions, achievements: their names.
+        counts: how often each achievement was done in this episode.
+    """
 
     def __init__(self, env: Any, seed: int | None, actions: Sequence[str], render: Callable[[], Any]) -> None:
         self._env, self._seed, self._render = env, seed, render
@@ -76,23 +39,27 @@ class SinglePlayer:
         self.counts: Mapping[str, int] = {}
 
     def reset(self) -> Seen:
+        """Return the first observation."""
         observation: Seen = self._env.reset(seed=self._seed)[0]
         return observation
 
     def step(self, action: int) -> tuple[Seen, float, bool]:
+        """Return observation, reward, and whether the episode has ended."""
         observation, reward, terminated, truncated, info = self._env.step(action)
         self.counts = info["achievements"]
         return observation, float(reward), terminated or truncated
 
     def frame(self) -> Picture:
+        """Return the game for a viewer, [H, W, 3]."""
         return np.asarray(self._render(), np.uint8)
 
     def close(self) -> None:
+        """Close the environment."""
         self._env.close()
 
 
 class VectorPlayer:
-    """Any other environment, through its vector environment.
+    """The same for any other environment, through its vector environment.
 
     The viewer sees what the environment renders where it does, or else what the agent sees. In the step that ends an
     episode the environment already begins the next one: the last picture is then the last one there was.
@@ -143,9 +110,25 @@ class VectorPlayer:
         self.counts = {name: int(infos["achievements"][name][0]) for name in self.achievements}
 
 
+def make_player(env: EnvConfig, seed: int) -> SinglePlayer | VectorPlayer:
+    """Return a player of the first world of that environment seed."""
+    with making_env(env.name):
+        if env.name == "crafter":
+            from achieve.envs.crafter import CrafterEnv
+
+            crafter = CrafterEnv(seed=seed, **env.arguments)
+            # Its seed was given above: another would begin another stream of worlds.
+            return SinglePlayer(crafter, None, crafter.action_names, lambda: crafter.render((GAME, GAME)))
+        if env.name == "minigrid":
+            from achieve.envs.minigrid import pixel_env
+
+            # The whole level, with what the agent sees lit up.
+            minigrid: Any = pixel_env(render_mode="rgb_array", **env.arguments)
+            names = [action.name for action in minigrid.unwrapped.actions]
+            return SinglePlayer(minigrid, seed, names, minigrid.render)
+        return VectorPlayer(env, seed)
+
+
 def coloured(image: Picture) -> Picture:
     """Return an image [H, W, C] of any channels as RGB: of stacked frames the last, grey where it has one channel."""
-    channels = image.shape[2]
-    if channels % 3 == 0:
-        return np.array(image[..., -3:])
-    return np.repeat(image[..., -1:], 3, axis=2)
+    return np.array(image[..., -3:]) if image.shape[2] % 3 == 0 else np.repeat(image[..., -1:], 3, axis=2)

@@ -1,10 +1,8 @@
 """A finished run's page: figures, learning curve, a video, and how to reproduce them, in one HTML file."""
 
-from __future__ import annotations
-
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from achieve.run.folder import read_config, read_summary
 from achieve.run.hardware import one_line
 from achieve.run.progress import duration
 from achieve.scoring.episodes import load_episodes
-from achieve.scoring.score import RunScore, measure, score_run, success_rates
+from achieve.scoring.score import measure, score_run, success_rates
 from achieve.trust import trusted
 from achieve.viz.curves import Baseline, draw_curves
 from achieve.viz.episode import film
@@ -100,7 +98,8 @@ def write_run_page(
         notes.append(f"Video: the best of {best_of} episodes of up to {VIDEO_STEPS} steps in unseen worlds.")
     except NoPicturesError as error:
         notes.append(f"No video: {error}.")
-    page = render_page(
+    page = render(
+        "run.html",
         title=f"{spec.title}: {title}",
         command=saved["starts"][0]["command"],
         run=score_run(episodes, summary.get("steps"), config.score_steps, spec),
@@ -108,7 +107,7 @@ def write_run_page(
         video=video,
         baseline=baseline,
         facts=_facts(summary),
-        config=saved["config"],
+        config=json.dumps(saved["config"], indent=2),
         notes=notes,
     )
     path = run / "index.html"
@@ -116,48 +115,13 @@ def write_run_page(
     return path
 
 
-def render_page(
-    *,
-    title: str,
-    command: str,
-    run: RunScore,
-    curve: bytes,
-    video: bytes | None = None,
-    baseline: Baseline | None = None,
-    facts: Mapping[str, str] | None = None,
-    config: Mapping[str, Any] | None = None,
-    notes: Sequence[str] = (),
-) -> str:
-    """Return the page as HTML, with the PNG ``curve`` and the MP4 ``video`` inside, so that it is one file to send.
-
-    facts: lines of the small table, such as the time taken and the machine; notes: sentences under the title.
-    """
-    published = run.spec.published_steps
-    comparable = "" if published is None else f"published results are evaluated at {published:,}"
-    return render(
-        "run.html",
-        title=title,
-        command=command,
-        run=run,
-        window=f"{run.reward_window:,}",
-        comparable="as in published results" if published and run.read_at >= published else comparable,
-        rates=list(zip(run.names, run.success_rates.tolist(), strict=True)),
-        curve=curve,
-        video=video,
-        baseline=baseline,
-        facts=facts or {},
-        config=json.dumps(config, indent=2) if config else "",
-        notes=notes,
-    )
-
-
 def _facts(summary: dict[str, Any]) -> dict[str, str]:
-    facts = {
-        "Time": duration(summary["seconds"]["total"]) if "seconds" in summary else None,
-        "Rate": f"{summary['steps_per_second']:,.0f} steps per second" if "seconds" in summary else None,
-        "Parameters": f"{summary['parameters']:,}" if "parameters" in summary else None,
-        "Convolutions": summary.get("arithmetic"),
-        "Machine": one_line(summary["machine"]) if "machine" in summary else None,
-        "Commit": summary.get("commit"),
-    }
-    return {name: value for name, value in facts.items() if value}
+    facts = {}
+    if "seconds" in summary:
+        facts["Time"] = duration(summary["seconds"]["total"])
+        facts["Rate"] = f"{summary['steps_per_second']:,.0f} steps per second"
+    if "parameters" in summary:
+        facts["Parameters"] = f"{summary['parameters']:,}"
+    machine = one_line(summary["machine"]) if "machine" in summary else None
+    told = {"Convolutions": summary.get("arithmetic"), "Machine": machine, "Commit": summary.get("commit")}
+    return facts | {name: value for name, value in told.items() if value}

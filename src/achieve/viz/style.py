@@ -1,13 +1,10 @@
 """What all pictures share: colours, axes, names, and how they become files."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from typing import Literal
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 # Okabe and Ito's palette, which stays distinct for colour-blind eyes.
@@ -22,9 +19,7 @@ def colour(number: int) -> str:
 
 def new_figure(width: float, height: float, dpi: int = 150) -> Figure:
     """Return an empty figure that needs no display."""
-    figure = Figure(figsize=(width, height), dpi=dpi, layout="constrained", facecolor="white")
-    FigureCanvasAgg(figure)
-    return figure
+    return Figure(figsize=(width, height), dpi=dpi, layout="constrained", facecolor="white")
 
 
 def dress(axes: Axes, title: str = "", x: str = "", y: str = "", grid: Literal["both", "x", "y"] = "both") -> None:
@@ -61,11 +56,16 @@ def legend_columns(labels: Sequence[str], most: int) -> int:
     return max(1, min(len(labels), most, 120 // max(map(len, labels))))
 
 
-def short_number(value: float) -> str:
-    """Return `250k`, `1M`, `1.2M`."""
+def short_number(value: float, _: object = None) -> str:
+    """Return `250k`, `1M`, `1.2M`; as matplotlib calls it, for the ticks of an axis."""
     if abs(value) >= 999_500:
         return f"{value / 1e6:.3g}M"
     return f"{value / 1e3:.3g}k" if abs(value) >= 1000 else f"{value:g}"
+
+
+def group_label(label: str, runs: Sequence[object]) -> str:
+    """Return a group's name in a legend: `ad (3 runs)`, and `ad` of a single run."""
+    return f"{label} ({len(runs)} runs)" if len(runs) > 1 else label
 
 
 def count(number: int, noun: str) -> str:

@@ -4,13 +4,10 @@ A cell is text, a number, a mean over seeds, an interval, or says why there is n
 is missing into a number.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import rich.table
 from rich.markup import escape
@@ -19,14 +16,8 @@ from achieve.analysis.statistics import Interval
 from achieve.scoring.score import MeanStd
 
 
-@dataclass(frozen=True)
-class Missing:
+class Missing(str):
     """Why a cell is empty: `not run`, `not published`."""
-
-    why: str
-
-    def __str__(self) -> str:
-        return self.why
 
 
 NOT_RUN = Missing("not run")
@@ -36,10 +27,11 @@ ONE_SEED = Missing("one seed")
 
 Cell = str | int | MeanStd | Interval | Missing
 Item = TypeVar("Item")
+ColumnOf = tuple[str, str, type, Callable[[Item], Cell]]
+"""A column of a table of items: its key, title and kind, and its cell for an item."""
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """A column's name in the CSV file, where a mean takes two and an interval three, and its heading elsewhere."""
 
     key: str
@@ -52,9 +44,14 @@ class Column:
         """Whether its cells are set flush right."""
         return self.kind is not str
 
+    @property
+    def parts(self) -> list[str]:
+        """Its names in the CSV file."""
+        endings: dict[type, Sequence[str]] = {MeanStd: ("", "_std"), Interval: ("", "_low", "_high")}
+        return [self.key + ending for ending in endings.get(self.kind, ("",))]
 
-@dataclass(frozen=True)
-class Table:
+
+class Table(NamedTuple):
     """Rows under columns. `name` is the stem of its files."""
 
     name: str
@@ -62,16 +59,9 @@ class Table:
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
 
-    def __post_init__(self) -> None:
-        for row in self.rows:
-            if len(row) != len(self.columns):
-                raise ValueError(f"table {self.name!r} has a row of {len(row)} cells for {len(self.columns)} columns")
 
-
-def tabulate(
-    name: str, title: str, items: Iterable[Item], columns: Sequence[tuple[str, str, type, Callable[[Item], Cell]]]
-) -> Table:
-    """Make a table with a row for each item. columns: key, title and kind of a column, and its cell for an item."""
+def tabulate(name: str, title: str, items: Iterable[Item], columns: Sequence[ColumnOf[Item]]) -> Table:
+    """Make a table with a row for each item."""
     rows = [[cell(item) for *_, cell in columns] for item in items]
     return Table(name, title, [Column(key, heading, kind) for key, heading, kind, _ in columns], rows)
 
@@ -102,9 +92,13 @@ def to_csv(table: Table) -> str:
     """Write full precision, the parts of a figure in columns of their own; a missing figure is empty."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(name for column in table.columns for name in _csv_names(column))
+    writer.writerow(name for column in table.columns for name in column.parts)
     for row in table.rows:
-        writer.writerow(v for column, cell in zip(table.columns, row, strict=True) for v in _csv_cells(column, cell))
+        cells: list[str] = []
+        for column, cell in zip(table.columns, row, strict=True):
+            values = _csv(cell)
+            cells += values + [""] * (len(column.parts) - len(values))
+        writer.writerow(cells)
     return out.getvalue()
 
 
@@ -129,16 +123,9 @@ def to_latex(table: Table) -> str:
 
 
 _TEX = str.maketrans(
-    {
-        **{character: f"\\{character}" for character in "&%$#_{}"},
-        "\\": "\\textbackslash{}",
-        "~": "\\textasciitilde{}",
-        "^": "\\textasciicircum{}",
-        "±": "$\\pm$",
-        "†": "\\textdagger{}",
-        "<": "\\textless{}",
-        ">": "\\textgreater{}",
-    }
+    {character: f"\\{character}" for character in "&%$#_{}"}
+    | {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "±": "$\\pm$"}
+    | {"†": "\\textdagger{}", "<": "\\textless{}", ">": "\\textgreater{}"}
 )
 
 
@@ -147,19 +134,13 @@ def _latex(cell: Cell) -> str:
     return f"\\emph{{{text}}}" if isinstance(cell, Missing) else text
 
 
-def _csv_names(column: Column) -> list[str]:
-    parts = ("", "_std") if column.kind is MeanStd else ("", "_low", "_high") if column.kind is Interval else ("",)
-    return [column.key + part for part in parts]
-
-
-def _csv_cells(column: Column, cell: Cell) -> list[str]:
+def _csv(cell: Cell) -> list[str]:
+    """Return the parts of a figure that there are."""
     match cell:
         case Missing():
-            values: list[str] = []
+            return []
         case MeanStd(mean, std):
-            values = [repr(mean)] + ([] if std is None else [repr(std)])
-        case Interval(value, low, high):
-            values = [repr(value)] + ([repr(low), repr(high)] if cell.limits else [])
-        case _:
-            values = [str(cell)]
-    return values + [""] * (len(_csv_names(column)) - len(values))
+            return [repr(part) for part in (mean, std) if part is not None]
+        case Interval(value):
+            return [repr(part) for part in (value, *(cell.limits or ()))]
+    return [str(cell)]

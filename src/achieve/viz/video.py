@@ -1,7 +1,7 @@
 """Videos of an agent: the game at a readable size, and beside it what the agent has unlocked."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
@@ -39,14 +39,12 @@ class Moment(NamedTuple):
     unlocked: Sequence[tuple[str, int]]
     """Achievements unlocked so far in this episode, with their steps."""
     episode_return: float
+    achievements: Sequence[str]
+    """All that there are."""
 
 
-def compose(moment: Moment, achievements: Sequence[str] = ()) -> Picture:
-    """Return the game and the panel side by side: uint8 [576, 880, 3].
-
-    With `achievements`, the panel lists them all and lights up those unlocked; without, it lists
-    those unlocked, in order.
-    """
+def compose(moment: Moment) -> Picture:
+    """Return the game and, beside it, the list of achievements with those unlocked lit up: uint8 [576, 880, 3]."""
     canvas = Image.new("RGB", (GAME + PANEL, GAME), BACK)
     game = Image.fromarray(np.ascontiguousarray(moment.frame))
     largest = max(game.size)
@@ -55,11 +53,11 @@ def compose(moment: Moment, achievements: Sequence[str] = ()) -> Picture:
         way = Image.Resampling.NEAREST if GAME % largest == 0 else Image.Resampling.LANCZOS
         game = game.resize((max(1, game.width * GAME // largest), max(1, game.height * GAME // largest)), way)
     canvas.paste(game, ((GAME - game.width) // 2, (GAME - game.height) // 2))
-    canvas.paste(_list_image(tuple(moment.unlocked), tuple(achievements)), (GAME, _LIST_TOP))
+    canvas.paste(_list_image(tuple(moment.unlocked), tuple(moment.achievements)), (GAME, _LIST_TOP))
     draw = ImageDraw.Draw(canvas)
-    of_all = f" / {len(achievements)}" if achievements else ""
+    of_all = f" / {len(moment.achievements)}" if moment.achievements else ""
     x, right = GAME + MARGIN, GAME + PANEL - MARGIN
-    draw.text((x, 16), words(moment.action), BRIGHT, _font(21))
+    draw.text((x, 16), moment.action.replace("_", " "), BRIGHT, _font(21))
     for offset, label, value in (
         (x, "step", f"{moment.step:,}"),
         (x + 96, "return", f"{moment.episode_return:.1f}"),
@@ -82,24 +80,17 @@ def check_video(path: Path, fps: int = 10, every: int = 1) -> None:
     prepare_file(path)
 
 
-def write_video(
-    path: Path,
-    moments: Iterable[Moment],
-    fps: int = 10,
-    achievements: Sequence[str] = (),
-    *,
-    every: int = 1,
-    half: bool = False,
-) -> int:
+def write_video(path: Path, moments: Iterable[Moment], fps: int = 10, *, every: int = 1, half: bool = False) -> int:
     """Write an `.mp4` (H.264, plays in every browser) or a `.gif`; return the number of frames.
 
     `every` keeps each n-th moment and `half` halves the size: for small files. An existing file is replaced when the
     new one is complete.
     """
     check_video(path, fps, every)
-    pictures = (compose(moment, achievements) for moment in islice(moments, 0, None, every))
+    pictures: Iterator[Picture] = map(compose, islice(moments, 0, None, every))
     if half:
-        pictures = (_halved(picture) for picture in pictures)
+        size = ((GAME + PANEL) // 2, GAME // 2)
+        pictures = (np.asarray(Image.fromarray(p).resize(size, Image.Resampling.BOX)) for p in pictures)
     first = next(pictures, None)
     if first is None:
         raise VideoError("there is no frame to make a video of")
@@ -118,11 +109,6 @@ def write_video(
     return count
 
 
-def _halved(picture: Picture) -> Picture:
-    height, width, _ = picture.shape
-    return np.asarray(Image.fromarray(picture).resize((width // 2, height // 2), Image.Resampling.BOX))
-
-
 def _write_mp4(path: Path, pictures: Iterator[Picture], fps: int) -> int:
     import imageio_ffmpeg
 
@@ -132,23 +118,16 @@ def _write_mp4(path: Path, pictures: Iterator[Picture], fps: int) -> int:
         raise VideoError("no ffmpeg was found for .mp4; install one, or write a .gif") from None
     first = next(pictures)
     writer = imageio_ffmpeg.write_frames(
-        str(path),
-        (first.shape[1], first.shape[0]),
-        fps=fps,
-        codec="libx264",
-        pix_fmt_out="yuv420p",
-        quality=None,
+        str(path), (first.shape[1], first.shape[0]), fps=fps, codec="libx264", pix_fmt_out="yuv420p", quality=None,
         output_params=["-crf", "20", "-preset", "medium", "-movflags", "+faststart"],
         macro_block_size=2,  # what 4:2:0 colour needs
-    )
+    )  # fmt: skip
     writer.send(None)
     count = 0
-    try:
+    with closing(writer):
         for picture in chain([first], pictures):
             writer.send(np.ascontiguousarray(picture))
             count += 1
-    finally:
-        writer.close()
     return count
 
 
@@ -164,31 +143,21 @@ def _write_gif(path: Path, pictures: Iterator[Picture], fps: int) -> int:
 @lru_cache(maxsize=8)
 def _list_image(unlocked: tuple[tuple[str, int], ...], achievements: tuple[str, ...]) -> Image.Image:
     """Draw the list, which changes only when something is unlocked, once for many frames."""
-    steps = dict(reversed(unlocked))
-    names = achievements or tuple(dict.fromkeys(name for name, _ in unlocked))
+    steps = dict(unlocked)
     image = Image.new("RGB", (PANEL, GAME - _LIST_TOP), BACK)
     draw = ImageDraw.Draw(image)
     latest = unlocked[-1][0] if unlocked else None
-    row = min(ROW, (GAME - _LIST_TOP - 12) / max(1, len(names)))
-    for number, name in enumerate(names):
+    row = min(ROW, (GAME - _LIST_TOP - 12) / max(1, len(achievements)))
+    font = _font(min(14.0, row * 0.75))
+    for number, name in enumerate(achievements):
         y = 4 + number * row + row / 2
         done = name in steps
-        colour = (GREEN if name == latest else BRIGHT) if done else DIM
+        colour = GREEN if name == latest else BRIGHT if done else DIM
+        draw.ellipse([MARGIN, y - 3, MARGIN + 6, y + 3], GREEN if done else None, outline=None if done else DIM)
+        draw.text((MARGIN + 16, y), name.replace("_", " "), colour, font, anchor="lm")
         if done:
-            draw.ellipse([MARGIN, y - 3, MARGIN + 6, y + 3], GREEN)
-        else:
-            draw.ellipse([MARGIN, y - 3, MARGIN + 6, y + 3], outline=DIM)
-        size = min(14.0, row * 0.75)
-        draw.text((MARGIN + 16, y), words(name), colour, _font(size), anchor="lm")
-        if done:
-            text = f"{steps[name]:,}"
-            draw.text((PANEL - MARGIN, y), text, PLAIN, _font(size), anchor="rm")
+            draw.text((PANEL - MARGIN, y), f"{steps[name]:,}", PLAIN, font, anchor="rm")
     return image
-
-
-def words(name: str) -> str:
-    """Return `collect coal` for `collect_coal`."""
-    return name.replace("_", " ")
 
 
 @lru_cache

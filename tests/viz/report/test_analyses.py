@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from PIL import Image
 
@@ -43,7 +43,7 @@ def save(folder: Path, kind: str, agents: list[dict[str, Any]], **more: Any) -> 
 
 def probed(preset: str, seed: int, accuracy: float) -> dict[str, Any]:
     results = [
-        ProbeResult(split, accuracy - loss, np.array([0.2, 0.6]), 90.0, 20.0, {"wake_up": (2, 50.0)}).as_dict()
+        asdict(ProbeResult(split, accuracy - loss, 0.4, 0.4, 90.0, 20.0, [0.5, 0.5], {}))
         for split, loss in (("state", 0.0), ("episode", 30.0))
     ]
     return agent(preset, seed, results=results)
@@ -88,8 +88,8 @@ def test_a_smaller_probe_says_so(tmp_path: Path) -> None:
 
 
 def test_matching(tmp_path: Path) -> None:
-    report = MatchingReport(Quality(30, 40, 30, 50), Quality(30, 0, 0, 50), 0.25, float("nan"))
-    save(tmp_path / "matching", "matching", [agent("ad", 3, **report.as_dict())])
+    report = MatchingReport(Quality(30, 40, 30, 50, 75.0, 60.0), Quality(30, 0, 0, 50, None, 0.0), 0.25, None)
+    save(tmp_path / "matching", "matching", [agent("ad", 3, **asdict(report))])
     assert cells(sections(tmp_path)["matching"]) == [
         ["ad-s3", "ad", "3", "transport", "75.0", "60.0", "40", "30", "0.250", "none"],
         ["ad-s3", "ad", "3", "Hungarian", "none", "0.0", "0", "30", "0.250", "none"],
@@ -97,22 +97,22 @@ def test_matching(tmp_path: Path) -> None:
 
 
 def hierarchy(known: bool) -> dict[str, Any]:
-    edges = EdgeScore(frozenset({("a", "b")}), frozenset({("b", "c"), ("c", "d")}), frozenset())
+    edges = EdgeScore(100.0, 100 / 3, [("a", "b")], [("b", "c"), ("c", "d")], [])
     found = Hierarchy(
-        items=90,
+        achievements=90,
         episodes=40,
-        clusters=(Cluster("a", "a", 50, 98.0), Cluster("b", "b", 40, 90.0)),
-        dropped=1,
-        dropped_items=2,
+        clusters=[Cluster("a", "a", 50, 98.0), Cluster("b", "b", 40, 90.0)],
+        clusters_without_support={"clusters": 1, "achievements": 2},
+        labels_with_support=["a", "b", "c"],
+        labels_found=["a", "b"],
         purity=95.0,
         completeness=93.0,
-        labels=("a", "b", "c"),
-        edges=frozenset({("a", "b")}),
-        direct=edges if known else None,
+        edges=[("a", "b")],
+        direct_edges=edges if known else None,
         order=edges if known else None,
         silhouettes={2: 0.5},
     )
-    return found.as_dict()
+    return asdict(found)
 
 
 def test_hierarchy(tmp_path: Path) -> None:

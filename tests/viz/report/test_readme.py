@@ -15,7 +15,7 @@ from achieve.analysis.runs import Gathered, gather
 from achieve.cli import main
 from achieve.errors import ConfigError
 from achieve.scoring.score import MeanStd
-from achieve.viz.html import to_html
+from achieve.viz.html import render
 from achieve.viz.report import build
 from achieve.viz.report.experiments import OTHER_LAYOUT
 from achieve.viz.report.readme import PICTURE, draw, renewed, results_tables, stamp_of, update
@@ -58,7 +58,7 @@ def test_committed_report_agrees_with_the_results(committed: Gathered) -> None:
     page = (ROOT / "docs/report/index.html").read_text()
     sections, _ = build(committed)
     for table in (table for section in sections for table in section.tables):
-        assert to_html(table) in page, f"{table.name} is not what results/ holds; {RENEW}"
+        assert render("table.html", table=table) in page, f"{table.name} is not what results/ holds; {RENEW}"
         old = (ROOT / "docs/report/tables" / f"{table.name}.csv").read_text()
         assert _numbers(old) == pytest.approx(_numbers(to_csv(table))), RENEW
 

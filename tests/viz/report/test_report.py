@@ -14,7 +14,7 @@ import pytest
 
 from achieve.analysis.published import PUBLISHED
 from achieve.analysis.runs import gather
-from achieve.analysis.statistics import PERCENT, improvement_with_interval, iqm_with_interval
+from achieve.analysis.statistics import PERCENT, improvement, iqm_with_interval
 from achieve.cli import main
 from achieve.config import with_env
 from achieve.errors import RunFolderError
@@ -93,7 +93,7 @@ def test_figures_are_those_of_the_logs(written: Path) -> None:
     iqm = iqm_with_interval(ours, PERCENT)
     assert [float(ad[key]) for key in ("iqm", "iqm_low", "iqm_high")] == pytest.approx([iqm.value, iqm.low, iqm.high])
     (over,) = read_csv(written / "tables" / "table1-improvement.csv")
-    expected = improvement_with_interval(ours, theirs)
+    expected = improvement(ours, theirs)
     assert float(over["probability"]) == pytest.approx(expected.value)
     assert (over["agent"], over["over"], over["seeds"], over["seeds_over"]) == ("ad", "ppo", "3", "2")
 

@@ -4,8 +4,6 @@
 `figures/*.png`, `videos/*.mp4`, and `tables/*.csv` and `*.tex`. What was not run is listed at the end.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -21,9 +19,15 @@ from achieve.viz.report.rates import rates_section
 from achieve.viz.report.section import Section
 from achieve.viz.report.videos import videos_section
 from achieve.viz.style import count
-from achieve.viz.table import Table, tabulate, to_csv, to_latex
+from achieve.viz.table import tabulate, to_csv, to_latex
 
 TITLE = "Achievement distillation: our runs beside the published results"
+LEAD = (
+    "{runs}, of which {counted} comparable with published results. Every figure is computed from the episode logs. "
+    "± is the population standard deviation over seeds, as published; IQM is the interquartile mean. Brackets hold "
+    "95 % confidence intervals: Student's t over seeds and, for the probability of improvement, Newcombe's interval "
+    "for the Mann-Whitney statistic."
+)
 
 
 def write_report(
@@ -40,25 +44,30 @@ def write_report(
     """
     tell("reading the runs ...")
     gathered = gather(sources)
-    _refuse_nothing(sources, gathered)
+    if not gathered.runs and not any((folder / name).is_file() for folder in gathered.folders for name in ANALYSES):
+        where = " or ".join(map(str, sources)) or "this folder, which has neither results nor runs"
+        why = "".join(f" ({path}: {text})" for path, text in gathered.remarks[:1] if path not in sources)
+        raise RunFolderError(
+            f"there is no run to report in {where}{why}; give folders that hold runs, or make one with "
+            "achieve train --preset quick"
+        )
     sections, remarks = build(gathered, videos=videos, trust=trust, tell=tell)
     tell("writing the page ...")
-    shown, empty = ([section for section in sections if section.collapsed is folded] for folded in (False, True))
+    counted = sum(run.uncounted is None for run in gathered.runs)
     page = render(
         "report.html",
         title=TITLE,
-        lead=_lead(gathered),
-        shown=shown,
-        empty=empty,
+        lead=LEAD.format(runs=count(len(gathered.runs), "run"), counted=f"{counted} {'is' if counted == 1 else 'are'}"),
+        shown=[section for section in sections if not section.collapsed],
+        empty=[section for section in sections if section.collapsed],
         remarks=[*gathered.remarks, *remarks],
     )
     contents = {"index.html": page.encode()}
     for section in sections:
         contents |= {f"figures/{picture.name}.png": picture.data for picture in section.pictures}
         contents |= {f"videos/{video.name}.mp4": video.data for video in section.videos}
-        for table in section.tables:
-            contents[f"tables/{table.name}.csv"] = to_csv(table).encode()
-            contents[f"tables/{table.name}.tex"] = to_latex(table).encode()
+        contents |= {f"tables/{table.name}.csv": to_csv(table).encode() for table in section.tables}
+        contents |= {f"tables/{table.name}.tex": to_latex(table).encode() for table in section.tables}
     for name, data in contents.items():
         prepare_file(out / name)
         write_file(out / name, data)
@@ -85,46 +94,24 @@ def build(
     return sorted(sections, key=lambda section: section.collapsed), remarks
 
 
-def _refuse_nothing(sources: Sequence[Path], gathered: Gathered) -> None:
-    if gathered.runs or any((folder / name).is_file() for folder in gathered.folders for name in ANALYSES):
-        return
-    where = " or ".join(map(str, sources)) or "this folder, which has neither results nor runs"
-    why = "".join(f" ({remark.path}: {remark.text})" for remark in gathered.remarks[:1] if remark.path not in sources)
-    raise RunFolderError(
-        f"there is no run to report in {where}{why}; give folders that hold runs, or make one with "
-        "achieve train --preset quick"
-    )
-
-
-def _lead(gathered: Gathered) -> str:
-    counted = sum(run.uncounted is None for run in gathered.runs)
-    return (
-        f"{count(len(gathered.runs), 'run')}, of which {counted} {'is' if counted == 1 else 'are'} comparable with "
-        "published results. Every figure is computed from the episode logs. ± is the population standard deviation "
-        "over seeds, as published; IQM is the interquartile mean. Brackets hold 95 % confidence intervals: Student's t "
-        "over seeds and, for the probability of improvement, Newcombe's interval for the Mann-Whitney statistic."
-    )
-
-
 def _overview(gathered: Gathered) -> Section:
     """Show how far along each experiment is."""
 
     def seeds(name: str) -> dict[str, int]:
-        return {e.preset: len(gathered.seeds(e.preset, e.env)) for e in PUBLISHED[name] if e.preset}
+        return {e.preset: len(gathered.seeds(e.preset)) for e in PUBLISHED[name] if e.preset}
 
     title = "Runs behind the figures"
     columns = [
-        ("experiment", "experiment", str, lambda name: HEADINGS[name].title),
+        ("experiment", "experiment", str, lambda name: HEADINGS[name][0]),
         ("name", "name", str, lambda name: name),
         ("agents", "seeds of each agent", str, lambda name: ", ".join(f"{k}: {n}" for k, n in seeds(name).items())),
         ("runs", "runs", int, lambda name: sum(seeds(name).values())),
         ("published_runs", "published", int, lambda name: SEEDS * len(seeds(name))),
     ]
-    table: Table = tabulate("overview", title, PUBLISHED, columns)
     return Section(
         key="overview",
         title=title,
-        tables=[table],
+        tables=[tabulate("overview", title, PUBLISHED, columns)],
         commands=[f"achieve reproduce all --seeds 0-{SEEDS - 1}", "achieve report"],
         collapsed=all(run.uncounted for run in gathered.runs),
     )

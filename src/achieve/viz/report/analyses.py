@@ -1,22 +1,21 @@
 """What the analyses of agents wrote into their folders: the probe, the matching, the recovered hierarchy."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from achieve.analysis.published import PROBE
-from achieve.analysis.runs import ANALYSES, Gathered, Remark
+from achieve.analysis.runs import Gathered, Remark
 from achieve.errors import AchieveError
 from achieve.run.files import read_json, reason
 from achieve.scoring.episodes import title_case
 from achieve.scoring.score import MeanStd
 from achieve.viz.report.experiments import SEEDS
 from achieve.viz.report.section import Media, Section
-from achieve.viz.table import NOT_PUBLISHED, Cell, Missing, Table, estimate, tabulate
+from achieve.viz.table import NOT_PUBLISHED, Cell, ColumnOf, Missing, Table, estimate, tabulate
 
 Record = Mapping[str, Any]
+"""What an analysis wrote as JSON, or a part of it."""
 
 PNG = b"\x89PNG\r\n\x1a\n"
 PUBLISHED_SIZES = {"states": 50_000, "test_states": 10_000, "epochs": 500}
@@ -25,126 +24,128 @@ PUBLISHED_SIZES = {"states": 50_000, "test_states": 10_000, "epochs": 500}
 def analyses_sections(gathered: Gathered) -> tuple[list[Section], list[Remark]]:
     """Return a section for each kind of analysis, made or not, and what could not be read."""
     sections, remarks = [], []
-    for file in ANALYSES:
-        folders = [folder for folder in gathered.folders if (folder / file).is_file()]
-        section, unread = _section(file.removesuffix(".json"), folders)
+    for name, kind in _KINDS.items():
+        commands = [f"achieve reproduce {name} --seeds 0-{SEEDS - 1}"]
+        section = Section(name, kind.title, kind.about, commands=commands)
+        for folder in gathered.folders:
+            if not (folder / f"{name}.json").is_file():
+                continue
+            try:
+                _add(section, folder)
+            except AchieveError as error:
+                remarks.append(Remark(folder, str(error)))
+            except OSError as error:
+                remarks.append(Remark(folder, f"{error.filename} cannot be read: {reason(error)}"))
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                remarks.append(Remark(folder, f"{name}.json is not what `achieve {name}` writes ({error!r})"))
+        if not section.tables:
+            section.tables = kind.tables(name, {"agents": [], "settings": PUBLISHED_SIZES})
+            section.missing, section.collapsed = "Not run.", True
         sections.append(section)
-        remarks += unread
     return sections, remarks
 
 
-def _section(name: str, folders: Sequence[Path]) -> tuple[Section, list[Remark]]:
-    kind = _KINDS[name]
-    tables: list[Table] = []
-    pictures: list[Media] = []
-    notes: list[str] = []
-    folded: list[tuple[str, str]] = []
-    remarks: list[Remark] = []
-    for folder in folders:
-        stem = f"{name}-{len(tables)}" if tables else name
-        try:
-            record = read_json(folder / f"{name}.json")
-            parts = kind.tables(stem, record), _pictures(stem, folder, record), kind.note(record), kind.folded(record)
-        except AchieveError as error:
-            remarks.append(Remark(folder, str(error)))
-        except OSError as error:
-            remarks.append(Remark(folder, f"{error.filename} cannot be read: {reason(error)}"))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            remarks.append(Remark(folder, f"{name}.json is not what `achieve {name}` writes ({error!r})"))
-        else:
-            tables += parts[0]
-            pictures += parts[1]
-            notes.append(f"{folder}: {parts[2]}")
-            folded += parts[3]
-    section = Section(
-        key=name,
-        title=kind.title,
-        about=kind.about,
-        tables=tables or kind.tables(name, {"agents": [], "settings": PUBLISHED_SIZES}),
-        pictures=pictures,
-        commands=[f"achieve reproduce {name} --seeds 0-{SEEDS - 1}"],
-        notes=notes,
-        folded=folded,
-        missing=None if tables else "Not run.",
-        collapsed=not tables,
-    )
-    return section, remarks
-
-
-def _pictures(name: str, folder: Path, record: Record) -> list[Media]:
+def _add(section: Section, folder: Path) -> None:
+    """Add what an analysis wrote into a folder, all of it or nothing."""
+    kind = _KINDS[section.key]
+    stem = f"{section.key}-{len(section.tables)}" if section.tables else section.key
+    record = read_json(folder / f"{section.key}.json")
     pictures = []
-    for file in record["pictures"]:
-        data = (folder / Path(file).name).read_bytes()
-        if not data.startswith(PNG):
-            raise ValueError(f"{file} is not a picture")
-        pictures.append(Media(f"{name}-{Path(file).stem}", f"{folder}: {Path(file).stem}.", data))
-    return pictures
+    for name in map(Path, record["pictures"]):
+        pictures.append(Media(f"{stem}-{name.stem}", f"{folder}: {name.stem}.", (folder / name.name).read_bytes()))
+        if not pictures[-1].data.startswith(PNG):
+            raise ValueError(f"{name} is not a picture")
+    tables, note, folded = kind.tables(stem, record), kind.note(record), kind.folded(record)
+    section.tables += tables
+    section.pictures += pictures
+    section.notes.append(f"{folder}: {note}")
+    section.folded += folded
+
+
+def _group(agent: Record) -> str:
+    """Return what an agent is averaged with: records from before there were groups have the preset alone."""
+    return str(agent.get("group", agent["preset"]))
+
+
+_AGENT: list[ColumnOf[Record]] = [
+    ("agent", "agent", str, lambda row: str(row["name"])),
+    ("group", "group", str, _group),
+    ("seed", "seed", int, lambda row: int(row["seed"])),
+]
+
+
+def _figure(key: str, title: str, digits: int, of: str | None = None) -> ColumnOf[Record]:
+    """Return a column of a figure that each row has under ``of``, by default its own key."""
+
+    def cell(row: Record) -> Cell:
+        value = row[of or key]
+        return Missing("none") if value is None else MeanStd(float(value), digits=digits)
+
+    return key, title, MeanStd, cell
+
+
+def _probe_rows(record: Record) -> list[Record]:
+    return [{**agent, **result, "group": _group(agent)} for agent in record["agents"] for result in agent["results"]]
+
+
+def _published(record: Record, key: str, title: str, digits: int, of: str) -> ColumnOf[Record]:
+    """Return a column of published figures, which are of the split by state and of one size."""
+
+    def cell(row: Record) -> Cell:
+        figures = [figures for figures in PROBE if figures.preset == row["group"] and row["split"] == "state"]
+        if not figures:
+            return NOT_PUBLISHED
+        same = _as_published(record["settings"])
+        return MeanStd(getattr(figures[0], of), digits=digits) if same else Missing("other sizes")
+
+    return key, title, MeanStd, cell
 
 
 def _probe_tables(name: str, record: Record) -> list[Table]:
     """Return the groups beside the published figures, which are of the split by state, then every agent."""
-    agents = record["agents"]
+    rows = _probe_rows(record)
+    groups = dict.fromkeys([*(row.preset for row in PROBE), *(row["group"] for row in rows)])
 
-    def mean(row: tuple[str, str], key: str, digits: int) -> Cell:
-        return estimate([result[key] for result in _results(agents, *row)], digits)
+    def results(group: Record) -> list[Record]:
+        """Return those of a group's agents, one for each seed: a seed under two names is one agent."""
+        seeds: dict[int, Record] = {}
+        for row in rows:
+            if (row["group"], row["split"]) == (group["group"], group["split"]):
+                seeds.setdefault(row["seed"], row)
+        return list(seeds.values())
 
-    def published(row: tuple[str, str], key: str) -> Cell:
-        return _published(record, row[0], row[1], key)
+    def mean(key: str, digits: int) -> Callable[[Record], Cell]:
+        return lambda group: estimate([row[key] for row in results(group)], digits)
 
-    columns = [
-        ("group", "group", str, lambda row: row[0]),
-        ("split", "split by", str, lambda row: row[1]),
-        ("published_accuracy", "published accuracy %", MeanStd, lambda row: published(row, "accuracy")),
-        ("accuracy", "our accuracy %", MeanStd, lambda row: mean(row, "accuracy", 1)),
-        ("published_median", "published median", MeanStd, lambda row: published(row, "median_confidence")),
-        ("median", "our median confidence", MeanStd, lambda row: mean(row, "median_confidence", 3)),
-        ("majority", "majority class %", MeanStd, lambda row: mean(row, "majority_accuracy", 1)),
-        ("agents", "agents", int, lambda row: len(_results(agents, *row))),
+    columns: list[ColumnOf[Record]] = [
+        ("group", "group", str, lambda group: group["group"]),
+        ("split", "split by", str, lambda group: group["split"]),
+        _published(record, "published_accuracy", "published accuracy %", 1, "accuracy"),
+        ("accuracy", "our accuracy %", MeanStd, mean("accuracy", 1)),
+        _published(record, "published_median", "published median", 3, "median_confidence"),
+        ("median", "our median confidence", MeanStd, mean("median_confidence", 3)),
+        ("majority", "majority class %", MeanStd, mean("majority_accuracy", 1)),
+        ("agents", "agents", int, lambda group: len(results(group))),
     ]
-    groups = dict.fromkeys([*(row.preset for row in PROBE), *map(_group, agents)])
-    rows = [(group, split) for group in groups for split in ("state", "episode")]
-    tables = [tabulate(name, _KINDS["probe"].title, rows, columns)]
-    return [*tables, probe_table(f"{name}-agents", record)] if agents else tables
-
-
-def _results(agents: Sequence[Record], group: str, split: str) -> list[Record]:
-    """Return the results of a group's agents, one for each seed: a seed under two names is one agent."""
-    seeds: dict[int, Record] = {}
-    for agent in agents:
-        for result in agent["results"]:
-            if _group(agent) == group and result["split"] == split:
-                seeds.setdefault(agent["seed"], result)
-    return list(seeds.values())
-
-
-def _published(record: Record, group: str, split: str, key: str) -> Cell:
-    """Return a published figure, which is of the split by state and of one size."""
-    row = next((row for row in PROBE if row.preset == group and split == "state"), None)
-    if row is None:
-        return NOT_PUBLISHED
-    digits = 1 if key == "accuracy" else 3
-    return MeanStd(getattr(row, key), digits=digits) if _as_published(record["settings"]) else Missing("other sizes")
+    items = [{"group": group, "split": split} for group in groups for split in ("state", "episode")]
+    tables = [tabulate(name, _KINDS["probe"].title, items, columns)]
+    return [*tables, probe_table(f"{name}-agents", record)] if rows else tables
 
 
 def probe_table(name: str, record: Record) -> Table:
     """Return every agent probed."""
-
-    def published(row: tuple[Record, Record], key: str) -> Cell:
-        return _published(record, _group(row[0]), row[1]["split"], key)
-
     columns = [
-        *_agent_columns(lambda row: row[0]),
-        ("split", "split by", str, lambda row: row[1]["split"]),
-        ("accuracy", "accuracy %", MeanStd, lambda row: _number(row[1]["accuracy"], 1)),
-        ("train_accuracy", "training accuracy %", MeanStd, lambda row: _number(row[1]["train_accuracy"], 1)),
-        ("median", "median confidence", MeanStd, lambda row: _number(row[1]["median_confidence"], 3)),
-        ("mean", "mean confidence", MeanStd, lambda row: _number(row[1]["mean_confidence"], 3)),
-        ("majority", "majority class %", MeanStd, lambda row: _number(row[1]["majority_accuracy"], 1)),
-        ("published_accuracy", "published accuracy %", MeanStd, lambda row: published(row, "accuracy")),
-        ("published_median", "published median", MeanStd, lambda row: published(row, "median_confidence")),
+        *_AGENT,
+        ("split", "split by", str, lambda row: row["split"]),
+        _figure("accuracy", "accuracy %", 1),
+        _figure("train_accuracy", "training accuracy %", 1),
+        _figure("median", "median confidence", 3, "median_confidence"),
+        _figure("mean", "mean confidence", 3, "mean_confidence"),
+        _figure("majority", "majority class %", 1, "majority_accuracy"),
+        _published(record, "published_accuracy", "published accuracy %", 1, "accuracy"),
+        _published(record, "published_median", "published median", 3, "median_confidence"),
     ]
-    rows = [(agent, result) for agent in record["agents"] for result in agent["results"]]
-    return tabulate(name, "Next-achievement probe of every agent", rows, columns)
+    return tabulate(name, "Next-achievement probe of every agent", _probe_rows(record), columns)
 
 
 def _as_published(settings: Record) -> bool:
@@ -163,44 +164,43 @@ def _probe_note(record: Record) -> str:
 def matching_table(name: str, record: Record) -> Table:
     """Return each agent's matching by optimal transport and by the Hungarian algorithm."""
     columns = [
-        *_agent_columns(lambda row: row[0]),
-        ("by", "by", str, lambda row: "Hungarian" if row[1] == "hungarian" else row[1]),
-        ("precision", "precision %", MeanStd, lambda row: _number(row[0][row[1]]["precision"], 1)),
-        ("recall", "recall %", MeanStd, lambda row: _number(row[0][row[1]]["recall"], 1)),
-        ("matches", "matches", int, lambda row: int(row[0][row[1]]["matched"])),
-        ("pairs", "episode pairs", int, lambda row: int(row[0][row[1]]["pairs"])),
-        ("same", "distance, same", MeanStd, lambda row: _number(row[0]["same_distance"], 3)),
-        ("other", "distance, different", MeanStd, lambda row: _number(row[0]["other_distance"], 3)),
+        *_AGENT,
+        ("by", "by", str, lambda row: row["by"]),
+        _figure("precision", "precision %", 1),
+        _figure("recall", "recall %", 1),
+        ("matches", "matches", int, lambda row: int(row["matched"])),
+        ("pairs", "episode pairs", int, lambda row: int(row["pairs"])),
+        _figure("same", "distance, same", 3, "same_distance"),
+        _figure("other", "distance, different", 3, "other_distance"),
     ]
-    rows = [(agent, solver) for agent in record["agents"] for solver in ("transport", "hungarian")]
+    solvers = {"transport": "transport", "hungarian": "Hungarian"}
+    rows = [{**agent, **agent[key], "by": by} for agent in record["agents"] for key, by in solvers.items()]
     return tabulate(name, _KINDS["matching"].title, rows, columns)
 
 
 def hierarchy_table(name: str, record: Record) -> Table:
     """Return each agent's clusters and recovered graph, held against the true one."""
-    unknown = Missing("truth unknown")
 
     def labels(agent: Record) -> str:
         occurring = set(agent["labels_with_support"])
         return f"{len(occurring & set(agent['labels_found']))} of {len(occurring)}"
 
-    def edges(agent: Record, key: str) -> Cell:
-        return unknown if agent["direct_edges"] is None else len(agent["direct_edges"][key])
-
-    def order(agent: Record, key: str) -> Cell:
-        return unknown if agent["order"] is None else _number(agent["order"][key], 1)
+    def known(part: str, column: ColumnOf[Record]) -> ColumnOf[Record]:
+        """Return a column of one part of the comparison with the true graph, where that is known."""
+        key, title, kind, cell = column
+        return key, title, kind, lambda agent: Missing("truth unknown") if agent[part] is None else cell(agent[part])
 
     columns = [
-        *_agent_columns(lambda agent: agent),
+        *_AGENT,
         ("clusters", "clusters", int, lambda agent: len(agent["clusters"])),
         ("labels", "achievements found", str, labels),
-        ("purity", "purity %", MeanStd, lambda agent: _number(agent["purity"], 1)),
-        ("completeness", "completeness %", MeanStd, lambda agent: _number(agent["completeness"], 1)),
-        ("found", "true edges found", int, lambda agent: edges(agent, "found")),
-        ("missed", "missed", int, lambda agent: edges(agent, "missed")),
-        ("extra", "false", int, lambda agent: edges(agent, "extra")),
-        ("order_precision", "order precision %", MeanStd, lambda agent: order(agent, "precision")),
-        ("order_recall", "order recall %", MeanStd, lambda agent: order(agent, "recall")),
+        _figure("purity", "purity %", 1),
+        _figure("completeness", "completeness %", 1),
+        known("direct_edges", ("found", "true edges found", int, lambda edges: len(edges["found"]))),
+        known("direct_edges", ("missed", "missed", int, lambda edges: len(edges["missed"]))),
+        known("direct_edges", ("extra", "false", int, lambda edges: len(edges["extra"]))),
+        known("order", _figure("order_precision", "order precision %", 1, "precision")),
+        known("order", _figure("order_recall", "order recall %", 1, "recall")),
         ("episodes", "episodes", int, lambda agent: int(agent["episodes"])),
     ]
     return tabulate(name, _KINDS["hierarchy"].title, record["agents"], columns)
@@ -218,23 +218,6 @@ def hierarchy_edges(record: Record) -> list[tuple[str, str]]:
             ]
             folded.append((f"Edges of {agent['name']}", "\n".join(lines)))
     return folded
-
-
-def _agent_columns(agent: Callable[[Any], Record]) -> list[tuple[str, str, type, Callable[[Any], Cell]]]:
-    return [
-        ("agent", "agent", str, lambda row: str(agent(row)["name"])),
-        ("group", "group", str, lambda row: _group(agent(row))),
-        ("seed", "seed", int, lambda row: int(agent(row)["seed"])),
-    ]
-
-
-def _group(agent: Record) -> str:
-    """Return what an agent is averaged with: records from before there were groups have the preset alone."""
-    return str(agent.get("group", agent["preset"]))
-
-
-def _number(value: float | None, digits: int) -> Cell:
-    return Missing("none") if value is None else MeanStd(float(value), digits=digits)
 
 
 class _Kind(NamedTuple):

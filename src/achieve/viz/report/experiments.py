@@ -1,24 +1,15 @@
 """The paper's experiments: the published figures beside those of our runs, where the two can be compared."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
 
 from achieve.analysis.published import PUBLISHED, Published
 from achieve.analysis.runs import Gathered, Run
-from achieve.analysis.statistics import (
-    PERCENT,
-    Interval,
-    MeanStd,
-    caution,
-    improvement_with_interval,
-    iqm_with_interval,
-)
+from achieve.analysis.statistics import PERCENT, Interval, caution, improvement, iqm_with_interval
 from achieve.envs.registry import find_env_spec
+from achieve.scoring.score import MeanStd
 from achieve.viz.report.section import Media, Section, compact, draw_runs, draw_scores
 from achieve.viz.style import count
 from achieve.viz.table import NOT_PUBLISHED, NOT_RUN, ONE_SEED, Cell, Missing, Table, estimate, tabulate
@@ -29,63 +20,54 @@ NO_EPISODE = Missing("no episode")
 OTHER_LAYOUT = Missing("other layout")
 Runs = Mapping[str, Sequence[Run]]
 
-
-class Heading(NamedTuple):
-    """How an experiment is introduced."""
-
-    title: str
-    about: str
-
-
-HEADINGS: Mapping[str, Heading] = {
-    "table1": Heading(
+HEADINGS: Mapping[str, tuple[str, str]] = {
+    "table1": (
         "Table 1: scores and rewards in Crafter",
         "Score: geometric mean of the success rates of 22 achievements over all training episodes within 1M steps. "
         "Reward: mean return of the episodes that ended in the last 100,000 of them.",
     ),
-    "figure-ppo": Heading(
+    "figure-ppo": (
         "PPO, from common practice to a strong baseline",
         "The motivating figure: a larger network, then layer normalisation, then value normalisation.",
     ),
-    "ablation": Heading(
+    "ablation": (
         "Ablation",
         "I: intra-trajectory prediction; C: cross-trajectory matching; M: the last achievement as memory.",
     ),
-    "small": Heading("Small model", "The full method in a network of 1M parameters, between the full method and PPO."),
-    "qrdqn": Heading("QR-DQN", "The value-based learner, with and without achievement distillation, in Crafter."),
-    "heist": Heading(
-        "Procgen Heist", "Hard mode, 25M steps: success rate of the gem and mean return over the last 1M steps."
-    ),
-    "minigrid": Heading(
+    "small": ("Small model", "The full method in a network of 1M parameters, between the full method and PPO."),
+    "qrdqn": ("QR-DQN", "The value-based learner, with and without achievement distillation, in Crafter."),
+    "heist": ("Procgen Heist", "Hard mode, 25M steps: success rate of the gem and mean return over the last 1M steps."),
+    "minigrid": (
         "MiniGrid",
         "A tree of doors and keys with ten achievements, 1M steps. The paper's layout is not published and ours is "
         "easier, so agents can be compared with each other, but not with the published figures.",
     ),
 }
+"""Each experiment's title, and what it is about."""
 
 # Each agent and its baseline; in the other experiments, each step of a ladder and the one before.
-_BASELINES: Mapping[str, Sequence[tuple[str, str]]] = {
-    "table1": [("ad", "ppo")],
-    "small": [("ad-small", "ppo")],
-    "qrdqn": [("qrdqn-ad", "qrdqn")],
-    "heist": [("heist-ad", "heist-ppo")],
-    "minigrid": [("minigrid-ad", "minigrid-ppo")],
+_BASELINES = {
+    "table1": ("ad", "ppo"),
+    "small": ("ad-small", "ppo"),
+    "qrdqn": ("qrdqn-ad", "qrdqn"),
+    "heist": ("heist-ad", "heist-ppo"),
+    "minigrid": ("minigrid-ad", "minigrid-ppo"),
 }
 
 
 def experiment_section(name: str, gathered: Gathered) -> Section:
     """Make one of the paper's experiments: table, comparison, curves, and the command that runs it."""
+    title, about = HEADINGS[name]
     entries = PUBLISHED[name]
-    runs = {entry.preset: gathered.seeds(entry.preset, entry.env) for entry in entries if entry.preset}
+    runs = {entry.preset: gathered.seeds(entry.preset) for entry in entries if entry.preset}
     there = {preset: some for preset, some in runs.items() if some}
     measure = _measure(entries[0].env)
     # An experiment of which only what Table 1 draws was run has nothing to add.
     new = there.keys() - _drawn_before(name)
-    pictures = []
-    tables = [_figures(name, runs, measure)]
+    tables, pictures = [_figures(name, runs, measure)], []
     if new:
-        ours = {entry.preset: _scores(runs.get(entry.preset or "", [])) for entry in entries}
-        scores = {method(entry): (entry.comparable_score, ours[entry.preset]) for entry in entries}
+        ours = {entry.method: _scores(runs.get(entry.preset or "", [])) for entry in entries}
+        scores = {entry.method: (entry.comparable_score, ours[entry.method]) for entry in entries}
         levels = {entry.preset: entry.comparable_score for entry in entries if entry.preset and entry.comparable_score}
         dotted = " Dotted: published final score." if levels else ""
         pictures = [
@@ -93,33 +75,27 @@ def experiment_section(name: str, gathered: Gathered) -> Section:
             Media(f"{name}-curves", f"{_groups(there)}.{dotted}", compact(draw_runs(there, levels))),
         ]
         tables.append(_improvements(name, runs))
-    if shorter := shorter_table(name, gathered):
-        short = shorter_runs(name, gathered)
-        tables.append(shorter)
+    if short := shorter_runs(name, gathered):
+        tables += shorter_tables(name, gathered)
         pictures.append(Media(f"{name}-shorter", f"{_groups(short)}.", compact(draw_runs(short))))
-    missing = None
-    if not new:
-        missing = f"Not run{' to the end' if shorter else ''}{', except ' + ' and '.join(there) if there else ''}."
+    missing = f"Not run{' to the end' if short else ''}{', except ' + ' and '.join(there) if there else ''}."
     return Section(
         key=name,
-        title=HEADINGS[name].title,
-        about=HEADINGS[name].about,
+        title=title,
+        about=about,
         tables=tables,
         pictures=pictures,
         commands=[f"achieve reproduce {name} --seeds 0-{SEEDS - 1}"],
         notes=_notes(entries, runs, gathered),
-        missing=missing,
-        collapsed=not there and not shorter,
+        missing=None if new else missing,
+        collapsed=not there and not short,
     )
 
 
 def shorter_runs(name: str, gathered: Gathered) -> dict[str, list[Run]]:
     """Return runs that stopped early, of the agents of this experiment that have no others."""
-    short = {
-        entry.preset: gathered.shorter(entry.preset, entry.env)
-        for entry in PUBLISHED[name]
-        if entry.preset and entry.preset not in _drawn_before(name) and not gathered.seeds(entry.preset, entry.env)
-    }
+    presets = [entry.preset for entry in PUBLISHED[name] if entry.preset and entry.preset not in _drawn_before(name)]
+    short = {preset: gathered.seeds(preset, short=True) for preset in presets if not gathered.seeds(preset)}
     return {preset: runs for preset, runs in short.items() if runs}
 
 
@@ -131,24 +107,6 @@ def drawn_as_shorter(gathered: Gathered) -> set[Path]:
 def _drawn_before(name: str) -> set[str]:
     """Return the method and its baseline, which Table 1 shows and other experiments need not repeat."""
     return set() if name == "table1" else {entry.preset for entry in PUBLISHED["table1"] if entry.preset}
-
-
-_METHODS = {
-    "Default": "PPO, small network",
-    "Size": "PPO, large network",
-    "Size + Layer": "PPO, large network with layer norm",
-    "Size + Layer + Value": "PPO, large network with layer norm and value normalisation",
-    "I": "Intra-trajectory prediction (I)",
-    "I + C": "I + cross-trajectory matching (C)",
-    "I + C + M": "I + C + memory (M)",
-}
-
-
-def method(entry: Published) -> str:
-    """Return the name of a published method, which is not called ours."""
-    name = _METHODS.get(entry.method) or entry.method.replace("Ours", "achievement distillation")
-    name = f"{name}, pre-trained" if entry.group == "Pre-training" else name
-    return name[0].upper() + name[1:]
 
 
 def published(entry: Published, figure: MeanStd | None) -> Cell:
@@ -182,13 +140,17 @@ def _figures(name: str, runs: Runs, measure: str) -> Table:
         scores = [score for score in _scores(ours(entry)) if math.isfinite(score)]
         return interval(iqm_with_interval(scores, PERCENT)) if scores else NOT_RUN
 
+    def size(entry: Published) -> Cell:
+        known = {run.summary["parameters"] for run in ours(entry) if "parameters" in run.summary}
+        return known.pop() if len(known) == 1 else Missing("unknown") if ours(entry) else NOT_RUN
+
     columns = [
-        ("method", "method", str, method),
+        ("method", "method", str, lambda entry: entry.method),
         ("preset", "preset", str, lambda entry: entry.preset or Missing("no preset")),
         ("published_parameters", "published size", int, lambda entry: entry.parameters or Missing("-")),
         ("published_score", f"published {measure}", MeanStd, lambda entry: published(entry, entry.score)),
         ("published_reward", "published reward", MeanStd, lambda entry: published(entry, entry.reward)),
-        ("parameters", "our size", int, lambda entry: _size(ours(entry))),
+        ("parameters", "our size", int, size),
         ("score", f"our {measure}", MeanStd, lambda entry: estimate(_scores(ours(entry)))),
         ("reward", "our reward", MeanStd, lambda entry: estimate(run.score.reward for run in ours(entry))),
         ("iqm", "IQM [95 %]", Interval, iqm),
@@ -196,16 +158,16 @@ def _figures(name: str, runs: Runs, measure: str) -> Table:
     ]
     left_out = set() if any(entry.reward for entry in entries) else {"published_reward"}
     left_out |= set() if any(entry.parameters for entry in entries) else {"published_parameters", "parameters"}
-    return tabulate(name, HEADINGS[name].title, entries, [column for column in columns if column[0] not in left_out])
+    return tabulate(name, HEADINGS[name][0], entries, [column for column in columns if column[0] not in left_out])
 
 
-def shorter_table(name: str, gathered: Gathered) -> Table | None:
-    """Return an experiment's runs that stopped early side by side, evaluated where the shortest of them ends."""
+def shorter_tables(name: str, gathered: Gathered) -> list[Table]:
+    """Return an experiment's runs that stopped early in a table, evaluated where the shortest ends; none without."""
     short = [run for runs in shorter_runs(name, gathered).values() for run in runs]
     if not short:
-        return None
+        return []
     at = min(run.score.read_at for run in short)
-    methods = {entry.preset: method(entry) for entry in PUBLISHED[name]}
+    methods = {entry.preset: entry.method for entry in PUBLISHED[name]}
     columns = [
         ("method", "method", str, lambda run: methods[run.preset]),
         ("preset", "preset", str, lambda run: run.preset),
@@ -214,20 +176,15 @@ def shorter_table(name: str, gathered: Gathered) -> Table | None:
         ("score", _measure(short[0].spec.name), MeanStd, lambda run: estimate([run.score.score], missing=NO_EPISODE)),
         ("reward", "reward", MeanStd, lambda run: estimate([run.score.reward], missing=NO_EPISODE)),
     ]
-    return tabulate(f"{name}-shorter", "Runs that stop early", [run.read_at(at) for run in short], columns)
-
-
-def _size(runs: Sequence[Run]) -> Cell:
-    known = {run.summary["parameters"] for run in runs if "parameters" in run.summary}
-    return known.pop() if len(known) == 1 else Missing("unknown") if runs else NOT_RUN
+    return [tabulate(f"{name}-shorter", "Runs that stop early", [run.read_at(at) for run in short], columns)]
 
 
 def _improvements(name: str, runs: Runs) -> Table:
-    pairs = _BASELINES.get(name) or [(later, earlier) for earlier, later in pairwise(runs)]
+    pairs = [_BASELINES[name]] if name in _BASELINES else [(later, earlier) for earlier, later in pairwise(runs)]
 
     def probability(pair: tuple[str, str]) -> Cell:
         ours, theirs = (_scores(runs[preset]) for preset in pair)
-        return interval(improvement_with_interval(ours, theirs)) if ours and theirs else NOT_RUN
+        return interval(improvement(ours, theirs)) if ours and theirs else NOT_RUN
 
     columns = [
         ("agent", "agent", str, lambda pair: pair[0]),
@@ -250,7 +207,7 @@ def _notes(entries: Sequence[Published], runs: Runs, gathered: Gathered) -> list
     others = [run for run in gathered.runs if run.preset in runs and run.uncounted and not run.twin]
     if names := sorted(run.path.name for run in others if run.path not in shown):
         notes.append(f"Not counted, but drawn under Other runs: {', '.join(names)}.")
-    if apart := [f"{method(entry)} {entry.score} %" for entry in entries if entry.score and not entry.comparable]:
+    if apart := [f"{entry.method} {entry.score} %" for entry in entries if entry.score and not entry.comparable]:
         notes.append(f"Published, in another layout: {'; '.join(apart)}.")
     return [*notes, f"Published: {'; '.join(dict.fromkeys(entry.source for entry in entries))}."]
 

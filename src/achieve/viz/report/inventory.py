@@ -1,9 +1,7 @@
 """Every run, what it was computed on and how long it took, and the runs of no experiment."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ from achieve.run.hardware import one_line
 from achieve.scoring.score import MeanStd
 from achieve.viz.report.experiments import NO_EPISODE, drawn_as_shorter, interval
 from achieve.viz.report.section import Media, Section, compact, draw_runs
-from achieve.viz.table import Cell, Missing, Table, estimate, tabulate
+from achieve.viz.table import Cell, ColumnOf, Missing, Table, estimate, tabulate
 
 UNKNOWN = Missing("not recorded")
 LINES = 6
@@ -60,15 +58,19 @@ def hardware_section(gathered: Gathered) -> Section:
             key = (labels[run.path], run.spec.title, where, round(at_once(run)), run.summary.get("steps"))
             groups.setdefault(key, []).append(run)
 
-    def recorded(runs: Sequence[Run], key: str, digits: int) -> Cell:
-        values = [run.summary.get(key) for run in runs]
-        return estimate([float(value) for value in values if isinstance(value, int | float)], digits, UNKNOWN)
+    def recorded(key: str, digits: int) -> Callable[[Any], Cell]:
+        def cell(group: tuple[Any, list[Run]]) -> Cell:
+            values = [run.summary.get(key) for run in group[1]]
+            return estimate([float(value) for value in values if isinstance(value, int | float)], digits, UNKNOWN)
 
-    def words(values: Iterator[Any]) -> Cell:
+        return cell
+
+    def words(values: Iterable[Any]) -> Cell:
         return ", ".join(sorted({str(value) for value in values if value})) or UNKNOWN
 
     def torch(run: Run) -> Any:
-        return _table(run.summary.get("versions")).get("torch")
+        versions = run.summary.get("versions")
+        return versions.get("torch") if isinstance(versions, dict) else None
 
     columns = [
         ("group", "group", str, lambda group: group[0][0]),
@@ -77,23 +79,48 @@ def hardware_section(gathered: Gathered) -> Section:
         ("runs", "runs", int, lambda group: len(group[1])),
         ("at_once", "runs per device", MeanStd, lambda group: shared_by(group[1])),
         ("minutes", "minutes per run", MeanStd, lambda group: estimate(minutes(group[1]), 1, UNKNOWN)),
-        ("rate", "steps per second", MeanStd, lambda group: recorded(group[1], "steps_per_second", 0)),
-        ("gpu_gib", "GPU GiB", MeanStd, lambda group: recorded(group[1], "gpu_gib", 1)),
-        ("host_gib", "host GiB", MeanStd, lambda group: recorded(group[1], "host_gib", 1)),
+        ("rate", "steps per second", MeanStd, recorded("steps_per_second", 0)),
+        ("gpu_gib", "GPU GiB", MeanStd, recorded("gpu_gib", 1)),
+        ("host_gib", "host GiB", MeanStd, recorded("host_gib", 1)),
         ("arithmetic", "convolutions", str, lambda group: words(run.summary.get("arithmetic") for run in group[1])),
         ("torch", "PyTorch", str, lambda group: words(map(torch, group[1]))),
     ]
     hours = sum(minutes(gathered.runs)) / 60
-    tables = [tabulate("hardware", "Hardware and time", groups.items(), columns), *_phases(gathered.runs, labels)]
-    return Section(
+    title = "Hardware and time"
+    section = Section(
         key="hardware",
-        title="Hardware and time",
+        title=title,
         about="Wall-clock time of whole runs, start-up included, and how many runs shared the device.",
-        tables=tables if groups else [],
-        notes=[f"The complete runs took {hours:.1f} hours of training."] if groups else [],
-        missing=None if groups else "No complete run recorded its time.",
-        collapsed=not groups,
     )
+    if groups:
+        section.tables = [tabulate("hardware", title, groups.items(), columns), *_phases(gathered.runs, labels)]
+        section.notes = [f"The complete runs took {hours:.1f} hours of training."]
+    else:
+        section.missing, section.collapsed = "No complete run recorded its time.", True
+    return section
+
+
+def _phases(runs: Sequence[Run], labels: Mapping[Path, str]) -> list[Table]:
+    """Show where the time goes, in seconds per run, in the least-shared runs."""
+    groups: dict[tuple[str, str, Any], list[Run]] = {}
+    for run in sorted(runs, key=lambda run: (run.spec.name, run.preset)):
+        groups.setdefault((labels[run.path], run.spec.title, run.summary.get("steps")), []).append(run)
+    timed = [(key, [run.summary["seconds"] for run in least_shared(some)]) for key, some in groups.items()]
+    timed = [(key, seconds) for key, seconds in timed if seconds]
+
+    def column(phase: str) -> ColumnOf[Any]:
+        def cell(group: Any) -> Cell:
+            return estimate([each[phase] for each in group[1] if phase in each], 1, Missing("-"))
+
+        return phase, f"{phase}, s", MeanStd, cell
+
+    phases = dict.fromkeys(phase for _, some in timed for each in some for phase in each if phase != "total")
+    columns = [
+        ("group", "group", str, lambda group: group[0][0]),
+        ("environment", "environment", str, lambda group: group[0][1]),
+        *map(column, phases),
+    ]
+    return [tabulate("phases", "Where the time goes, in seconds per run", timed, columns)] if phases else []
 
 
 def others_section(gathered: Gathered) -> Section | None:
@@ -105,35 +132,30 @@ def others_section(gathered: Gathered) -> Section | None:
             envs.setdefault(run.spec.title, []).append(run)
     if not envs:
         return None
-    tables: list[Table] = []
-    pictures: list[Media] = []
-    counts: list[tuple[str, int]] = []
-    for title, runs in envs.items():
-        name = "other-" + "".join(c if c.isalnum() else "-" for c in title.lower())
-        groups = sorted(_with_repeats(group_runs(runs)), key=lambda group: group.label)
-        counts += [(group.label, len(group.runs)) for group in groups]
-        tables.append(_groups_table(name, title, groups))
-        for first in range(0, len(groups), LINES):
-            some = {group.label: group.runs for group in groups[first : first + LINES]}
-            number = f"-{first // LINES + 1}" if len(groups) > LINES else ""
-            pictures.append(Media(f"{name}{number}", f"{title}: {'; '.join(some)}.", compact(draw_runs(some))))
-    return Section(
+    section = Section(
         key="others",
         title="Other runs" if any(run.uncounted is None for run in gathered.runs) else "Runs",
         about="Runs that are not comparable with published figures: shorter, unfinished, in another environment, or "
         "with other settings. Runs that differ only in their seeds form a group, evaluated where its shortest run "
         "ends. The table of all runs gives the reason for each.",
-        tables=tables,
-        pictures=pictures,
-        notes=caution(counts),
     )
-
-
-def _with_repeats(groups: Sequence[Group]) -> Iterator[Group]:
-    """Yield the groups, and each further run of a seed by itself."""
-    for group in groups:
-        yield group.read_at(group.end)
-        yield from (Group(f"{group.label}, seed {run.seed} again ({run.path})", (run,)) for run in group.repeats)
+    counts: list[tuple[str, int]] = []
+    for title, runs in envs.items():
+        name = "other-" + "".join(c if c.isalnum() else "-" for c in title.lower())
+        groups = []
+        for group in group_runs(runs):
+            again = [Group(f"{group.label}, seed {run.seed} again ({run.path})", (run,)) for run in group.repeats]
+            groups += [group.read_at(group.end), *again]
+        groups.sort(key=lambda group: group.label)
+        counts += [(group.label, len(group.runs)) for group in groups]
+        section.tables.append(_groups_table(name, title, groups))
+        for first in range(0, len(groups), LINES):
+            some = {group.label: group.runs for group in groups[first : first + LINES]}
+            number = f"-{first // LINES + 1}" if len(groups) > LINES else ""
+            media = Media(f"{name}{number}", f"{title}: {'; '.join(some)}.", compact(draw_runs(some)))
+            section.pictures.append(media)
+    section.notes = caution(counts)
+    return section
 
 
 def _groups_table(name: str, title: str, groups: Sequence[Group]) -> Table:
@@ -162,14 +184,13 @@ def _labels(runs: Sequence[Run]) -> dict[Path, str]:
 
 def minutes(runs: Sequence[Run]) -> list[float]:
     """Return the wall-clock time of the runs that recorded it."""
-    totals = [_table(run.summary.get("seconds")).get("total") for run in runs]
-    return [total / 60 for total in totals if isinstance(total, int | float)]
+    seconds = [run.summary.get("seconds", {}) for run in runs]
+    return [each["total"] / 60 for each in seconds if "total" in each]
 
 
 def at_once(run: Run) -> float:
     """Return how many runs shared its device on average, itself included; a run that does not say so was alone."""
-    value = run.summary.get("runs_at_once", 1.0)
-    return float(value) if isinstance(value, int | float) else 1.0
+    return float(run.summary.get("runs_at_once", 1.0))
 
 
 def least_shared(runs: Sequence[Run]) -> list[Run]:
@@ -185,30 +206,3 @@ def shared_by(runs: Sequence[Run]) -> Cell:
     if not values:
         return UNKNOWN
     return MeanStd(sum(values) / len(values), digits=0 if all(value.is_integer() for value in values) else 1)
-
-
-def _table(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _phases(runs: Sequence[Run], labels: Mapping[Path, str]) -> list[Table]:
-    """Show where the time goes, in seconds per run, in the least-shared runs."""
-    timed: dict[tuple[str, str, Any], list[Run]] = {}
-    for run in sorted(runs, key=lambda run: (run.spec.name, run.preset)):
-        timed.setdefault((labels[run.path], run.spec.title, run.summary.get("steps")), []).append(run)
-    seconds = {key: [_table(run.summary["seconds"]) for run in least_shared(some)] for key, some in timed.items()}
-    groups = [(key, some) for key, some in seconds.items() if some]
-    phases = dict.fromkeys(phase for _, some in groups for each in some for phase in each if phase != "total")
-    if not phases:
-        return []
-    columns = [
-        ("group", "group", str, lambda group: group[0][0]),
-        ("environment", "environment", str, lambda group: group[0][1]),
-        *(
-            (phase, f"{phase}, s", MeanStd, lambda group, phase=phase: estimate(
-                [each[phase] for each in group[1] if phase in each], 1, Missing("-")
-            ))
-            for phase in phases
-        ),
-    ]  # fmt: skip
-    return [tabulate("phases", "Where the time goes, in seconds per run", groups, columns)]

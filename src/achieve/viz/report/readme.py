@@ -7,13 +7,13 @@ hold the agents with their published figures and a picture of their learning; th
 runs that stop early, with `runs` every run. What stands between them is replaced.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from PIL import Image
 
 from achieve.analysis.published import PUBLISHED, Published, find_published
 from achieve.analysis.runs import Gathered, Run
@@ -21,7 +21,7 @@ from achieve.envs import find_env_spec
 from achieve.errors import ConfigError, RunFolderError
 from achieve.run.files import reason, write_file
 from achieve.scoring.score import MeanStd
-from achieve.viz.report.experiments import Runs, method, published, shorter_table
+from achieve.viz.report.experiments import Runs, published, shorter_tables
 from achieve.viz.report.inventory import least_shared, minutes, runs_section, shared_by
 from achieve.viz.report.section import compact, draw_runs
 from achieve.viz.style import count
@@ -74,56 +74,54 @@ def renewed(path: Path, text: str, gathered: Gathered) -> str:
 
 def results_block(gathered: Gathered) -> str:
     """Return picture and tables of the agents that were run."""
-    groups = _shown(gathered)
-    picture = ""
-    if any(groups.values()):
-        names = ", ".join(f"{preset} ({count(len(runs), 'seed')})" for preset, runs in groups.items() if runs)
-        picture = f"![Score and return of {names} through training, with the published scores]({PICTURE})\n\n"
-    return picture + "".join(f"{to_markdown(table)}\n" for table in results_tables(gathered)) + f"{NOTE}\n"
+    names = [f"{preset} ({count(len(runs), 'seed')})" for preset, runs in _shown(gathered).items() if runs]
+    picture = f"![Score and return of {', '.join(names)} through training, with the published scores]({PICTURE})\n\n"
+    tables = "".join(f"{to_markdown(table)}\n" for table in results_tables(gathered))
+    return f"{picture if names else ''}{tables}{NOTE}\n"
 
 
-def _shorter_block(gathered: Gathered) -> str:
-    tables = [table for name in PUBLISHED if (table := shorter_table(name, gathered))]
-    return "\n".join(to_markdown(table) for table in tables) or "None.\n"
+def _shorter(gathered: Gathered) -> list[Table]:
+    return [table for name in PUBLISHED for table in shorter_tables(name, gathered)]
 
 
 BLOCKS: Mapping[str, Callable[[Gathered], str]] = {
     "results": results_block,
-    "shorter": _shorter_block,
+    "shorter": lambda gathered: "\n".join(map(to_markdown, _shorter(gathered))) or "None.\n",
     "runs": lambda gathered: "".join(map(to_markdown, runs_section(gathered).tables)) or "No run yet.\n",
 }
 
 
 def results_tables(gathered: Gathered) -> list[Table]:
     """Return a table for each environment: the presets that were run, and the method and its baseline in any case."""
-    entries = [find_published(entry.preset) for rows in PUBLISHED.values() for entry in rows if entry.preset]
-    envs: dict[str, dict[str, tuple[Published, list[Run]]]] = {}
-    for entry in entries:
-        assert entry is not None and entry.preset is not None
-        runs = gathered.seeds(entry.preset, entry.env)
-        if runs or entry.preset in ALWAYS:
-            envs.setdefault(entry.env, {})[entry.preset] = entry, runs
-    return [_results_table(env, list(rows.values())) for env, rows in envs.items()]
+    envs: dict[str, list[Published]] = {}
+    for preset in dict.fromkeys(entry.preset for rows in PUBLISHED.values() for entry in rows if entry.preset):
+        entry = find_published(preset)
+        if entry and (preset in ALWAYS or gathered.seeds(preset)):
+            envs.setdefault(entry.env, []).append(entry)
+    return [_results_table(env, entries, gathered) for env, entries in envs.items()]
 
 
-def _results_table(env: str, rows: Sequence[tuple[Published, list[Run]]]) -> Table:
-    def timed(runs: Sequence[Run], cell: Callable[[Sequence[Run]], Cell]) -> Cell:
-        alone = least_shared(runs)
-        return cell(alone) if alone else Missing("not recorded" if runs else "-")
+def _results_table(env: str, entries: Sequence[Published], gathered: Gathered) -> Table:
+    def runs(entry: Published) -> list[Run]:
+        return gathered.seeds(entry.preset) if entry.preset else []
 
-    title, measure = find_env_spec(env).title, find_env_spec(env).measure
+    def timed(cell: Callable[[Sequence[Run]], Cell]) -> Callable[[Published], Cell]:
+        missing = [Missing("-"), Missing("not recorded")]
+        return lambda entry: cell(alone) if (alone := least_shared(runs(entry))) else missing[bool(runs(entry))]
+
+    spec = find_env_spec(env)
     columns = [
-        ("agent", f"agent in {title}", str, lambda row: f"`{row[0].preset}`: {method(row[0])}"),
-        ("score", f"{measure} %", MeanStd, lambda row: estimate(run.score.score for run in row[1])),
-        ("published_score", "published", MeanStd, lambda row: published(row[0], row[0].score)),
-        ("reward", "reward", MeanStd, lambda row: estimate(run.score.reward for run in row[1])),
-        ("published_reward", "published", MeanStd, lambda row: published(row[0], row[0].reward)),
-        ("seeds", "seeds", int, lambda row: len(row[1])),
-        ("minutes", "minutes per run", MeanStd, lambda row: timed(row[1], lambda runs: estimate(minutes(runs), 1))),
-        ("at_once", "runs per GPU", MeanStd, lambda row: timed(row[1], shared_by)),
-        ("machine", "on", str, lambda row: _cards(row[1])),
+        ("agent", f"agent in {spec.title}", str, lambda entry: f"`{entry.preset}`: {entry.method}"),
+        ("score", f"{spec.measure} %", MeanStd, lambda entry: estimate(run.score.score for run in runs(entry))),
+        ("published_score", "published", MeanStd, lambda entry: published(entry, entry.score)),
+        ("reward", "reward", MeanStd, lambda entry: estimate(run.score.reward for run in runs(entry))),
+        ("published_reward", "published", MeanStd, lambda entry: published(entry, entry.reward)),
+        ("seeds", "seeds", int, lambda entry: len(runs(entry))),
+        ("minutes", "minutes per run", MeanStd, timed(lambda alone: estimate(minutes(alone), 1))),
+        ("at_once", "runs per GPU", MeanStd, timed(shared_by)),
+        ("machine", "on", str, lambda entry: _cards(runs(entry))),
     ]
-    return tabulate(f"results-{env}", title, rows, columns)
+    return tabulate(f"results-{env}", spec.title, entries, columns)
 
 
 def draw(gathered: Gathered) -> bytes:
@@ -136,23 +134,19 @@ def draw(gathered: Gathered) -> bytes:
 def stamp(groups: Runs) -> str:
     """Return a digest of the episodes behind a picture."""
     digest = hashlib.sha256()
-    for preset, runs in groups.items():
-        for run in runs:
-            digest.update(f"{preset} {run.seed}\n".encode())
-            for values in (run.episodes.step, run.episodes.reward, run.episodes.achievements):
-                digest.update(values.tobytes())
+    for run in (run for runs in groups.values() for run in runs):
+        digest.update(f"{run.preset} {run.seed}\n".encode())
+        for values in (run.episodes.step, run.episodes.reward, run.episodes.achievements):
+            digest.update(values.tobytes())
     return digest.hexdigest()
 
 
 def stamp_of(picture: Path) -> str | None:
     """Return the digest in a picture, None where there is no such picture."""
-    from PIL import Image
-
     if not picture.is_file():
         return None
     with Image.open(picture) as image:
-        digest = image.info.get(STAMP)
-    return digest if isinstance(digest, str) else None
+        return image.info.get(STAMP)
 
 
 def _shown(gathered: Gathered) -> dict[str, list[Run]]:

@@ -1,10 +1,8 @@
 """What the page is made of, and its pictures."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -31,20 +29,20 @@ class Media:
     data: bytes
 
 
-@dataclass(frozen=True)
+@dataclass
 class Section:
     """A part of the page under one heading."""
 
     key: str
     title: str
     about: str = ""
-    tables: Sequence[Table] = ()
-    pictures: Sequence[Media] = ()
-    videos: Sequence[Media] = ()
-    commands: Sequence[str] = ()
+    tables: list[Table] = field(default_factory=list)
+    pictures: list[Media] = field(default_factory=list)
+    videos: list[Media] = field(default_factory=list)
+    commands: list[str] = field(default_factory=list)
     """What to type to get it, or more of it."""
-    notes: Sequence[str] = ()
-    folded: Sequence[tuple[str, str]] = ()
+    notes: list[str] = field(default_factory=list)
+    folded: list[tuple[str, str]] = field(default_factory=list)
     """Long texts behind a title, opened by a click."""
     missing: str | None = None
     """What to say where nothing was run."""
@@ -62,8 +60,7 @@ def draw_scores(scores: Mapping[str, tuple[MeanStd | None, Sequence[float]]], un
                 published.mean, place - 0.16, xerr=published.std, fmt="D", color=FAINT,
                 markersize=6, capsize=3, linewidth=1.3,
             )  # fmt: skip
-        values = [value for value in ours if np.isfinite(value)]
-        if values:
+        if values := [value for value in ours if np.isfinite(value)]:
             axes.plot(values, np.full(len(values), place + 0.16), "o", color=OURS, alpha=0.45, markersize=6, mew=0)
             axes.plot([np.mean(values)] * 2, [place + 0.02, place + 0.3], color=OURS, linewidth=2.4)
         else:

@@ -1,7 +1,5 @@
 """Videos of the agents whose weights are available."""
 
-from __future__ import annotations
-
 import re
 import tempfile
 from importlib.resources import files
@@ -24,24 +22,20 @@ def videos_section(gathered: Gathered, *, trust: bool = False) -> tuple[Section,
     """
     best: dict[tuple[str, str], Run] = {}
     for run in gathered.runs:
-        if agent_of(run) is not None:
+        if agent_of(run):
             key = (variant(run.config), run.spec.name)
             best[key] = max(best.get(key, run), run, key=lambda run: (run.uncounted is None, run.score.score))
-    videos, remarks = [], []
+    about = f"The best of {TRIES} episodes of up to {STEPS} steps in unseen worlds."
+    section = Section("videos", "Agents playing", about)
+    remarks = []
     for run in best.values():
         try:
-            videos.append(_video(run, trust=trust))
+            section.videos.append(_video(run, trust=trust))
         except UntrustedError:
             remarks.append(Remark(run.path, f"no video: its environment {run.spec.name} is code; --trust lets it run"))
         except AchieveError as error:
             remarks.append(Remark(run.path, f"no video: {error}"))
-    section = Section(
-        key="videos",
-        title="Agents playing",
-        about=f"The best of {TRIES} episodes of up to {STEPS} steps in unseen worlds.",
-        videos=videos,
-        missing=None if videos else "No run here has its weights.",
-    )
+    section.missing = None if section.videos else "No run here has its weights."
     return section, remarks
 
 
@@ -62,10 +56,10 @@ def _video(run: Run, *, trust: bool) -> Media:
     assert name is not None
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "agent.mp4"
-        played = film(load_agent(name, trust=trust), path, best_of=TRIES, max_steps=STEPS, every=2, half=True)
+        last, _ = film(load_agent(name, trust=trust), path, best_of=TRIES, max_steps=STEPS, every=2, half=True)
         data = path.read_bytes()
     caption = (
-        f"{variant(run.config)} in {run.spec.title}, seed {run.seed}: {played.unlocked} achievements, "
-        f"return {played.episode_return:.1f}."
+        f"{variant(run.config)} in {run.spec.title}, seed {run.seed}: {len(last.unlocked)} achievements, "
+        f"return {last.episode_return:.1f}."
     )
     return Media(re.sub(r"[^\w.]+", "-", f"{variant(run.config)}-{run.spec.name}"), caption, data)
