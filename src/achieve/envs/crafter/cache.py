@@ -133,7 +133,7 @@ def announce() -> None:
     global _announced
     if not _announced:
         _announced = True
-        log.warning("achieve: compiling Crafter for this machine (about half a minute, once)")
+        log.warning("achieve: compiling Crafter for this machine (about 15 seconds, once)")
 
 
 def attach(dispatcher: Any, function: Any, fingerprint: str) -> None:
