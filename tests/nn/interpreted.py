@@ -116,7 +116,7 @@ def test_entry_weight_gradient(inputs: int, outputs: int, height: int, width: in
     grad = channels_last(3, outputs, height, width, seed=1, grad=False)
     weight = torch.zeros(outputs, inputs, 3, 3, requires_grad=True)
     (expected,) = torch.autograd.grad((F.conv2d(x, weight, padding=1) * grad).sum(), weight)
-    result = kernels.entry_weight_backward(grad, x)
+    result = kernels.entry_weight_backward(grad, x, inputs=inputs)
     torch.testing.assert_close(result, expected, atol=1e-3, rtol=1e-4)
 
 

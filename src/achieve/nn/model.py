@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
 from jaxtyping import Float, Int, UInt8
@@ -17,9 +17,14 @@ from achieve.nn.init import orthogonal, scale_rows
 from achieve.nn.layers import MLP
 from achieve.nn.normalizer import ValueNormalizer
 
+if TYPE_CHECKING:
+    from achieve.nn.flat import FlatParameters
+
 
 class FastFeatures(Protocol):
     """Another way to compute an encoder's convolutional part."""
+
+    flat: FlatParameters
 
     def cache_weights(self) -> None: ...
 
@@ -100,7 +105,8 @@ class AchievementNetwork(nn.Module):
             from achieve.nn.fused import FusedEncoder, supports
 
             if supports(self.encoder):
-                self._fast = FusedEncoder(cast(ResidualEncoder, self.encoder), half or torch.float16)
+                encoder = cast(ResidualEncoder, self.encoder)
+                self._fast = FusedEncoder(encoder, half or torch.float16, self.parameters())
                 return f"{'fp16' if precision == 'auto' else precision}, fused"
             note = ", plain (there are no fused kernels for this encoder)"
         if precision == "auto":
@@ -133,6 +139,11 @@ class AchievementNetwork(nn.Module):
                 return cast(Tensor, self.encoder(images)).float()
             features = self.encoder.features(images)
         return self.encoder.head(features)
+
+    @property
+    def flat(self) -> FlatParameters | None:
+        """All parameters in one buffer, with the hand-written kernels."""
+        return None if self._fast is None else self._fast.flat
 
     def finish_backward(self) -> None:
         """To be called between a backward pass through the encoder and the use of its gradients."""
