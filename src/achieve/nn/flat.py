@@ -1,16 +1,16 @@
 """All parameters of a network in one buffer, and Adam on it in three kernels.
 
 An update of a few hundred images is short enough for the many small kernels around the optimiser to show. Here every
-parameter is a view of one float32 buffer, and so is every gradient: forgetting the gradients is one fill, and the norm,
-the clipping and Adam's step each go over all parameters at once. Parameters keep their names, shapes and identity, so
-checkpoints and everything that reads or writes a parameter in place know nothing of it.
+parameter is a view of one float32 buffer, gradients are gathered in another, and the norm, the clipping and Adam's step
+each go over all parameters at once. Parameters keep their names, shapes and identity, so checkpoints and everything
+that reads or writes a parameter in place know nothing of it. ``p.grad`` means what it always does: None is no gradient.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import cast
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -47,9 +47,17 @@ class FlatParameters:
 
     Weights of convolutions lie channels last. The buffers stay where they are for good, as captured graphs hold their
     addresses; what assigns ``p.data`` or moves a module to another device has to come before.
+
+    Gradients get to theirs in one of three ways. A kernel adds to :meth:`sink`. A product is written to :meth:`place`.
+    All others, left by PyTorch in ``p.grad`` or by functions of ours in ``pending``, are copied by :meth:`settle`, in a
+    single kernel for each format.
+
+    Args:
+        parameters: all float32.
+        summed: neighbours among them whose gradients kernels add up: :meth:`zero_grad` sets those to zero.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+    def __init__(self, parameters: Iterable[nn.Parameter], summed: Iterable[nn.Parameter] = ()) -> None:
         self.parameters = list(parameters)
         self._first: dict[nn.Parameter, int] = {}
         size = 0
@@ -63,12 +71,16 @@ class FlatParameters:
             view = self.view(self.values, p)
             view.copy_(p.data)
             p.data = view
+            p.flat = self  # type: ignore[attr-defined]  # copies of a parameter do not have it
         self.half: HalfWeights | None = None
-        self.gradients: Tensor | None = None
         self.pending: list[tuple[nn.Parameter, Tensor]] = []
         """Gradients of any format that are still to be added to those of their parameters."""
-        self._gradient_of: dict[nn.Parameter, Tensor] = {}
-        self._reached: set[nn.Parameter] = set()
+        self._summed = frozenset(summed)
+        places = [self.blocks(p) for p in self._summed]
+        self._summed_part = slice(
+            min((first for first, _ in places), default=0) * BLOCK, max((last for _, last in places), default=0) * BLOCK
+        )
+        self._zero: set[nn.Parameter] = set()
 
     def view(self, buffer: Tensor, p: nn.Parameter) -> Tensor:
         """Return the part of a buffer laid out like ``values`` that belongs to a parameter, in its shape."""
@@ -83,63 +95,66 @@ class FlatParameters:
         first = self._first[p] // BLOCK
         return first, first - (-p.numel() // BLOCK)
 
-    def attach(self) -> None:
-        """Make every ``p.grad`` a view of the buffer of gradients. One that was None starts at zero."""
-        if self.gradients is None:
-            self.gradients = torch.zeros_like(self.values)
-            self._gradient_of = {p: self.view(self.gradients, p) for p in self.parameters}
-            for p in self.parameters:
-                if p.requires_grad:
-                    p.register_post_accumulate_grad_hook(self._reached.add)
-        apart = [p for p in self.parameters if p.grad is not self._gradient_of[p]]
-        if not apart:
-            return
-        if len(apart) == len(self.parameters) and all(p.grad is None for p in apart):
-            self.zero_grad()
-            return
-        for p in apart:
-            mine = self._gradient_of[p]
-            if p.grad is None:
-                mine.zero_()
-                self._reached.discard(p)
-            else:
-                mine.copy_(p.grad)
-                self._reached.add(p)
-            p.grad = mine
+    @cached_property
+    def gradients(self) -> Tensor:
+        """The buffer of gradients, laid out like ``values``; it holds anything where ``p.grad`` is None."""
+        return torch.zeros_like(self.values)
+
+    @cached_property
+    def _gradient_of(self) -> dict[nn.Parameter, Tensor]:
+        return {p: self.view(self.gradients, p) for p in self.parameters}
 
     def zero_grad(self) -> None:
-        """Set all gradients to zero."""
-        if self.gradients is None:
-            self.attach()
-        assert self.gradients is not None
-        self.gradients.zero_()
+        """Forget all gradients."""
+        self.gradients[self._summed_part].zero_()
+        self._zero = set(self._summed)
         self.pending.clear()
-        self._reached.clear()
         for p in self.parameters:
-            p.grad = self._gradient_of[p]
+            p.grad = None
+
+    def place(self, p: nn.Parameter) -> tuple[Tensor, bool]:
+        """Return where a parameter's gradient belongs, and whether there is one already, to be added to."""
+        mine = self._gradient_of[p]
+        before = p.grad
+        if before is not mine:
+            if before is not None:
+                mine.copy_(before)
+            p.grad = mine
+            self._zero.discard(p)
+        return mine, before is not None
 
     def sink(self, p: nn.Parameter) -> Tensor:
-        """Return where to add a parameter's gradient, for kernels that write it themselves."""
-        self._reached.add(p)
-        return self._gradient_of[p]
+        """Return where to add a parameter's gradient: zero where there is none yet."""
+        is_zero = p in self._zero
+        mine, is_used = self.place(p)
+        if not is_used and not is_zero:
+            mine.zero_()
+        return mine
 
     def settle(self) -> None:
-        """Add the pending gradients."""
-        if not self.pending:
-            return
-        parameters = {p for p, _ in self.pending}
-        fresh = len(parameters) == len(self.pending) and not parameters & self._reached
-        into, found = [self.sink(p) for p, _ in self.pending], [gradient for _, gradient in self.pending]
+        """Bring to their place all gradients that are not there yet."""
+        found: dict[nn.Parameter, Tensor] = {}
+        for p in self.parameters:
+            if p.grad is not None and p.grad is not self._gradient_of[p]:
+                found[p] = p.grad
+        again = []
+        for p, gradient in self.pending:
+            if p in found or p.grad is not None:
+                again.append((p, gradient))
+            else:
+                found[p] = gradient
         self.pending.clear()
-        if fresh:
-            torch._foreach_copy_(into, found)  # all in one kernel, which adding in two formats is not
-        else:
-            for mine, more in zip(into, found, strict=True):
-                mine.add_(more)
+        for dtype in {gradient.dtype for gradient in found.values()}:
+            alike = {p: gradient for p, gradient in found.items() if gradient.dtype == dtype}
+            torch._foreach_copy_([self._gradient_of[p] for p in alike], list(alike.values()))
+        for p in found:
+            p.grad = self._gradient_of[p]
+        for p, gradient in again:
+            self.place(p)[0].add_(gradient)
 
     def reached(self) -> frozenset[nn.Parameter]:
-        """Return the parameters that have been given a gradient since the last :meth:`zero_grad`."""
-        return frozenset(self._reached)
+        """Return the parameters that have a gradient."""
+        return frozenset(p for p in self.parameters if p.grad is not None)
 
 
 @dataclass(frozen=True)
@@ -215,20 +230,18 @@ class FlatAdam:
     def step(self, skip: Tensor | None) -> Tensor:
         """Clip and step; return the norm of the gradients, in a place that the next step overwrites."""
         for group in self._groups:
-            group.attach()
             group.settle()
         reached = self._find_reached()
         scales = [(g.half.scale, g.half.scaled_blocks) if g.half else (self._one, 0) for g in self._groups]
-        gradients = [cast(Tensor, group.gradients) for group in self._groups]
-        for at, mine in enumerate(gradients):
-            optim_kernels.square_sums(mine, reached.blocks[at], *scales[at], out=self._sums_of[at])
+        for at, group in enumerate(self._groups):
+            optim_kernels.square_sums(group.gradients, reached.blocks[at], *scales[at], out=self._sums_of[at])
         optim_kernels.decide(
             self._sums, reached.parameters, skip, self.steps, self._corrections, self._decision, self._skipped,
             learning_rate=self._learning_rate, max_norm=self._max_grad_norm, betas=self._betas,
         )  # fmt: skip
         for at, group in enumerate(self._groups):
             optim_kernels.adam(
-                group.values, gradients[at], self._moments[at], self._owners[at], reached.blocks[at],
+                group.values, group.gradients, self._moments[at], self._owners[at], reached.blocks[at],
                 self._corrections, self._decision, *scales[at], group.half, betas=self._betas, eps=self._eps,
             )  # fmt: skip
         return self._decision[0]

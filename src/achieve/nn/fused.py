@@ -182,14 +182,15 @@ def _group_norm(layer: NormConv) -> nn.GroupNorm:
 class FusedEncoder:
     """Computes the features of a :class:`ResidualEncoder` with norms, whose weights it shares.
 
-    All parameters are moved into one buffer (:class:`FlatParameters`): the weights of the convolutions first, then what
-    else is in the convolutional part, then the rest of the network. ``half`` holds the convolutions' weights once more
-    in half precision: :meth:`weight` finds them there, channels last. The optimiser writes both. After any other change
-    of the weights they are converted anew, by :meth:`cache_weights` or the next :meth:`features` without ``cached``.
+    All parameters are moved into one buffer (:class:`FlatParameters`): the weights of the convolutions but the first,
+    then what else is in the convolutional part, then the rest of the network. ``half`` holds the convolutions' weights
+    once more in half precision: :meth:`weight` finds them there, channels last. The optimiser writes both. After any
+    other change of the weights (in place, which counts a parameter's ``_version`` up) they are converted anew, by
+    :meth:`cache_weights` or the next :meth:`features` without ``cached``.
 
-    Gradients of the convolutional part are added to the flat buffer of gradients by the kernels themselves, at
-    ``flat.sink(parameter)``. They carry a scale until :meth:`finish_backward`, or until the optimiser takes them times
-    ``half.scale``.
+    Kernels add their gradients to ``flat.sink(parameter)``; those of the convolutions' weights come from the library in
+    half precision and wait in ``flat.pending``. All of the convolutional part carry a scale until
+    :meth:`finish_backward`, or until the optimiser takes them times ``half.scale``.
 
     Args:
         encoder: whose features to compute.
@@ -210,8 +211,8 @@ class FusedEncoder:
         self._others = list(others)
         self._entry = cast(Stack, encoder.stacks[0]).entry.conv
         convs = [m.weight for m in encoder.stacks.modules() if isinstance(m, nn.Conv2d) and m is not self._entry]
-        mine = [*convs, self._entry.weight, *encoder.stacks.parameters()]
-        self.flat = FlatParameters(dict.fromkeys([*mine, *self._others]))
+        summed = [p for p in encoder.stacks.parameters() if all(p is not weight for weight in convs)]
+        self.flat = FlatParameters(dict.fromkeys([*convs, *summed, *self._others]), summed)
         self._converted = [*convs, self._entry.weight]
         self._versions: list[int] = []
         outputs, inputs, height, width = self._entry.weight.shape
@@ -254,8 +255,6 @@ class FusedEncoder:
         """
         if not cached:
             self.cache_weights()
-        if torch.is_grad_enabled():
-            self.flat.attach()
         x = kernels.prepare(images, self._dtype)
         stacks = [cast(Stack, module) for module in self._encoder.stacks]
         z = cast(Tensor, _EntryConv.apply(x, self._entry.weight, self._entry_half, self.flat.sink))
@@ -290,8 +289,7 @@ class FusedEncoder:
     def finish_backward(self) -> None:
         """Take the gradients' scale back out of the convolutional part."""
         self.flat.settle()
-        if self.flat.gradients is not None:
-            self.flat.gradients[: self.half.scaled_blocks * BLOCK].mul_(self.half.scale)
+        self.flat.gradients[: self.half.scaled_blocks * BLOCK].mul_(self.half.scale)
 
 
 def supports(encoder: nn.Module) -> bool:

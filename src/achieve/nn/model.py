@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from achieve.config import ModelConfig
 from achieve.errors import ConfigError
+from achieve.nn.direct import Linear
 from achieve.nn.encoder import ImageEncoder, ResidualEncoder, make_encoder
 from achieve.nn.init import orthogonal, scale_rows
 from achieve.nn.layers import MLP
@@ -171,8 +172,8 @@ class ActorCritic(AchievementNetwork):
     """PPO's network: a policy and a value."""
 
     def add_heads(self, width: int) -> None:
-        self.policy = nn.Linear(width, self.num_actions)
-        self.value = nn.Linear(width, 1)
+        self.policy = Linear(width, self.num_actions)
+        self.value = Linear(width, 1)
         orthogonal(self.policy, 0.01)
         orthogonal(self.value, 0.1)
         self.normalizer = ValueNormalizer(enabled=self.config.normalize_value)
@@ -201,7 +202,7 @@ class QuantileNetwork(AchievementNetwork):
         super().__init__(config, image_shape, num_actions, auxiliary=auxiliary)
 
     def add_heads(self, width: int) -> None:
-        self.advantage = nn.Linear(width, self.num_actions * self.num_quantiles)
+        self.advantage = Linear(width, self.num_actions * self.num_quantiles)
         scale_rows(self.advantage, 0.1)
 
     def quantiles(

@@ -64,7 +64,7 @@ def _decide(
     inside = at < parameters
     reached = tl.load(reached_ptr + at, mask=inside, other=0)
     step = tl.load(steps_ptr + at, mask=inside, other=0.0)
-    step += tl.where((leave_out == 0.0) & (reached != 0), 1.0, 0.0)
+    step += tl.where(reached != 0, tl.where(leave_out == 0.0, 1.0, 0.0), 0.0)
     tl.store(steps_ptr + at, step, mask=inside)
     # 1 - 0.999^step loses half its digits in float32 at the first steps.
     exponent = tl.maximum(step, 1.0).to(tl.float64)
