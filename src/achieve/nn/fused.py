@@ -66,6 +66,30 @@ class _Norm(torch.autograd.Function):
         return (grad_z, None, None, None, None, None) if into else (grad_z, grad_gain, grad_bias, None, None, None)
 
 
+class _SkipNorm(torch.autograd.Function):
+    """``x`` as it is, and ``norm(x)``: the gradients of both meet in the norm's own kernel."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, gain: Tensor, bias: Tensor, eps: float, sink: Sink | None = None
+    ) -> tuple[Tensor, Tensor]:
+        _, out, mean, rstd = _forward(x, None, gain, bias, eps, relu=False)
+        ctx.save_for_backward(x, gain, mean, rstd)
+        ctx.sink, ctx.affine = sink, (gain, bias)
+        ctx.set_materialize_grads(False)
+        return x, out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        x, gain, mean, rstd = ctx.saved_tensors
+        into = ctx.sink and tuple(map(ctx.sink, ctx.affine))
+        grad_x, grad = (g if g is None else g.contiguous(memory_format=torch.channels_last) for g in grads)
+        grad_x, _, grad_gain, grad_bias = kernels.norm_backward(
+            grad, grad_x, x, x, gain, mean, rstd, relu=False, add=False, into=into
+        )
+        return grad_x, *((None, None) if into else (grad_gain, grad_bias)), None, None
+
+
 class _AddNorm(torch.autograd.Function):
     """``x = skip + relu(z)``, and ``norm(x)`` with it."""
 
@@ -262,7 +286,8 @@ class FusedEncoder:
             x = cast(Tensor, _Pool.apply(z, stack.entry.conv.bias, self.flat.sink))
             x = self._norm(cast(nn.GroupNorm, stack.norm), x, relu=False)
             first, second = (cast(ResidualBlock, block) for block in stack.blocks)
-            z = self._block(first, self._norm(_group_norm(first.first), x, relu=False))
+            x, normed = self._skip_norm(x, _group_norm(first.first))
+            z = self._block(first, normed)
             x, normed = self._add_norm(z, x, _group_norm(second.first))
             z = self._block(second, normed)
             if index + 1 < len(stacks):
@@ -281,6 +306,10 @@ class FusedEncoder:
 
     def _norm(self, layer: nn.GroupNorm, z: Tensor, *, relu: bool) -> Tensor:
         return cast(Tensor, _Norm.apply(z, layer.weight, layer.bias, layer.eps, relu, self.flat.sink))
+
+    def _skip_norm(self, x: Tensor, norm: nn.GroupNorm) -> tuple[Tensor, Tensor]:
+        arguments = (x, norm.weight, norm.bias, norm.eps, self.flat.sink)
+        return cast(tuple[Tensor, Tensor], _SkipNorm.apply(*arguments))
 
     def _add_norm(self, z: Tensor, skip: Tensor, norm: nn.GroupNorm) -> tuple[Tensor, Tensor]:
         arguments = (z, skip, norm.weight, norm.bias, norm.eps, self.flat.sink)

@@ -87,9 +87,9 @@ def _store_gradients(
     RELU: tl.constexpr, ADD: tl.constexpr, HAS_GRAD_SUM: tl.constexpr,
 ):  # fmt: skip
     result = rstd * (grad * gain[None, :] - shift - normed * slope)
+    if HAS_GRAD_SUM:
+        result += tl.load(grad_sum_ptr + at, mask=inside, other=0.0).to(tl.float32)
     if ADD:
-        if HAS_GRAD_SUM:
-            result += tl.load(grad_sum_ptr + at, mask=inside, other=0.0).to(tl.float32)
         tl.store(grad_skip_ptr + at, result.to(grad_skip_ptr.dtype.element_ty), mask=inside)
         raw = tl.load(z_ptr + at, mask=inside, other=0.0).to(tl.float32)
     if RELU:
@@ -361,7 +361,10 @@ def norm_backward(
     add: bool,
     into: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-    """Gradients of :func:`norm_forward` for ``z``, ``skip`` (None without), gain and bias, these added ``into``."""
+    """Gradients of :func:`norm_forward` for ``z``, ``skip`` (None without), gain and bias, these added ``into``.
+
+    ``grad_sum`` is that of ``x`` from elsewhere.
+    """
     n, c, h, w = x.shape
     grad_z = torch.empty_like(x)
     grad_skip = torch.empty_like(x) if add else None

@@ -69,7 +69,7 @@ def _tile_norm(
 
 def suits(z: Tensor) -> bool:
     """Whether there are few images, of more than a tile each."""
-    return len(z) <= MOST_IMAGES and z[0].numel() > 2 * TILE
+    return len(z) <= MOST_IMAGES and z.numel() > 2 * TILE * len(z)
 
 
 def norm_forward(
