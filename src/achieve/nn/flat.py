@@ -207,7 +207,7 @@ class FlatAdam:
 
     def state(self) -> dict[nn.Parameter, dict[str, Tensor]]:
         """Return each parameter's step and moments, as views: writing into them restores them."""
-        found = {}
+        found: dict[nn.Parameter, dict[str, Tensor]] = {}
         for group, moments in zip(self._groups, self._moments, strict=True):
             for p in group.parameters:
                 found[p] = {

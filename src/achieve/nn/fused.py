@@ -83,7 +83,10 @@ class _SkipNorm(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         x, gain, mean, rstd = ctx.saved_tensors
         into = ctx.sink and tuple(map(ctx.sink, ctx.affine))
-        grad_x, grad = (g if g is None else g.contiguous(memory_format=torch.channels_last) for g in grads)
+        grad_x, grad = grads
+        if grad_x is not None:
+            grad_x = grad_x.contiguous(memory_format=torch.channels_last)
+        grad = grad.contiguous(memory_format=torch.channels_last)
         grad_x, _, grad_gain, grad_bias = kernels.norm_backward(
             grad, grad_x, x, x, gain, mean, rstd, relu=False, add=False, into=into
         )
@@ -234,24 +237,26 @@ class FusedEncoder:
         self._dtype = dtype
         self._others = list(others)
         self._entry = cast(Stack, encoder.stacks[0]).entry.conv
-        convs = [m.weight for m in encoder.stacks.modules() if isinstance(m, nn.Conv2d) and m is not self._entry]
+        layers = [m for m in encoder.stacks.modules() if isinstance(m, nn.Conv2d) and m is not self._entry]
+        convs = [cast(nn.Parameter, layer.weight) for layer in layers]
+        entry = cast(nn.Parameter, self._entry.weight)
         summed = [p for p in encoder.stacks.parameters() if all(p is not weight for weight in convs)]
         self.flat = FlatParameters(dict.fromkeys([*convs, *summed, *self._others]), summed)
-        self._converted = [*convs, self._entry.weight]
+        self._converted = [*convs, entry]
         self._versions: list[int] = []
-        outputs, inputs, height, width = self._entry.weight.shape
-        device = self._entry.weight.device
+        outputs, inputs, height, width = entry.shape
+        device = entry.device
         self.flat.half = self.half = HalfWeights(
             weights=torch.zeros(self.flat.blocks(convs[-1])[1] * BLOCK, dtype=dtype, device=device),
             entry=torch.zeros(outputs, height, width, kernels.padded_channels(inputs), dtype=dtype, device=device),
-            entry_blocks=self.flat.blocks(self._entry.weight),
+            entry_blocks=self.flat.blocks(entry),
             entry_inputs=inputs,
             factor=ENTRY_FACTOR,
             scale=torch.ones((), device=device),
             scaled_blocks=max(self.flat.blocks(p)[1] for p in encoder.stacks.parameters()),
         )
         self._entry_half = self.half.entry.permute(0, 3, 1, 2)
-        self._half_of = {p: self.flat.view(self.half.weights, p) for p in convs}
+        self._half_of: dict[Tensor, Tensor] = {p: self.flat.view(self.half.weights, p) for p in convs}
         self.cache_weights()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FusedEncoder:

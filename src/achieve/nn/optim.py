@@ -56,7 +56,7 @@ class ClippedAdam:
                 "exp_avg": torch.zeros_like(p, memory_format=torch.preserve_format),
                 "exp_avg_sq": torch.zeros_like(p, memory_format=torch.preserve_format),
             }
-        self._moments = dict(self.adam.state)
+        self._moments = {p: self.adam.state[p] for p in self.parameters}
 
     def zero_grad(self) -> None:
         """Forget the gradients there are."""
