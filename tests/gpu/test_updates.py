@@ -182,6 +182,7 @@ def test_padded_updates_equal_unpadded_ones(precision: str, fused: bool) -> None
         distiller._freeze(trajectories)
         (batch,) = batches.prediction_batches(trajectories[3], 512, np.random.default_rng(0))
         update(distiller, "prediction", batch.padded() if padded else batch)
+        mine.finish_backward()
         grads.append([p.grad.clone() for p in mine.parameters() if p.grad is not None])
 
         source, target = batches.matching_batch(
@@ -195,6 +196,7 @@ def test_padded_updates_equal_unpadded_ones(precision: str, fused: bool) -> None
         prepare(distiller, "matching", target)
         update(distiller, "matching", source)
         assert distiller.meters["matching"].count() == 1
+        mine.finish_backward()
         grads.append([p.grad.clone() for p in mine.parameters() if p.grad is not None])
     for plain, longer in ((grads[0], grads[2]), (grads[1], grads[3])):
         mine, wanted = (torch.cat([g.flatten() for g in part]) for part in (longer, plain))

@@ -45,6 +45,27 @@ def test_norm(shape: tuple[int, ...], relu: bool) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
+def test_skip_norm(shape: tuple[int, ...]) -> None:
+    """What is normed goes on as it is, too; alone, it is a norm."""
+    x = channels_last(*shape)
+    gain, bias = torch.randn(2, shape[1], generator=torch.Generator().manual_seed(2))
+    gain.requires_grad_(), bias.requires_grad_()
+    first, second = (channels_last(*shape, seed=s, grad=False) for s in (3, 4))
+    for use_both in (True, False):
+
+        def loss(same: Tensor, normed: Tensor, use_both: bool = use_both) -> Tensor:
+            return (normed * first).sum() + ((same * second).sum() if use_both else 0)
+
+        expected = F.group_norm(x, 1, gain, bias, EPS)
+        gradients = torch.autograd.grad(loss(x, expected), [x, gain, bias])
+        same, normed = fused._SkipNorm.apply(x, gain, bias, EPS)
+        assert same.data_ptr() == x.data_ptr()
+        torch.testing.assert_close(normed, expected, atol=1e-4, rtol=1e-4)
+        for got, wanted in zip(torch.autograd.grad(loss(same, normed), [x, gain, bias]), gradients, strict=True):
+            torch.testing.assert_close(got, wanted, atol=1e-3, rtol=1e-4)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("use_sum", [True, False])
 def test_add_norm(shape: tuple[int, ...], use_sum: bool) -> None:
     """The sum may go on into a skip connection, or be needed for the norm alone."""
@@ -116,7 +137,7 @@ def test_entry_weight_gradient(inputs: int, outputs: int, height: int, width: in
     grad = channels_last(3, outputs, height, width, seed=1, grad=False)
     weight = torch.zeros(outputs, inputs, 3, 3, requires_grad=True)
     (expected,) = torch.autograd.grad((F.conv2d(x, weight, padding=1) * grad).sum(), weight)
-    result = kernels.entry_weight_backward(grad, x)
+    result = kernels.entry_weight_backward(grad, x, inputs=inputs)
     torch.testing.assert_close(result, expected, atol=1e-3, rtol=1e-4)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
 from jaxtyping import Float, Int, UInt8
@@ -12,14 +12,20 @@ from torch.nn import functional as F
 
 from achieve.config import ModelConfig
 from achieve.errors import ConfigError
+from achieve.nn.direct import Linear
 from achieve.nn.encoder import ImageEncoder, ResidualEncoder, make_encoder
 from achieve.nn.init import orthogonal, scale_rows
 from achieve.nn.layers import MLP
 from achieve.nn.normalizer import ValueNormalizer
 
+if TYPE_CHECKING:
+    from achieve.nn.flat import FlatParameters
+
 
 class FastFeatures(Protocol):
     """Another way to compute an encoder's convolutional part."""
+
+    flat: FlatParameters
 
     def cache_weights(self) -> None: ...
 
@@ -100,7 +106,8 @@ class AchievementNetwork(nn.Module):
             from achieve.nn.fused import FusedEncoder, supports
 
             if supports(self.encoder):
-                self._fast = FusedEncoder(cast(ResidualEncoder, self.encoder), half or torch.float16)
+                encoder = cast(ResidualEncoder, self.encoder)
+                self._fast = FusedEncoder(encoder, half or torch.float16, self.parameters())
                 return f"{'fp16' if precision == 'auto' else precision}, fused"
             note = ", plain (there are no fused kernels for this encoder)"
         if precision == "auto":
@@ -134,6 +141,11 @@ class AchievementNetwork(nn.Module):
             features = self.encoder.features(images)
         return self.encoder.head(features)
 
+    @property
+    def flat(self) -> FlatParameters | None:
+        """All parameters in one buffer, with the hand-written kernels."""
+        return None if self._fast is None else self._fast.flat
+
     def finish_backward(self) -> None:
         """To be called between a backward pass through the encoder and the use of its gradients."""
         if self._fast is not None:
@@ -160,8 +172,8 @@ class ActorCritic(AchievementNetwork):
     """PPO's network: a policy and a value."""
 
     def add_heads(self, width: int) -> None:
-        self.policy = nn.Linear(width, self.num_actions)
-        self.value = nn.Linear(width, 1)
+        self.policy = Linear(width, self.num_actions)
+        self.value = Linear(width, 1)
         orthogonal(self.policy, 0.01)
         orthogonal(self.value, 0.1)
         self.normalizer = ValueNormalizer(enabled=self.config.normalize_value)
@@ -190,7 +202,7 @@ class QuantileNetwork(AchievementNetwork):
         super().__init__(config, image_shape, num_actions, auxiliary=auxiliary)
 
     def add_heads(self, width: int) -> None:
-        self.advantage = nn.Linear(width, self.num_actions * self.num_quantiles)
+        self.advantage = Linear(width, self.num_actions * self.num_quantiles)
         scale_rows(self.advantage, 0.1)
 
     def quantiles(
