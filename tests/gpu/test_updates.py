@@ -75,6 +75,26 @@ def test_a_captured_step_runs_once_per_call() -> None:
     assert torch.equal(total, expected) and float(weight) == 16
 
 
+def test_a_step_that_is_called_first_runs_once_per_call_too() -> None:
+    """The first call of a key is not captured, the second is, and neither is run twice."""
+    total, weight = torch.zeros(3, device=DEVICE), torch.ones((), device=DEVICE)
+    called = 0
+
+    def step(x: torch.Tensor) -> None:
+        nonlocal called
+        called += 1
+        total.add_(x * weight)
+        weight.mul_(2)
+
+    runner = GraphRunner(lambda: [total, weight], enabled=True, calls_first=1)
+    inputs = [torch.arange(3.0, device=DEVICE) + i for i in range(4)]
+    for x in inputs:
+        runner("step", step, x)
+    expected = sum(x * 2**i for i, x in enumerate(inputs))
+    assert torch.equal(total, expected) and float(weight) == 16
+    assert called == 2
+
+
 def test_each_key_has_a_graph_of_its_own() -> None:
     total = torch.zeros((), device=DEVICE)
     runner = GraphRunner(lambda: [total], enabled=True)

@@ -143,10 +143,15 @@ class AchievementNetwork(nn.Module):
         self, phi: Float[Tensor, "B D"], actions: Int[Tensor, " B"], memory: Float[Tensor, "B M"] | None
     ) -> Float[Tensor, "B D"]:
         """Return ``psi``, the unit vectors of state-action pairs."""
+        return F.normalize(self.predict_direction(phi, actions, memory), dim=1)
+
+    def predict_direction(
+        self, phi: Float[Tensor, "B D"], actions: Int[Tensor, " B"], memory: Float[Tensor, "B M"] | None
+    ) -> Float[Tensor, "B D"]:
+        """Return ``psi`` before it is made a unit vector."""
         if self.film is None or self.predictor is None:
             raise RuntimeError("this network was built without the auxiliary nets")
-        x = self._join(self.film(phi, actions), memory)
-        return F.normalize(self.predictor(x), dim=1)
+        return cast(Tensor, self.predictor(self._join(self.film(phi, actions), memory)))
 
     def _join(self, x: Tensor, memory: Tensor | None) -> Tensor:
         if not self.config.memory:
