@@ -29,10 +29,11 @@ from achieve.config import DistillConfig
 from achieve.data import batches
 from achieve.data.buffer import RolloutBuffer
 from achieve.nn import contrastive_kernels as kernels
+from achieve.nn import penalty_kernels, predictor_kernels
 from achieve.nn.normalizer import ValueNormalizer
 from tests.algo.distilling import make_distiller, make_setting, prepare, statistics, update
 from tests.gpu.common import on_gpu
-from tests.helpers.setup import MODEL, perturb
+from tests.helpers.setup import MODEL, make_network, perturb
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
@@ -214,7 +215,7 @@ def test_penalties(
         heads = Heads(size + memory, actions, normalize=normalize).to(DEVICE)
         phi = normal(count, size).requires_grad_()
         if fused:
-            terms = kernels.policy_value_penalties(
+            terms = penalty_kernels.policy_value_penalties(
                 phi, remembered, heads, (images, where, weight), old_logits, returns,
                 old_values if value_reg == "frozen" else None, new_old=policy_reg == "new-old",
             )  # fmt: skip
@@ -233,6 +234,33 @@ def test_penalties(
         results.append([*(t.detach() for t in terms), phi.grad, *grads, *heads.normalizer.buffers()])
     for wanted, found in zip(*results, strict=True):
         assert_close(found, wanted)
+
+
+@pytest.mark.parametrize(
+    ("size", "memory", "film", "count"), [(32, True, "single", 9), (40, False, "double", 35), (24, True, "double", 1)]
+)
+def test_predictor(size: int, memory: bool, film: str, count: int) -> None:
+    """``psi`` and the gradients of all that it is made of; some actions are taken often, some never."""
+    model = replace(MODEL, hidden_size=size, memory=memory, film=film)  # type: ignore[arg-type]
+    actions = table(np.random.default_rng(0).integers(0, 3, count))
+    remembered = normal(count, size if memory else 0, seed=1)
+    weights = normal(count, size, seed=2)
+    results = []
+    for fused in (False, True):
+        network = make_network(model).to(DEVICE)
+        perturb(network, 0.2)
+        phi = normal(count, size).requires_grad_()
+        if fused:
+            direction = predictor_kernels.predict_direction(network, phi, actions, remembered)
+        else:
+            direction = network.predict_direction(phi, actions, remembered)
+        (direction * weights).sum().backward()
+        assert network.film is not None and network.predictor is not None and phi.grad is not None
+        nets = (*network.film.parameters(), *network.predictor.parameters())
+        results.append([direction.detach(), phi.grad, *(p.grad for p in nets)])
+    for wanted, found in zip(*results, strict=True):
+        assert found is not None and wanted is not None
+        assert_close(found, wanted, 1e-4)
 
 
 @pytest.mark.parametrize("name", ["prediction", "matching"])

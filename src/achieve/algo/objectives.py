@@ -48,7 +48,7 @@ class Context:
         config: the settings of the auxiliary phase.
         solve: the partial transport solver of this device.
         pad: round widths up, so that few different sizes are captured.
-        fused: use the kernels of `achieve.nn.contrastive_kernels` where there is one.
+        fused: use the hand-written kernels where there are some for an objective.
     """
 
     network: AchievementNetwork
@@ -179,11 +179,12 @@ class AchievementPrediction(AuxiliaryObjective):
     def _fused_loss(self, batch: Tables) -> Terms:
         """The same with few launches."""
         from achieve.nn.contrastive_kernels import prediction_loss
+        from achieve.nn.predictor_kernels import predict_direction
 
         network, pick = self.context.network, self.context.pick
         steps, positive, negative = batch["images"], batch["positive"], batch["negative"]
         phi = network.encode(pick("observations", steps))
-        direction = network.predict_direction(phi, pick("actions", steps), pick("memory", steps))
+        direction = predict_direction(network, phi, pick("actions", steps), pick("memory", steps))
         loss, accuracy, weights = prediction_loss(
             direction, phi, positive, negative, batch["before"], batch["after"], batch["count"],
             self.context.config.temperature,

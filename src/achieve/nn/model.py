@@ -44,9 +44,13 @@ class FiLM(nn.Module):
 
     def forward(self, phi: Float[Tensor, "B D"], actions: Int[Tensor, " B"]) -> Float[Tensor, "B D"]:
         """Return the latents as the actions change them."""
-        table = torch.cat([net(self.one_hot) for net in self.nets], dim=1)
-        eta, delta = table.index_select(0, actions).chunk(2, dim=1)
+        eta, delta = self.table().index_select(0, actions).chunk(2, dim=1)
         return (1 + eta) * phi + delta
+
+    def table(self) -> Float[Tensor, "A D2"]:
+        """Return ``eta`` and ``delta`` of each action, one after the other."""
+        tables = [net(self.one_hot) for net in self.nets]
+        return tables[0] if len(tables) == 1 else torch.cat(tables, dim=1)
 
 
 class AchievementNetwork(nn.Module):
