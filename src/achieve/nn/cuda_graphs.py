@@ -46,6 +46,7 @@ class GraphRunner:
         self._graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, list[Tensor]]] = {}
         self.enabled = enabled
         self._pool = torch.cuda.graph_pool_handle() if enabled else None
+        self._stream = torch.cuda.Stream() if enabled else None
 
     def __call__(
         self, key: Hashable, step: Callable[..., None], *inputs: Tensor
@@ -83,9 +84,28 @@ class GraphRunner:
         if not self._calls_first:
             self._warm_up(step, static)
         graph = torch.cuda.CUDAGraph()
-        with _no_garbage_collection(), torch.cuda.graph(graph, pool=self._pool):
+        with _no_garbage_collection(), self._capturing(graph):
             step(*static)
         return graph, static
+
+    @contextlib.contextmanager
+    def _capturing(self, graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+        """What `torch.cuda.graph` does, but memory set aside for calls is given up only where there is little left.
+
+        That costs more than the capture, as the calls in between ask for it again.
+        """
+        free, total = torch.cuda.mem_get_info()
+        if free < total / 4:
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+        assert self._stream is not None
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            graph.capture_begin(pool=self._pool)
+            try:
+                yield
+            finally:
+                graph.capture_end()
 
     def _warm_up(self, step: Callable[..., None], static: Sequence[Tensor]) -> None:
         """Run the step for real, so that whatever is set up at a first call is there, and undo what it did."""

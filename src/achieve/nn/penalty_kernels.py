@@ -186,7 +186,7 @@ class _Penalties(torch.autograd.Function):
         _heads[(count,)](
             phi, memory, images, counts, scale, old_logits, goals, policy, value, policy_bias, value_bias,
             slopes, parts, count, size, inputs,
-            A=num_actions, ACTIONS=actions, BLOCK=128, NEW_OLD=new_old, HALF=half, num_warps=4,
+            A=num_actions, ACTIONS=actions, BLOCK=256, NEW_OLD=new_old, HALF=half, num_warps=8,
         )  # fmt: skip
         ctx.save_for_backward(phi, memory, policy, value, slopes)
         divergence, deviation = parts.sum(1).unbind()
