@@ -177,6 +177,35 @@ def test_auxiliary_phases(precision: str, fused: bool) -> None:
             assert replayed[name] == pytest.approx(eager[name], rel=5e-2), name
 
 
+@pytest.mark.parametrize("replay", [False, True])
+def test_auxiliary_phases_with_plain_losses(replay: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels of the losses and regularisers, and the functions they stand for, end at the same weights."""
+    buffer, network = filled(), make_network(MODEL)
+    ends, reports = [], []
+    for fused in (True, False):
+        if not fused:
+            monkeypatch.setattr("achieve.algo.distill.has_kernels", lambda network: False)
+        end, report = distil(copy_to_gpu(network), on_gpu(buffer), replay=replay)
+        ends.append(end)
+        reports.append(report)
+    assert difference(weights(network), *ends) < CLOSE
+    for mine, plain in zip(*reports, strict=True):
+        assert mine.keys() == plain.keys()
+        for name in ("prediction_loss", "prediction_policy_reg", "prediction_value_reg", "matching_loss"):
+            assert mine[name] == pytest.approx(plain[name], rel=5e-2), name
+        assert mine["matching_matches"] == pytest.approx(plain["matching_matches"], rel=1e-2)
+
+
+def test_an_objective_of_the_users_is_captured() -> None:
+    own = "examples.own_objective:InverseDynamics"
+    config = DistillConfig(num_epochs=2, objectives=("prediction", own), learning_rate=SLOWLY)
+    distiller = make_distiller(copy_to_gpu(make_network(MODEL)), on_gpu(filled()), config, cuda_graphs=True)
+    report = distiller.run(np.random.default_rng(0), torch.Generator(DEVICE))
+    assert report.updates["inverse"] == report.updates["prediction"] > 0
+    assert {"prediction", "inverse"} <= {key[0] for key in distiller._run._graphs}  # type: ignore[index]
+    assert not distiller._run._called
+
+
 def test_an_auxiliary_phase_agrees_with_the_cpu() -> None:
     """Prediction alone: the draws behind matching come from the device's own generator."""
     buffer, network = filled(), make_network(MODEL)
