@@ -1,4 +1,4 @@
-"""Runs the checks of kernels in a process in which Triton interprets."""
+"""Runs the checks of kernels in processes in which Triton interprets."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.conftest import Optional
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize(("file", "least"), [("interpreted.py", 40), ("interpreted_contrastive.py", 30)])
-def test_kernels_under_the_interpreter(optional: Optional, file: str, least: int) -> None:
+@pytest.mark.parametrize(("checks", "least"), [("interpreted", 40), ("interpreted_contrastive", 40)])
+def test_kernels_under_the_interpreter(optional: Optional, checks: str, least: int) -> None:
     optional.check(find_spec("triton"), "the package triton")
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     done = subprocess.run(
-        [*command, f"tests/nn/{file}"],
+        [*command, f"tests/nn/{checks}.py"],
         cwd=ROOT,
         env=environment,
         capture_output=True,
