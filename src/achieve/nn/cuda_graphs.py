@@ -111,12 +111,12 @@ class GraphRunner:
         """Run the step for real, so that whatever is set up at a first call is there, and undo what it did."""
         state = list(self._state())
         saved = [t.detach().clone() for t in state]
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        assert self._stream is not None
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
             for _ in range(WARMUPS):
                 step(*static)
-        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.current_stream().wait_stream(self._stream)
         with torch.no_grad():
             for tensor, value in zip(state, saved, strict=True):
                 tensor.copy_(value)
