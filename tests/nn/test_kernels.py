@@ -1,4 +1,4 @@
-"""Runs the checks of `interpreted.py` and `interpreted_optim.py` in processes in which Triton interprets."""
+"""Runs the checks of kernels in processes in which Triton interprets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from tests.conftest import Optional
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize(("checks", "least"), [("interpreted", 60), ("interpreted_optim", 35)])
+@pytest.mark.parametrize(
+    ("checks", "least"), [("interpreted", 40), ("interpreted_optim", 35), ("interpreted_contrastive", 40)]
+)
 def test_kernels_under_the_interpreter(optional: Optional, checks: str, least: int) -> None:
     optional.check(find_spec("triton"), "the package triton")
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}

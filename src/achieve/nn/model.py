@@ -50,9 +50,13 @@ class FiLM(nn.Module):
 
     def forward(self, phi: Float[Tensor, "B D"], actions: Int[Tensor, " B"]) -> Float[Tensor, "B D"]:
         """Return the latents as the actions change them."""
-        table = torch.cat([net(self.one_hot) for net in self.nets], dim=1)
-        eta, delta = table.index_select(0, actions).chunk(2, dim=1)
+        eta, delta = self.table().index_select(0, actions).chunk(2, dim=1)
         return (1 + eta) * phi + delta
+
+    def table(self) -> Float[Tensor, "A D2"]:
+        """Return ``eta`` and ``delta`` of each action, one after the other."""
+        tables = [net(self.one_hot) for net in self.nets]
+        return tables[0] if len(tables) == 1 else torch.cat(tables, dim=1)
 
 
 class AchievementNetwork(nn.Module):
@@ -155,10 +159,15 @@ class AchievementNetwork(nn.Module):
         self, phi: Float[Tensor, "B D"], actions: Int[Tensor, " B"], memory: Float[Tensor, "B M"] | None
     ) -> Float[Tensor, "B D"]:
         """Return ``psi``, the unit vectors of state-action pairs."""
+        return F.normalize(self.predict_direction(phi, actions, memory), dim=1)
+
+    def predict_direction(
+        self, phi: Float[Tensor, "B D"], actions: Int[Tensor, " B"], memory: Float[Tensor, "B M"] | None
+    ) -> Float[Tensor, "B D"]:
+        """Return ``psi`` before it is made a unit vector."""
         if self.film is None or self.predictor is None:
             raise RuntimeError("this network was built without the auxiliary nets")
-        x = self._join(self.film(phi, actions), memory)
-        return F.normalize(self.predictor(x), dim=1)
+        return cast(Tensor, self.predictor(self._join(self.film(phi, actions), memory)))
 
     def _join(self, x: Tensor, memory: Tensor | None) -> Tensor:
         if not self.config.memory:
