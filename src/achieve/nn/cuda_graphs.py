@@ -84,6 +84,22 @@ class GraphRunner:
 
 
 @contextlib.contextmanager
+def beside(stream: torch.cuda.Stream | None) -> Iterator[Callable[[], None]]:
+    """Run what is in the block on another stream, from where the current one is; without one, on the current one.
+
+    What it yields is to be called before the block's results are used: the current stream then waits for them. What the
+    block allocates is safe to use after that, as the next block waits for the current stream in its turn.
+    """
+    if stream is None:
+        yield lambda: None
+        return
+    current = torch.cuda.current_stream()
+    stream.wait_stream(current)
+    with torch.cuda.stream(stream):
+        yield lambda: current.wait_stream(stream)
+
+
+@contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
     """Put off collection within the block: freeing an old graph would spoil the one being captured."""
     was_enabled = gc.isenabled()
