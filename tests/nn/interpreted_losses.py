@@ -145,4 +145,4 @@ def test_the_quantile_loss(actions: int, count: int, kappa: float) -> None:
         found.append((loss.detach(), torch.stack(list(statistics)), theta.grad))
     for wanted, got in zip(*found, strict=True):
         torch.testing.assert_close(got, wanted, **CLOSE)
-    assert quantile_kernels.NUM_STATISTICS == len(found[0][1])
+    assert len(found[0][1]) == quantile_kernels.NUM_STATISTICS

@@ -161,7 +161,8 @@ def _choose(
     if row >= rows:
         at = (row - rows) * COPIED + tl.arange(0, COPIED)
         inside = at < BYTES
-        tl.store(observations_ptr + place * BYTES + at, tl.load(observation_ptr + at, mask=inside, other=0), mask=inside)
+        part = tl.load(observation_ptr + at, mask=inside, other=0)
+        tl.store(observations_ptr + place * BYTES + at, part, mask=inside)
     else:
         step = tl.load(where_ptr + 1)
         a = tl.arange(0, HEADS)
