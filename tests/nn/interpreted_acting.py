@@ -61,7 +61,7 @@ def collected(model: ModelConfig, num_envs: int, *, kernels: bool) -> tuple[Roll
 
 CASES = {
     "one tile of everything": (ModelConfig(channels=(16, 16, 16), dense_size=16, hidden_size=64), 3),
-    "odd sizes": (ModelConfig(channels=(16, 32, 16), dense_size=23, hidden_size=70), 11),
+    "odd sizes": (ModelConfig(channels=(16, 16, 32), dense_size=23, hidden_size=70), 9),
     "no memory": (ModelConfig(channels=(16, 16, 32), dense_size=40, hidden_size=30, memory=False), 2),
     "no normaliser": (ModelConfig(channels=(16, 16, 32), dense_size=8, hidden_size=128, normalize_value=False), 2),
 }
@@ -69,7 +69,8 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_rollout(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acting_kernels, "SLICE", 32)  # several splits, and one that is not full
+    monkeypatch.setattr(acting_kernels, "PIXEL_BLOCK", 2)  # several splits of few inputs
+    monkeypatch.setattr(acting_kernels, "CHANNEL_BLOCK", 16)
     monkeypatch.setattr(collect, "small_kernels", lambda device, enabled: enabled)
     model, num_envs = CASES[case]
     (expected, plain), (result, fast) = (collected(model, num_envs, kernels=k) for k in (False, True))

@@ -22,12 +22,14 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
-from achieve.nn.encoder import ImageEncoder
+from achieve.nn.encoder import ResidualEncoder, Stack
 from achieve.nn.layers import NormDense
 from achieve.nn.model import ActorCritic
 
-# Inputs and outputs of the first dense layer that a program takes, and the rows it takes them for.
-SLICE = 512
+# What a program takes of the first dense layer: inputs, outputs, and the rows it takes them for. Inputs are numbered by
+# channel, then pixel, but features lie in memory the other way round: with a block of both, either is read in runs.
+PIXEL_BLOCK = 8
+CHANNEL_BLOCK = 64
 TILE = 16
 ROWS = 8
 # Entries of the latent that a program makes.
@@ -39,19 +41,39 @@ MOST_ENVS = 64
 
 
 @triton.jit
+def _first_inputs(split, PIXELS: tl.constexpr, CHANNEL_BLOCK: tl.constexpr, PIXEL_BLOCK: tl.constexpr):
+    """The first channel and the first pixel of a split."""
+    blocks: tl.constexpr = (PIXELS + PIXEL_BLOCK - 1) // PIXEL_BLOCK
+    return split // blocks * CHANNEL_BLOCK, split % blocks * PIXEL_BLOCK
+
+
+@triton.jit
+def _inputs(
+    split, CHANNELS: tl.constexpr, PIXELS: tl.constexpr, CHANNEL_BLOCK: tl.constexpr, PIXEL_BLOCK: tl.constexpr
+):
+    """How many there are in a split."""
+    channel, pixel = _first_inputs(split, PIXELS, CHANNEL_BLOCK, PIXEL_BLOCK)
+    return tl.minimum(CHANNELS - channel, CHANNEL_BLOCK) * tl.minimum(PIXELS - pixel, PIXEL_BLOCK)
+
+
+@triton.jit
 def _dense(
     x_ptr, gain_ptr, bias_ptr, weight_ptr, product_ptr, added_ptr, moments_ptr, rows, outputs,
-    CHANNELS: tl.constexpr, PIXELS: tl.constexpr, SLICE: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
+    CHANNELS: tl.constexpr, PIXELS: tl.constexpr, CHANNEL_BLOCK: tl.constexpr, PIXEL_BLOCK: tl.constexpr,
+    TILE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     FLAT: tl.constexpr = CHANNELS * PIXELS
     split = tl.program_id(1)
     first = tl.program_id(2) * ROWS
     output = tl.program_id(0) * TILE + tl.arange(0, TILE)
-    k = split * SLICE + tl.arange(0, SLICE)
     used = output < outputs
-    inside = k < FLAT
-    # Inputs are numbered by channel, then pixel; the features lie in memory the other way round.
-    place = (k % PIXELS) * CHANNELS + k // PIXELS
+    i = tl.arange(0, CHANNEL_BLOCK * PIXEL_BLOCK)
+    channel, pixel = _first_inputs(split, PIXELS, CHANNEL_BLOCK, PIXEL_BLOCK)
+    channel += i // PIXEL_BLOCK
+    pixel += i % PIXEL_BLOCK
+    inside = (channel < CHANNELS) & (pixel < PIXELS)
+    k = channel * PIXELS + pixel
+    place = pixel * CHANNELS + channel
     weight = tl.load(
         weight_ptr + output[:, None] * FLAT + k[None, :], mask=used[:, None] & inside[None, :], other=0.0
     )
@@ -61,7 +83,7 @@ def _dense(
     if first == 0:
         tl.store(added_ptr + 2 * split * outputs + output, tl.sum(gained, 1), mask=used)
         tl.store(added_ptr + (2 * split + 1) * outputs + output, tl.sum(weight * bias[None, :], 1), mask=used)
-    count = tl.minimum(FLAT - split * SLICE, SLICE)
+    count = _inputs(split, CHANNELS, PIXELS, CHANNEL_BLOCK, PIXEL_BLOCK)
     for r in tl.static_range(ROWS):
         row = first + r
         x = tl.load(x_ptr + row * FLAT + place, mask=inside & (row < rows), other=0.0).to(tl.float32)
@@ -91,9 +113,11 @@ def _latent(
     product_ptr, added_ptr, moments_ptr, gain_ptr, bias_ptr, weight_ptr, policy_ptr, value_ptr, outcome_ptr,
     latent_ptr, memory_ptr, carried_ptr, heads_ptr, norms_ptr,
     rows, splits, width, actions, threshold, eps, eps_latent,
-    FLAT: tl.constexpr, DENSE: tl.constexpr, HIDDEN: tl.constexpr, SLICE: tl.constexpr, SPLITS: tl.constexpr,
-    OUTPUTS: tl.constexpr, SHARE: tl.constexpr, HEADS: tl.constexpr, MEMORY: tl.constexpr,
+    CHANNELS: tl.constexpr, PIXELS: tl.constexpr, CHANNEL_BLOCK: tl.constexpr, PIXEL_BLOCK: tl.constexpr,
+    DENSE: tl.constexpr, HIDDEN: tl.constexpr, SPLITS: tl.constexpr, OUTPUTS: tl.constexpr, SHARE: tl.constexpr,
+    HEADS: tl.constexpr, MEMORY: tl.constexpr,
 ):  # fmt: skip
+    FLAT: tl.constexpr = CHANNELS * PIXELS
     row = tl.program_id(0)
     share = tl.program_id(1)
     shares = tl.num_programs(1)
@@ -119,7 +143,7 @@ def _latent(
     )
     by_latent = _head_weights(policy_ptr, value_ptr, a, j, latent_ok, actions, width)
 
-    count = tl.where(split_ok, tl.minimum(FLAT - s * SLICE, SLICE), 0).to(tl.float32)
+    count = tl.where(split_ok, _inputs(s, CHANNELS, PIXELS, CHANNEL_BLOCK, PIXEL_BLOCK), 0).to(tl.float32)
     mean = tl.sum(mean_of * count, 0) / FLAT
     apart = tl.where(split_ok, mean_of - mean, 0.0)
     rstd = 1.0 / tl.sqrt(tl.sum(square_of + count * apart * apart, 0) / FLAT + eps)
@@ -205,7 +229,7 @@ def _choose(
 
 def supports(network: nn.Module, num_envs: int) -> bool:
     """Whether there are kernels for this network's dense layers and heads."""
-    if not isinstance(network, ActorCritic) or not isinstance(network.encoder, ImageEncoder):
+    if not isinstance(network, ActorCritic) or not isinstance(network.encoder, ResidualEncoder):
         return False
     layers = (network.encoder.dense, network.encoder.latent)
     return (
@@ -221,11 +245,12 @@ class ActingKernels:
 
     def __init__(self, network: ActorCritic, num_envs: int) -> None:
         self._network = network
-        encoder = cast(ImageEncoder, network.encoder)
+        encoder = cast(ResidualEncoder, network.encoder)
+        channels = cast(Stack, encoder.stacks[-1]).entry.conv.out_channels
+        pixels = encoder.dense.linear.in_features // channels
         device = encoder.dense.linear.weight.device
-        dense, flat = encoder.dense.linear.weight.shape
-        hidden = network.latent_size
-        self._splits = triton.cdiv(flat, SLICE)
+        dense, hidden = encoder.dense.linear.out_features, network.latent_size
+        self._splits = triton.cdiv(pixels, PIXEL_BLOCK) * triton.cdiv(channels, CHANNEL_BLOCK)
         self._shares = triton.cdiv(hidden, SHARE)
         self._heads = max(16, triton.next_power_of_2(network.num_actions + 1))
 
@@ -262,24 +287,27 @@ class ActingKernels:
         where, outcome, observation = given
         memory, latent, chosen = carried
         network = self._network
-        encoder = cast(ImageEncoder, network.encoder)
+        encoder = cast(ResidualEncoder, network.encoder)
         first, second = encoder.dense, encoder.latent
         assert first.norm is not None and second.norm is not None
         rows, channels, height, width = features.shape
-        dense, flat = first.linear.weight.shape
+        dense = first.linear.out_features
         hidden, actions = network.latent_size, network.num_actions
         remembers = network.config.memory
+        blocks = {
+            "CHANNELS": channels, "PIXELS": height * width, "CHANNEL_BLOCK": CHANNEL_BLOCK, "PIXEL_BLOCK": PIXEL_BLOCK,
+        }  # fmt: skip
         _dense[(triton.cdiv(dense, TILE), self._splits, triton.cdiv(rows, ROWS))](
             features.contiguous(memory_format=torch.channels_last), first.norm.weight, first.norm.bias,
             first.linear.weight, self._product, self._added, self._moments, rows, dense,
-            CHANNELS=channels, PIXELS=height * width, SLICE=SLICE, TILE=TILE, ROWS=ROWS, num_warps=4,
+            **blocks, TILE=TILE, ROWS=ROWS, num_warps=4,
         )  # fmt: skip
         _latent[(rows, self._shares)](
             self._product, self._added, self._moments, second.norm.weight, second.norm.bias, second.linear.weight,
             network.policy.weight, network.value.weight, outcome,
             latent, memory, self._carried, self._outputs, self._norms,
             rows, self._splits, network.policy.weight.shape[1], actions, threshold, first.norm.eps, second.norm.eps,
-            FLAT=flat, DENSE=dense, HIDDEN=hidden, SLICE=SLICE, SPLITS=triton.next_power_of_2(self._splits),
+            **blocks, DENSE=dense, HIDDEN=hidden, SPLITS=triton.next_power_of_2(self._splits),
             OUTPUTS=triton.next_power_of_2(dense), SHARE=SHARE, HEADS=self._heads, MEMORY=remembers, num_warps=8,
         )  # fmt: skip
         normalizer = network.normalizer
