@@ -30,8 +30,9 @@ from achieve.nn.model import ActorCritic
 # channel, then pixel, but features lie in memory the other way round: with a block of both, either is read in runs.
 PIXEL_BLOCK = 8
 CHANNEL_BLOCK = 64
-TILE = 16
+TILE = 4
 ROWS = 8
+WARPS = 1  # whose sums need no memory
 # Entries of the latent that a program makes.
 SHARE = 64
 # Bytes of the observations that a program copies.
@@ -300,7 +301,7 @@ class ActingKernels:
         _dense[(triton.cdiv(dense, TILE), self._splits, triton.cdiv(rows, ROWS))](
             features.contiguous(memory_format=torch.channels_last), first.norm.weight, first.norm.bias,
             first.linear.weight, self._product, self._added, self._moments, rows, dense,
-            **blocks, TILE=TILE, ROWS=ROWS, num_warps=4,
+            **blocks, TILE=TILE, ROWS=ROWS, num_warps=WARPS,
         )  # fmt: skip
         _latent[(rows, self._shares)](
             self._product, self._added, self._moments, second.norm.weight, second.norm.bias, second.linear.weight,
