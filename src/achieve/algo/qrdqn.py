@@ -15,7 +15,7 @@ from achieve.config import QRDQNConfig
 from achieve.data.replay import Replay
 from achieve.data.transfer import upload
 from achieve.nn.available import small_kernels
-from achieve.nn.cuda_graphs import GraphRunner, beside
+from achieve.nn.cuda_graphs import Beside, GraphRunner
 from achieve.nn.model import QuantileNetwork
 from achieve.nn.optim import ClippedAdam, all_state
 
@@ -46,7 +46,8 @@ class QRDQNLearner:
         on_gpu = replay.device.type == "cuda"
         self._kernels = small_kernels(replay.device, enabled=cuda_graphs)
         self._meters = Meters(STATISTICS, replay.device, kernels=self._kernels)
-        self._beside = torch.cuda.Stream() if on_gpu and cuda_graphs else None
+        # Small passes through an encoder fill little of a GPU: those that do not wait for each other go side by side.
+        self._judging, self._looking = (Beside(enabled=on_gpu and cuda_graphs) for _ in range(2))
         self._ahead: dict[int, Tensor] = {}
         self._run = GraphRunner(self._state, enabled=cuda_graphs and on_gpu)
         # Batches drawn and not learned from yet: an update's inputs for each.
@@ -73,14 +74,18 @@ class QRDQNLearner:
         self.draw(updates, rng)
         self.launch()
 
-    def draw(self, updates: int, rng: np.random.Generator) -> None:
+    def draw(self, updates: int, rng: np.random.Generator, since: torch.cuda.Event | None = None) -> None:
         """Draw the batches of the next :meth:`launch`, all before its first update, and bring them to the device.
 
-        There the target network already looks at the states they are bootstrapped from, as it does not change.
+        There the target network already looks at the states they are bootstrapped from, as it does not change. On a
+        GPU it does not wait for what was launched after ``since``.
         """
         self._drawn = []
-        if not updates:
-            return
+        if updates:
+            with self._looking.work(since):
+                self._draw(updates, rng)
+
+    def _draw(self, updates: int, rng: np.random.Generator) -> None:
         replay, size = self._replay, self._config.batch_size
         index = replay.draw(rng, updates, size).ravel()
         steps = replay.transitions(index)
@@ -107,6 +112,7 @@ class QRDQNLearner:
 
     def launch(self) -> None:
         """An update for each batch drawn."""
+        self._looking.join()
         for batch in self._drawn:
             self._run("update", self._update, *batch)
         self._drawn = []
@@ -125,12 +131,11 @@ class QRDQNLearner:
         rewards, discounts = numbers.unbind()
         judge = ahead
         if self._config.double:
-            # Two small passes through the encoder that do not wait for each other.
-            with torch.no_grad(), beside(self._beside) as join:
+            with torch.no_grad(), self._judging.work():
                 judge = network.quantiles(network.encode(following), next_memory)
         quantiles = network.quantiles(network.encode(images), memory)
         if self._config.double:
-            join()
+            self._judging.join()
         how = self._fused_loss if self._kernels else self.loss
         loss, statistics = how(quantiles, judge, ahead, actions, rewards, discounts)
         self.optimizer.zero_grad()

@@ -36,6 +36,9 @@ class GraphRunner:
         self._graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, list[Tensor]]] = {}
         self.enabled = enabled
         self._pool = torch.cuda.graph_pool_handle() if enabled else None
+        # A library's workspace belongs to the stream a graph was captured on: with one of its own, a runner's graphs
+        # may be replayed while those of another run.
+        self._stream = torch.cuda.Stream() if enabled else None
 
     def __call__(
         self, key: Hashable, step: Callable[..., None], *inputs: Tensor
@@ -68,7 +71,8 @@ class GraphRunner:
         static = [torch.empty_like(t, device=device).copy_(t) for t in inputs]
         state = list(self._state())
         saved = [t.detach().clone() for t in state]
-        stream = torch.cuda.Stream()
+        stream = self._stream
+        assert stream is not None
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(WARMUPS):
@@ -78,25 +82,38 @@ class GraphRunner:
             for tensor, value in zip(state, saved, strict=True):
                 tensor.copy_(value)
         graph = torch.cuda.CUDAGraph()
-        with _no_garbage_collection(), torch.cuda.graph(graph, pool=self._pool):
+        with _no_garbage_collection(), torch.cuda.graph(graph, pool=self._pool, stream=stream):
             step(*static)
         return graph, static
 
 
-@contextlib.contextmanager
-def beside(stream: torch.cuda.Stream | None) -> Iterator[Callable[[], None]]:
-    """Run what is in the block on another stream, from where the current one is; without one, on the current one.
+class Beside:
+    """Another stream, for work that need not wait for what the current one was given last.
 
-    What it yields is to be called before the block's results are used: the current stream then waits for them. What the
-    block allocates is safe to use after that, as the next block waits for the current stream in its turn.
+    Without a GPU, or with ``enabled`` off, everything stays where it is. What a block allocates is safe to use on the
+    current stream after :meth:`join`, as long as the next block begins after that use.
     """
-    if stream is None:
-        yield lambda: None
-        return
-    current = torch.cuda.current_stream()
-    stream.wait_stream(current)
-    with torch.cuda.stream(stream):
-        yield lambda: current.wait_stream(stream)
+
+    def __init__(self, *, enabled: bool) -> None:
+        self._stream = torch.cuda.Stream() if enabled else None
+
+    @contextlib.contextmanager
+    def work(self, since: torch.cuda.Event | None = None) -> Iterator[None]:
+        """Run the block on the other stream, from this event on, or else from where the current stream is."""
+        if self._stream is None:
+            yield
+            return
+        if since is not None:
+            self._stream.wait_event(since)
+        else:
+            self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            yield
+
+    def join(self) -> None:
+        """Let the current stream wait for all blocks so far."""
+        if self._stream is not None:
+            torch.cuda.current_stream().wait_stream(self._stream)
 
 
 @contextlib.contextmanager
