@@ -46,6 +46,8 @@ class GraphRunner:
         self._graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, list[Tensor]]] = {}
         self.enabled = enabled
         self._pool = torch.cuda.graph_pool_handle() if enabled else None
+        # A library's workspace belongs to the stream a graph was captured on: with one of its own, a runner's graphs
+        # may be replayed while those of another run.
         self._stream = torch.cuda.Stream() if enabled else None
 
     def __call__(
@@ -120,6 +122,35 @@ class GraphRunner:
         with torch.no_grad():
             for tensor, value in zip(state, saved, strict=True):
                 tensor.copy_(value)
+
+
+class Beside:
+    """Another stream, for work that need not wait for what the current one was given last.
+
+    Without a GPU, or with ``enabled`` off, everything stays where it is. What a block allocates is safe to use on the
+    current stream after :meth:`join`, as long as the next block begins after that use.
+    """
+
+    def __init__(self, *, enabled: bool) -> None:
+        self._stream = torch.cuda.Stream() if enabled else None
+
+    @contextlib.contextmanager
+    def work(self, since: torch.cuda.Event | None = None) -> Iterator[None]:
+        """Run the block on the other stream, from this event on, or else from where the current stream is."""
+        if self._stream is None:
+            yield
+            return
+        if since is not None:
+            self._stream.wait_event(since)
+        else:
+            self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            yield
+
+    def join(self) -> None:
+        """Let the current stream wait for all blocks so far."""
+        if self._stream is not None:
+            torch.cuda.current_stream().wait_stream(self._stream)
 
 
 @contextlib.contextmanager

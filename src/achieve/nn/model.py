@@ -150,6 +150,16 @@ class AchievementNetwork(nn.Module):
         """All parameters in one buffer, with the hand-written kernels."""
         return None if self._fast is None else self._fast.flat
 
+    @property
+    def fused(self) -> bool:
+        """Whether the hand-written kernels compute the encoder's convolutional part."""
+        return self._fast is not None
+
+    def fast_features(self, images: UInt8[Tensor, "B H W C"]) -> Float[Tensor, "B C2 H2 W2"]:
+        """Return what the fused convolutions make of images, with the weights of the last :meth:`cache_weights`."""
+        assert self._fast is not None
+        return self._fast.features(images, cached=True)
+
     def finish_backward(self) -> None:
         """To be called between a backward pass through the encoder and the use of its gradients."""
         if self._fast is not None:

@@ -140,10 +140,10 @@ class QRDQNTrainer(BaseTrainer):
         """Act and learn up to the next target update, or for so many rows. Returns the mean of each statistic.
 
         At every step of the environments: look, draw the batches of the updates that are due, choose actions, launch
-        the updates, and only then let the environments step. On a GPU batches are drawn while it looks, and it learns
-        while the environments step; the next look waits for that. So the order of everything is that of a CPU, which
-        does one after the other: actions are chosen with all updates before them, and updates see all steps before the
-        one under way.
+        the updates, and only then let the environments step. On a GPU batches are drawn, and judged by the target
+        network, while it looks, and it learns while the environments step; the next look waits for that. So the result
+        is that of a CPU, which does one after the other: actions are chosen with all updates before them, and updates
+        see all steps before the one under way.
         """
         values, num_envs = self.config.qrdqn, self.config.env.num_envs
         if rows is None:
@@ -154,7 +154,7 @@ class QRDQNTrainer(BaseTrainer):
             self.explorer.look()
             due = (taken + num_envs) // values.replay_frequency - taken // values.replay_frequency
             ready = self.learning and self.replay.drawable > 0
-            self.learner.draw(due if ready else 0, self.generators.shuffles)
+            self.learner.draw(due if ready else 0, self.generators.shuffles, since=self.explorer.stored)
             self.explorer.choose(self.epsilon, self.exploration)
             self.learner.launch()
             self.explorer.step()
