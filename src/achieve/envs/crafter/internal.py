@@ -14,7 +14,7 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 
 
-class _Library(JITCodeLibrary):  # type: ignore[misc]
+class _Library(JITCodeLibrary):
     """One function as intermediate code, for others to link in."""
 
     def _optimize_final_module(self) -> None:
@@ -36,7 +36,7 @@ class _Library(JITCodeLibrary):  # type: ignore[misc]
         """Does nothing: Python objects, which an environment holds, are of no use without reference counting."""
 
 
-class _Compiler(Compiler):  # type: ignore[misc]
+class _Compiler(Compiler):
     def compile_extra(self, func: Any) -> Any:
         self.state.library = _Library(self.state.targetctx.codegen(), func.__qualname__)
         return super().compile_extra(func)
@@ -44,8 +44,8 @@ class _Compiler(Compiler):  # type: ignore[misc]
 
 def compile_internal(function: Any, options: dict[str, Any]) -> Any:
     """Return a dispatcher for ``function``, which only other compiled functions may call."""
-    wrappers = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    dispatcher = numba.njit(**options, **wrappers, pipeline_class=_Compiler)(function)
+    options = {**options, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, "pipeline_class": _Compiler}
+    dispatcher: Any = numba.njit(**options)(function)
     plain = dispatcher.get_call_template
 
     def get_call_template(args: Any, kws: Any) -> Any:
