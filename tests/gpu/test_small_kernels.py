@@ -14,7 +14,7 @@ from achieve.algo.meters import Meters
 from achieve.algo.qrdqn import QRDQNLearner
 from achieve.config import ModelConfig, PPOConfig, QRDQNConfig
 from achieve.data.buffer import RolloutBuffer
-from achieve.nn import policy_kernels
+from achieve.nn import head_kernels, policy_kernels
 from achieve.nn.model import ActorCritic
 from tests.gpu.common import DEVICE, copy_to_gpu
 from tests.helpers.envs import ScriptedEnv
@@ -93,6 +93,22 @@ def test_the_loss_of_a_minibatch(network: ActorCritic, size: int) -> None:
         found.append((loss.detach(), torch.stack(list(statistics)).detach(), logits.grad, values.grad, *state))
     for wanted, got in zip(*found, strict=True):
         torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [512, 131])
+@pytest.mark.parametrize("remembers", [True, False])
+def test_heads(rows: int, remembers: bool) -> None:
+    policy, value = (torch.nn.Linear((1 + remembers) * 1024, outputs).to(DEVICE) for outputs in (ACTIONS, 1))
+    phi, memory = random(rows, 1024).requires_grad_(), random(rows, 1024, seed=1) if remembers else None
+    x = phi if memory is None else torch.cat([phi, memory], 1)
+    by_logits, by_values = random(rows, ACTIONS, seed=2), random(rows, seed=3)
+    inputs = [phi, *policy.parameters(), *value.parameters()]
+    found = []
+    for logits, values in ((policy(x), value(x).squeeze(1)), head_kernels.heads(phi, memory, policy, value)):
+        loss = (logits * by_logits).sum() + (values * by_values).sum()
+        found.append([logits, values, *torch.autograd.grad(loss, inputs)])
+    for wanted, got in zip(*found, strict=True):
+        torch.testing.assert_close(got, wanted, atol=1e-4, rtol=1e-4)
 
 
 def test_statistics_are_summed_up() -> None:

@@ -47,7 +47,8 @@ class PlainFeatures:
 def collected(model: ModelConfig, num_envs: int, *, kernels: bool) -> tuple[RolloutBuffer, Collector]:
     network = make_network(model)
     assert isinstance(network.encoder, ResidualEncoder)
-    network._fast = PlainFeatures(network.encoder)
+    if kernels:
+        network._fast = PlainFeatures(network.encoder)
     size = model.hidden_size if model.memory else 0
     buffer = RolloutBuffer(2, LENGTH, num_envs, IMAGE, size, CPU)
     collector = Collector(network, ScriptedEnv(*script(num_envs)), buffer, 0.15, cuda_graphs=kernels)

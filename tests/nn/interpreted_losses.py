@@ -19,7 +19,7 @@ from achieve.algo.meters import Meters
 from achieve.algo.ppo import approximate_kl
 from achieve.algo.qrdqn import QRDQNLearner
 from achieve.config import PPOConfig, QRDQNConfig
-from achieve.nn import policy_kernels, quantile_kernels
+from achieve.nn import head_kernels, policy_kernels, quantile_kernels
 from tests.helpers.setup import ACTIONS, MODEL, make_buffer, make_network
 
 CPU = torch.device("cpu")
@@ -78,6 +78,26 @@ def test_the_loss_of_a_minibatch(case: str) -> None:
     assert 0 < found[0][1][learner_module.STATISTICS.index("clip_fraction")] < 1
     for wanted, got in zip(*found, strict=True):
         torch.testing.assert_close(got, wanted, **CLOSE)
+
+
+@pytest.mark.parametrize(("rows", "hidden", "actions"), [(5, 40, 5), (70, 130, 17), (3, 16, 1)])
+@pytest.mark.parametrize("remembers", [True, False])
+def test_heads(rows: int, hidden: int, actions: int, remembers: bool) -> None:
+    """Outputs, and the gradients of latents, weights and biases."""
+    policy, value = (torch.nn.Linear((1 + remembers) * hidden, outputs) for outputs in (actions, 1))
+    phi, memory = random(rows, hidden).requires_grad_(), random(rows, hidden, seed=1) if remembers else None
+    x = phi if memory is None else torch.cat([phi, memory], 1)
+    by_logits, by_values = random(rows, actions, seed=2), random(rows, seed=3)
+    inputs = [phi, *policy.parameters(), *value.parameters()]
+    found = []
+    for logits, values in (
+        (policy(x), value(x).squeeze(1)),
+        head_kernels.heads(phi, memory, policy, value),
+    ):
+        loss = (logits * by_logits).sum() + (values * by_values).sum()
+        found.append([logits, values, *torch.autograd.grad(loss, inputs)])
+    for wanted, got in zip(*found, strict=True):
+        torch.testing.assert_close(got, wanted, atol=1e-4, rtol=1e-4)
 
 
 class OwnPolicyLoss(PPOLearner):

@@ -201,6 +201,10 @@ class ActorCritic(AchievementNetwork):
         self, phi: Float[Tensor, "B D"], memory: Float[Tensor, "B M"] | None
     ) -> tuple[Float[Tensor, "B A"], Float[Tensor, " B"]]:
         """Return the policy's logits, and values in normalised units."""
+        if self._fast is not None and (memory is not None or not self.config.memory):
+            from achieve.nn import head_kernels
+
+            return head_kernels.heads(phi, memory if self.config.memory else None, self.policy, self.value)
         x = self._join(phi, memory)
         return self.policy(x), self.value(x).squeeze(1)
 
