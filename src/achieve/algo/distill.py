@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from achieve.config import DistillConfig
 from achieve.data.batches import layout, pack, unpack
 from achieve.data.trajectories import Trajectory
 from achieve.data.transfer import upload
+from achieve.nn.available import small_kernels
 from achieve.nn.cuda_graphs import GraphRunner
 from achieve.nn.model import AchievementNetwork
 from achieve.nn.optim import ClippedAdam, all_state
@@ -107,7 +107,9 @@ class Distiller:
             for name, objective in self.objectives.items()
         }
         self.meters = {
-            name: Meters(("loss", *objective.statistics, *regularizer.names, "grad_norm"), experience.device)
+            name: Meters(
+                ("loss", *objective.statistics, *regularizer.names, "grad_norm"), experience.device, kernels=fused
+            )
             for name, objective in self.objectives.items()
         }
         self._steps = -1
@@ -261,11 +263,11 @@ class Distiller:
 
 def has_kernels(network: AchievementNetwork) -> bool:
     """Whether the losses of this network have kernels: it is on a GPU that Triton compiles for."""
-    if not next(network.parameters()).is_cuda or find_spec("triton") is None:
+    if not small_kernels(next(network.parameters()).device, enabled=True):
         return False
     from achieve.nn.contrastive_kernels import supports
 
-    return torch.cuda.get_device_capability() >= (7, 5) and supports(network.latent_size, network.num_actions)
+    return supports(network.latent_size, network.num_actions)
 
 
 def _padded(batch: Any) -> Any:
