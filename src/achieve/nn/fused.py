@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from achieve.nn import kernels
+from achieve.nn import convolution, kernels
 from achieve.nn.encoder import ResidualBlock, ResidualEncoder, Stack
 from achieve.nn.layers import NormConv
 
@@ -147,9 +147,13 @@ def _add_norm(z: Tensor, skip: Tensor, norm: nn.GroupNorm) -> tuple[Tensor, Tens
 
 
 class FusedEncoder:
-    """Computes the features of a :class:`ResidualEncoder` with norms, whose weights it shares."""
+    """Computes the features of a :class:`ResidualEncoder` with norms, whose weights it shares.
 
-    def __init__(self, encoder: ResidualEncoder, dtype: torch.dtype) -> None:
+    The blocks' convolutions are this package's own where the device has the tensor cores for them, else the library's.
+    ``own`` says which without asking the device.
+    """
+
+    def __init__(self, encoder: ResidualEncoder, dtype: torch.dtype, *, own: bool | None = None) -> None:
         if not supports(encoder):
             raise ValueError(
                 f"fused kernels need norms, channels in powers of two from 16 on, and images of at most {MOST_INPUTS} "
@@ -161,9 +165,14 @@ class FusedEncoder:
         self._inverse_scale = torch.ones((), device=self._parameters[0].device)
         self._cached: dict[nn.Conv2d, Tensor] = {}
         self._use_cached = False
+        self._towers: list[convolution.Tower] = []
+        if convolution.supports(self._inverse_scale.device) if own is None else own:
+            self._towers = [convolution.Tower(layers, dtype) for layers in _inner_layers(encoder)]
 
     def cache_weights(self) -> None:
         """Convert the weights now, for calls of :meth:`features` with ``cached``: right while they do not change."""
+        for tower in self._towers:
+            tower.cache_weights()
         with torch.no_grad():
             for layer in self._encoder.stacks.modules():
                 if isinstance(layer, nn.Conv2d):
@@ -179,16 +188,21 @@ class FusedEncoder:
         for index, stack in enumerate(stacks):
             x = cast(Tensor, _Pool.apply(z, stack.entry.conv.bias))
             x = _norm(cast(nn.GroupNorm, stack.norm), x, relu=False)
-            first, second = (cast(ResidualBlock, block) for block in stack.blocks)
-            z = self._block(first, _norm(_group_norm(first.first), x, relu=False))
-            x, normed = _add_norm(z, x, _group_norm(second.first))
-            z = self._block(second, normed)
-            if index + 1 < len(stacks):
-                following = stacks[index + 1].entry
-                _, normed = _add_norm(z, x, _group_norm(following))
-                z = self._conv(following.conv, normed)
-        features = x + torch.relu(z)
-        return cast(Tensor, _ScaleGradient.apply(features, self._inverse_scale))
+            following = stacks[index + 1].entry if index + 1 < len(stacks) else None
+            own = bool(self._towers) and convolution.fits(x)
+            z = self._towers[index](x, cached=cached) if own else self._blocks(stack, x, following)
+        return cast(Tensor, _ScaleGradient.apply(z, self._inverse_scale))
+
+    def _blocks(self, stack: Stack, x: Tensor, following: NormConv | None) -> Tensor:
+        """A stack's two blocks, and if another stack follows, its convolution before the ReLU."""
+        first, second = (cast(ResidualBlock, block) for block in stack.blocks)
+        z = self._block(first, _norm(_group_norm(first.first), x, relu=False))
+        x, normed = _add_norm(z, x, _group_norm(second.first))
+        z = self._block(second, normed)
+        if following is None:
+            return x + torch.relu(z)
+        _, normed = _add_norm(z, x, _group_norm(following))
+        return self._conv(following.conv, normed)
 
     def _block(self, block: ResidualBlock, normed: Tensor) -> Tensor:
         """Both convolutions of a block, from its normed input to before its last ReLU."""
@@ -206,6 +220,15 @@ class FusedEncoder:
         """Take the gradients' scale back out of the convolutional part."""
         grads = [p.grad for p in self._parameters if p.grad is not None]
         torch._foreach_mul_(grads, self._inverse_scale)
+
+
+def _inner_layers(encoder: ResidualEncoder) -> list[list[NormConv]]:
+    """Of each stack, the blocks' convolutions and the one that follows them."""
+    stacks = [cast(Stack, module) for module in encoder.stacks]
+    inner = [[layer for block in s.blocks for layer in (block.first, block.second)] for s in stacks]
+    for layers, following in zip(inner, stacks[1:], strict=False):
+        layers.append(following.entry)
+    return cast(list[list[NormConv]], inner)
 
 
 def supports(encoder: nn.Module) -> bool:
