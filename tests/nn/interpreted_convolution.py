@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from achieve.nn import convolution, fused
+from achieve.nn import convolution
 from achieve.nn.convolution import Before, Folded, Gradient, Tile, WeightTile
-from achieve.nn.encoder import ResidualEncoder
 from achieve.nn.layers import NormConv
 
 EPS = 1e-5
@@ -50,7 +49,7 @@ class Layer:
 SHAPES = [(2, 16, 16, 8, 8), (2, 16, 32, 12, 16), (3, 32, 16, 5, 7), (1, 16, 16, 2, 3)]
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", SHAPES[:2])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_folded_weights(shape: tuple[int, ...], layout: torch.memory_format) -> None:
     """By hand: the sums of the taps inside, for a first, an inner and a last row and column."""
@@ -115,7 +114,7 @@ def test_input_gradient(shape: tuple[int, ...], tile: Tile | None) -> None:
 def test_what_is_passed_to_the_convolution_before(shape: tuple[int, ...], kept: bool) -> None:
     """Its gradient through the ReLU, and with it all that its own backward pass asks for."""
     layer, before = Layer(*shape), Layer(*shape, seed=20)
-    n, c, _, h, w = (shape[0], shape[1], shape[2], *shape[3:])
+    n, c, _, h, w = shape
     earlier = Layer(n, 32, c, h, w, seed=30)
     made = earlier.convolve(relu=True)
     relu = made.out
@@ -134,7 +133,8 @@ def test_what_is_passed_to_the_convolution_before(shape: tuple[int, ...], kept: 
     assert stored is None and passed is not None
     rstd = made.moments[:, 1].double().view(-1, 1, 1, 1)
     torch.testing.assert_close(passed.scaled.double() / rstd, wanted, atol=1e-4, rtol=1e-4)
-    begun = convolution.begin_backward(wanted.float().contiguous(memory_format=torch.channels_last), relu, earlier.folded, made.moments, relu=True)  # fmt: skip
+    exact = wanted.float().contiguous(memory_format=torch.channels_last)
+    begun = convolution.begin_backward(exact, relu, earlier.folded, made.moments, relu=True)
     torch.testing.assert_close(passed.sums.sum(2), begun.sums.sum(2), atol=1e-3, rtol=1e-3)
     torch.testing.assert_close(passed.class_sums.sum(1), begun.class_sums.sum(1), atol=1e-3, rtol=1e-3)
     mine, _ = convolution.convolve_backward(
@@ -144,9 +144,13 @@ def test_what_is_passed_to_the_convolution_before(shape: tuple[int, ...], kept: 
     torch.testing.assert_close(mine.double(), expected, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(
-    ("tile", "programs"), [(None, 264), (WeightTile(16, 16, 1, 16, 4, 1), 30), (WeightTile(16, 16, 3, 32, 4, 1), 1)]
+    ("shape", "tile", "programs"),
+    [
+        (SHAPES[0], None, 264),
+        (SHAPES[1], WeightTile(16, 16, 1, 16, 4, 1), 30),
+        (SHAPES[2], WeightTile(16, 16, 3, 32, 4, 1), 1),
+    ],
 )
 def test_weight_gradients(shape: tuple[int, ...], tile: WeightTile | None, programs: int) -> None:
     """The weights', the gain's and the bias's, however many programs add them up."""

@@ -126,7 +126,7 @@ def fold(weight: Tensor, gain: Tensor, bias: Tensor, into: Folded) -> Folded:
     """Fold a norm's gain and bias into the convolution after it."""
     outputs, inputs = weight.shape[:2]
     kernels.fold_weights[(outputs,)](
-        weight, gain, bias, into.weight, into.table, *_weight_strides(weight), C=inputs, O=outputs
+        weight, gain, bias, into.weight, into.table, *_weight_strides(weight), C=inputs, OUT=outputs
     )
     return into
 
@@ -173,7 +173,7 @@ def convolve(
     moments = torch.empty(n, 2, device=x.device)
     kernels.forward[(n * tiles * column_tiles,)](
         x, folded.weight, folded.table, sums, out if skip is None else skip, out if kept is None else kept, out,
-        out_sums, moments, eps, H=h, W=w, C=c, O=outputs, **_parts(sums),
+        out_sums, moments, eps, H=h, W=w, C=c, OUT=outputs, **_parts(sums),
         RELU=relu, ADD=skip is not None, KEEP=keep, SUMS=relu,
         BM=rows, BN=tile.columns, BK=tile.depth, num_warps=tile.warps, num_stages=tile.stages, maxnreg=tile.registers,
     )  # fmt: skip
@@ -194,7 +194,7 @@ def begin_backward(grad: Tensor, y: Tensor, folded: Folded, moments: Tensor, *, 
     rows, tiles = _tiles(h * w, 64)
     result = _empty_gradient(y, tiles, columns)
     kernels.begin_backward[(n * tiles * (c // columns),)](
-        grad, y, folded.table, moments, *result, H=h, W=w, O=c, RELU=relu, BM=rows, BN=columns
+        grad, y, folded.table, moments, *result, H=h, W=w, OUT=c, RELU=relu, BM=rows, BN=columns
     )
     return result
 
@@ -229,7 +229,7 @@ def convolve_backward(
     kernels.backward[(n * tiles * (c // tile.columns),)](
         grad.scaled, folded.weight, x, grad.sums, moments, x if grad_sum is None else grad_sum,
         x if grad_x is None else grad_x, x if kept is None else kept, own.table, moments_before,
-        *(result or (x, moments, moments)), H=h, W=w, C=c, O=outputs, **_parts(grad.sums),
+        *(result or (x, moments, moments)), H=h, W=w, C=c, OUT=outputs, **_parts(grad.sums),
         HAS_GRAD_SUM=grad_sum is not None, STORE_X=store, BEFORE=before is not None, KEPT=kept is not None,
         BM=rows, BN=tile.columns, BK=tile.depth, num_warps=tile.warps, num_stages=tile.stages, maxnreg=tile.registers,
     )  # fmt: skip
@@ -259,7 +259,7 @@ def weight_gradient(
     splits = triton.cdiv(n * h * w, steps * tile.depth)
     parts = torch.empty(splits, outputs, 9, c, device=x.device)
     kernels.weight_gradient[(groups, splits)](
-        grad.scaled, x, parts, n * h * w, steps, H=h, W=w, C=c, O=outputs, TAPS=tile.taps,
+        grad.scaled, x, parts, n * h * w, steps, H=h, W=w, C=c, OUT=outputs, TAPS=tile.taps,
         BM=tile.outputs, BN=tile.inputs, BK=tile.depth, num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     tiles = grad.class_sums.shape[1]
@@ -267,13 +267,14 @@ def weight_gradient(
     stretches = triton.cdiv(n * tiles, per_program)
     classes = torch.empty(stretches, 2, 9, outputs, device=x.device)
     kernels.class_sums[(stretches, 9)](
-        grad.class_sums, moments, classes, n * tiles, per_program, TILES=tiles, O=outputs,
-        ROWS=max(1, min(4096 // outputs, triton.next_power_of_2(per_program))),
+        grad.class_sums, moments, classes, n * tiles, per_program, TILES=tiles, OUT=outputs,
+        ROWS=max(1, 2048 // outputs),
     )  # fmt: skip
     out = torch.empty(outputs, 3, 3, c, device=x.device)
-    kernels.finish_weight_gradient[(outputs * 9,)](
-        parts, classes, weight, gain, bias, out, affine, splits, stretches, *_weight_strides(weight), C=c, O=outputs,
-        SPLITS2=min(triton.next_power_of_2(splits), max(1, 8192 // c)), STRETCHES2=triton.next_power_of_2(stretches),
+    some = max(1, min(outputs, 256 // c))
+    kernels.finish_weight_gradient[(outputs // some, 9)](
+        parts, classes, weight, gain, bias, out, affine, splits, stretches, *_weight_strides(weight), C=c, OUT=outputs,
+        SOME=some, SPLITS=max(1, 4096 // (some * c)), STRETCHES=STRETCHES,
     )  # fmt: skip
     return out.permute(0, 3, 1, 2)
 

@@ -94,12 +94,12 @@ def _accumulate(
 @triton.jit(do_not_specialize=["parts"])
 def forward(
     x_ptr, weight_ptr, table_ptr, part_ptr, skip_ptr, relu_ptr, out_ptr, out_part_ptr, moment_ptr, eps, parts,
-    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, O: tl.constexpr, PARTS: tl.constexpr,
+    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUT: tl.constexpr, PARTS: tl.constexpr,
     RELU: tl.constexpr, ADD: tl.constexpr, KEEP: tl.constexpr, SUMS: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """A tile of ``conv(norm(x))``, of its ReLU, or of that and a skip connection; and the sums of the norm after it."""
-    column_tiles: tl.constexpr = O // BN
+    column_tiles: tl.constexpr = OUT // BN
     tiles: tl.constexpr = (H * W + BM - 1) // BM
     tile = tl.program_id(0) // column_tiles
     column_tile = tl.program_id(0) % column_tiles
@@ -118,16 +118,16 @@ def forward(
     # What is added depends on a pixel's class alone. In two halves, it keeps its precision.
     row = tl.arange(0, 32)
     kind = row % 16
-    at = kind[:, None] * O + column[None, :]
+    at = kind[:, None] * OUT + column[None, :]
     by_mean = tl.load(table_ptr + at, mask=(kind < 9)[:, None], other=0.0)
-    by_bias = tl.load(table_ptr + 9 * O + at, mask=(kind < 9)[:, None], other=0.0)
+    by_bias = tl.load(table_ptr + 9 * OUT + at, mask=(kind < 9)[:, None], other=0.0)
     added = by_bias - rstd * mean * by_mean
     half = added.to(x_ptr.dtype.element_ty)
     rest = (added - half.to(tl.float32)).to(x_ptr.dtype.element_ty)
     halves = tl.where((row < 16)[:, None], half, rest)
     chosen = (_border_class(pixel, H, W)[:, None] == kind[None, :]).to(x_ptr.dtype.element_ty)
     y = tl.dot(chosen, halves, total * rstd)
-    at = first * O + tl.arange(0, BM)[:, None] * O + column[None, :]
+    at = first * OUT + tl.arange(0, BM)[:, None] * OUT + column[None, :]
     row_exists = exists[:, None]
     if RELU:
         y = tl.maximum(y, 0.0)
@@ -149,26 +149,26 @@ def forward(
 def _store_gradient(
     grad, y, exists, pixel, first, image, column, table_ptr, rstd_ptr, out_ptr, out_part_ptr, out_class_ptr,
     tile, column_tile,
-    H: tl.constexpr, W: tl.constexpr, O: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    H: tl.constexpr, W: tl.constexpr, OUT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """Stores ``rstd g`` for a convolution with output ``y``, what its norm's gradient needs, and sums by class."""
     tiles: tl.constexpr = (H * W + BM - 1) // BM
+    by_y = tl.sum(tl.sum(grad * y, 1), 0)
     rstd = tl.load(rstd_ptr + image * 2 + 1)
     stored = (grad * rstd).to(out_ptr.dtype.element_ty)
-    at = first * O + tl.arange(0, BM)[:, None] * O + column[None, :]
+    at = first * OUT + tl.arange(0, BM)[:, None] * OUT + column[None, :]
     tl.store(out_ptr + at, stored, mask=exists[:, None])
-    by_y = tl.sum(tl.sum(grad * y, 1), 0)
     kind = tl.arange(0, 16)
     chosen = (_border_class(pixel, H, W)[:, None] == kind[None, :]).to(out_ptr.dtype.element_ty)
     sums = tl.dot(tl.trans(stored), chosen)
     real = (kind < 9)[None, :]
-    at = kind[None, :] * O + column[:, None]
-    tl.store(out_class_ptr + tile.to(tl.int64) * (9 * O) + at, sums, mask=real)
+    at = kind[None, :] * OUT + column[:, None]
+    tl.store(out_class_ptr + tile.to(tl.int64) * (9 * OUT) + at, sums, mask=real)
     by_mean = tl.load(table_ptr + at, mask=real, other=0.0)
-    by_bias = tl.load(table_ptr + 9 * O + at, mask=real, other=0.0)
+    by_bias = tl.load(table_ptr + 9 * OUT + at, mask=real, other=0.0)
     _store_parts(
         out_part_ptr, tl.sum(tl.sum(sums * by_mean, 1), 0) / rstd, by_y - tl.sum(tl.sum(sums * by_bias, 1), 0) / rstd,
-        tile, column_tile, tiles, O // BN,
+        tile, column_tile, tiles, OUT // BN,
     )  # fmt: skip
 
 
@@ -176,7 +176,7 @@ def _store_gradient(
 def backward(
     grad_ptr, weight_ptr, x_ptr, part_ptr, moment_ptr, grad_sum_ptr, grad_x_ptr,
     relu_ptr, table_ptr, moment_before_ptr, out_ptr, out_part_ptr, out_class_ptr, parts,
-    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, O: tl.constexpr, PARTS: tl.constexpr,
+    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUT: tl.constexpr, PARTS: tl.constexpr,
     HAS_GRAD_SUM: tl.constexpr, STORE_X: tl.constexpr, BEFORE: tl.constexpr, KEPT: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
@@ -187,7 +187,7 @@ def backward(
     image, first, pixel, exists = _place(tile, H * W, BM)
     column = column_tile * BN + tl.arange(0, BN)
     total = _accumulate(
-        grad_ptr + first * O, weight_ptr, pixel, exists, column, H, W, O, 9 * C, 1, C, True, BM, BN, BK
+        grad_ptr + first * OUT, weight_ptr, pixel, exists, column, H, W, OUT, 9 * C, 1, C, True, BM, BN, BK
     )
     size: tl.constexpr = H * W * C
     shift = _sum_parts(part_ptr, image, 0, parts, PARTS) / size
@@ -215,22 +215,22 @@ def backward(
 @triton.jit
 def begin_backward(
     grad_ptr, y_ptr, table_ptr, moment_ptr, out_ptr, out_part_ptr, out_class_ptr,
-    H: tl.constexpr, W: tl.constexpr, O: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    H: tl.constexpr, W: tl.constexpr, OUT: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """The last convolution's gradient from that of its output, or of its ReLU: as :func:`backward` leaves it."""
-    column_tiles: tl.constexpr = O // BN
+    column_tiles: tl.constexpr = OUT // BN
     tile = tl.program_id(0) // column_tiles
     column_tile = tl.program_id(0) % column_tiles
     image, first, pixel, exists = _place(tile, H * W, BM)
     column = column_tile * BN + tl.arange(0, BN)
-    at = first * O + tl.arange(0, BM)[:, None] * O + column[None, :]
+    at = first * OUT + tl.arange(0, BM)[:, None] * OUT + column[None, :]
     grad = tl.load(grad_ptr + at, mask=exists[:, None], other=0.0).to(tl.float32)
     y = tl.load(y_ptr + at, mask=exists[:, None], other=0.0).to(tl.float32)
     if RELU:
         grad = tl.where(y > 0, grad, 0.0)
     _store_gradient(
         grad, y, exists, pixel, first, image, column, table_ptr, moment_ptr, out_ptr, out_part_ptr, out_class_ptr,
-        tile, column_tile, H, W, O, BM, BN,
+        tile, column_tile, H, W, OUT, BM, BN,
     )  # fmt: skip
 
 
@@ -262,23 +262,25 @@ def _inside(kind, tap):
 @triton.jit
 def fold_weights(
     weight_ptr, gain_ptr, bias_ptr, out_ptr, table_ptr, stride_o, stride_c, stride_tap,
-    C: tl.constexpr, O: tl.constexpr,
+    C: tl.constexpr, OUT: tl.constexpr,
 ):  # fmt: skip
     """``W gain`` in half precision, [O, 9, C], and the tables ``S`` and ``Z``, [2, 9, O]; one program: one output."""
     o = tl.program_id(0)
     tap = tl.arange(0, 16)
     c = tl.arange(0, C)
     real = (tap < 9)[:, None]
-    weight = tl.load(weight_ptr + o * stride_o + tap[:, None] * stride_tap + c[None, :] * stride_c, mask=real, other=0.0)
+    at = o * stride_o + tap[:, None] * stride_tap + c[None, :] * stride_c
+    weight = tl.load(weight_ptr + at, mask=real, other=0.0)
     folded = (weight * tl.load(gain_ptr + c)[None, :]).to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + o * 9 * C + tap[:, None] * C + c[None, :], folded, mask=real)
     # Of the rounded weights: what is subtracted is then exactly what the product has added.
     by_mean = tl.sum(folded.to(tl.float32), 1)
     by_bias = tl.sum(weight * tl.load(bias_ptr + c)[None, :], 1)
-    for kind in tl.static_range(9):
-        inside = _inside(kind, tap)
-        tl.store(table_ptr + kind * O + o, tl.sum(tl.where(inside, by_mean, 0.0), 0))
-        tl.store(table_ptr + (9 + kind) * O + o, tl.sum(tl.where(inside, by_bias, 0.0), 0))
+    kind = tl.arange(0, 16)
+    inside = _inside(kind[:, None], tap[None, :])
+    table = table_ptr + kind * OUT + o
+    tl.store(table, tl.sum(tl.where(inside, by_mean[None, :], 0.0), 1), mask=kind < 9)
+    tl.store(table + 9 * OUT, tl.sum(tl.where(inside, by_bias[None, :], 0.0), 1), mask=kind < 9)
 
 
 @triton.jit
@@ -292,7 +294,7 @@ def _shifted(x_ptr, pixel, live, c, h, w, down, right, H: tl.constexpr, W: tl.co
 @triton.jit(do_not_specialize=["pixels", "steps"])
 def weight_gradient(
     grad_ptr, x_ptr, out_ptr, pixels, steps,
-    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, O: tl.constexpr, TAPS: tl.constexpr,
+    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUT: tl.constexpr, TAPS: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """``sum g x`` over a stretch of pixels, for one tap or a row of three: [stretches, O, 9, C]."""
@@ -305,7 +307,7 @@ def weight_gradient(
     split = tl.program_id(1)
     start = split.to(tl.int64) * steps * BK
     # Offsets from the stretch's first pixel fit into 32 bits, those from the tensor's need not.
-    grad_ptr += start * O
+    grad_ptr += start * OUT
     x_ptr += start * C
     left = pixels - start
     offset = (start % (H * W)).to(tl.int32)
@@ -324,12 +326,12 @@ def weight_gradient(
         in_image = (offset + pixel) % (H * W)
         h = in_image // W
         w = in_image % W
-        grad = tl.load(grad_ptr + pixel[None, :] * O + o[:, None], mask=live[None, :], other=0.0)
+        grad = tl.load(grad_ptr + pixel[None, :] * OUT + o[:, None], mask=live[None, :], other=0.0)
         first = tl.dot(grad, _shifted(x_ptr, pixel, live, c, h, w, down, right, H, W, C), first)
         if TAPS == 3:
             second = tl.dot(grad, _shifted(x_ptr, pixel, live, c, h, w, down, 0, H, W, C), second)
             third = tl.dot(grad, _shifted(x_ptr, pixel, live, c, h, w, down, 1, H, W, C), third)
-    at = out_ptr + split.to(tl.int64) * (O * 9 * C) + o[:, None] * (9 * C) + group * (TAPS * C) + c[None, :]
+    at = out_ptr + split.to(tl.int64) * (OUT * 9 * C) + o[:, None] * (9 * C) + group * (TAPS * C) + c[None, :]
     tl.store(at, first)
     if TAPS == 3:
         tl.store(at + C, second)
@@ -338,51 +340,55 @@ def weight_gradient(
 
 @triton.jit(do_not_specialize=["rows", "per_program"])
 def class_sums(
-    class_ptr, moment_ptr, out_ptr, rows, per_program, TILES: tl.constexpr, O: tl.constexpr, ROWS: tl.constexpr
+    class_ptr, moment_ptr, out_ptr, rows, per_program, TILES: tl.constexpr, OUT: tl.constexpr, ROWS: tl.constexpr
 ):  # fmt: skip
     """Sums of ``g`` and of ``rstd mean g`` over the pixels of a class, in a stretch of tiles: [stretches, 2, 9, O]."""
     stretch = tl.program_id(0)
     kind = tl.program_id(1)
-    o = tl.arange(0, O)
-    plain = tl.zeros([O], tl.float32)
-    by_mean = tl.zeros([O], tl.float32)
+    o = tl.arange(0, OUT)
+    plain = tl.zeros([OUT], tl.float32)
+    by_mean = tl.zeros([OUT], tl.float32)
     for start in range(0, per_program, ROWS):
         row = start + tl.arange(0, ROWS)
         real = row < per_program
         row += stretch * per_program
         real = real & (row < rows)
-        at = (row.to(tl.int64) * 9 + kind)[:, None] * O + o[None, :]
+        at = (row.to(tl.int64) * 9 + kind)[:, None] * OUT + o[None, :]
         sums = tl.load(class_ptr + at, mask=real[:, None], other=0.0)
         mean = tl.load(moment_ptr + row // TILES * 2, mask=real, other=0.0)
         rstd = tl.load(moment_ptr + row // TILES * 2 + 1, mask=real, other=1.0)
         plain += tl.sum(sums / rstd[:, None], 0)
         by_mean += tl.sum(sums * mean[:, None], 0)
-    out = out_ptr + (stretch * 18 + kind) * O + o
+    out = out_ptr + (stretch * 18 + kind) * OUT + o
     tl.store(out, plain)
-    tl.store(out + 9 * O, by_mean)
+    tl.store(out + 9 * OUT, by_mean)
 
 
 @triton.jit(do_not_specialize=["splits", "stretches"])
 def finish_weight_gradient(
     part_ptr, class_ptr, weight_ptr, gain_ptr, bias_ptr, out_ptr, affine_ptr, splits, stretches,
     stride_o, stride_c, stride_tap,
-    C: tl.constexpr, O: tl.constexpr, SPLITS2: tl.constexpr, STRETCHES2: tl.constexpr,
+    C: tl.constexpr, OUT: tl.constexpr, SOME: tl.constexpr, SPLITS: tl.constexpr, STRETCHES: tl.constexpr,
 ):  # fmt: skip
-    """Weight's gradient [O, 9, C] of one output and tap, and its share of the gain's and the bias's [9 O, 2, C]."""
-    o = tl.program_id(0) // 9
-    tap = tl.program_id(0) % 9
-    c = tl.arange(0, C)
-    total = tl.zeros([C], tl.float32)
-    for start in range(0, splits, SPLITS2):
-        split = start + tl.arange(0, SPLITS2)
-        at = split.to(tl.int64)[:, None] * (O * 9 * C) + (o * 9 + tap) * C + c[None, :]
+    """Some outputs' weight gradients [O, 9, C] of one tap; their shares of the gain's and the bias's [9 O, 2, C]."""
+    tap = tl.program_id(1)
+    some = tl.program_id(0) * SOME + tl.arange(0, SOME)
+    number = tl.arange(0, SOME * C)
+    o = tl.program_id(0) * SOME + number // C
+    c = number % C
+    total = tl.zeros([SOME * C], tl.float32)
+    for start in range(0, splits, SPLITS):
+        split = start + tl.arange(0, SPLITS)
+        at = split.to(tl.int64)[:, None] * (OUT * 9 * C) + ((o * 9 + tap) * C + c)[None, :]
         total += tl.sum(tl.load(part_ptr + at, mask=(split < splits)[:, None], other=0.0), 0)
-    stretch = tl.arange(0, STRETCHES2)
-    kind = tl.arange(0, 16)
-    at = stretch[:, None] * (18 * O) + kind[None, :] * O + o
-    real = (stretch < stretches)[:, None] & ((kind < 9) & _inside(kind, tap))[None, :]
-    plain = tl.sum(tl.sum(tl.load(class_ptr + at, mask=real, other=0.0), 1), 0)
-    total -= tl.sum(tl.sum(tl.load(class_ptr + at + 9 * O, mask=real, other=0.0), 1), 0)
+    row = tl.arange(0, STRETCHES * 16)
+    kind = row % 16
+    at = ((row // 16) * 18 + kind)[:, None] * OUT + some[None, :]
+    real = ((row // 16 < stretches) & (kind < 9) & _inside(kind, tap))[:, None]
+    plain = tl.sum(tl.load(class_ptr + at, mask=real, other=0.0), 0)
+    by_mean = tl.sum(tl.load(class_ptr + at + 9 * OUT, mask=real, other=0.0), 0)
+    plain = tl.reshape(tl.broadcast_to(plain[:, None], [SOME, C]), [SOME * C])
+    total -= tl.reshape(tl.broadcast_to(by_mean[:, None], [SOME, C]), [SOME * C])
     tl.store(out_ptr + (o * 9 + tap) * C + c, tl.load(gain_ptr + c) * total + tl.load(bias_ptr + c) * plain)
     weight = tl.load(weight_ptr + o * stride_o + tap * stride_tap + c * stride_c)
     affine = affine_ptr + (o * 9 + tap) * (2 * C) + c
