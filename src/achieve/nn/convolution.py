@@ -55,7 +55,7 @@ class Folded(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """A convolution's output's, times its norm's rstd; its norm's two sums [N, 2, P]; its sums by class [N, tiles, 9, O]."""
+    """That of a convolution's output times its norm's rstd, its norm's sums [N, 2, P], its own by class [N, T, 9, O]."""
 
     scaled: Tensor
     sums: Tensor
@@ -142,7 +142,7 @@ def image_sums(x: Tensor) -> Tensor:
 
 
 class Result(NamedTuple):
-    """What a convolution leaves: its output, the ReLU alone, the output's sums, and the input's mean and rstd [N, 2]."""
+    """What a convolution leaves: its output, the ReLU alone, the output's sums, the input's mean and rstd [N, 2]."""
 
     out: Tensor
     kept: Tensor | None
@@ -319,9 +319,8 @@ class _Tower(torch.autograd.Function):
         channels = inputs[0].shape[1]
         affine = torch.zeros(count, 9 * most, 2, channels, device=grad_x.device)
         for index in reversed(range(count)):
-            gradients.append(
-                weight_gradient(grad, inputs[index], moments[index], *parameters[3 * index : 3 * index + 3], affine[index])
-            )
+            own = parameters[3 * index : 3 * index + 3]
+            gradients.append(weight_gradient(grad, inputs[index], moments[index], *own, affine[index]))
             joins = index % 2 == 0  # its input is also a skip connection's: the entry's of the blocks, or a sum
             before = None
             if index > 0:

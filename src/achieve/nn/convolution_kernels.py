@@ -1,7 +1,7 @@
 """Triton kernels of 3x3 convolutions (stride 1, padding 1, channels last) with the group norm before them folded in.
 
-A group norm with one group has one mean and one deviation per image, so the convolution of a normed image is that of the
-raw image, corrected: with ``W' = W gain``,
+A group norm with one group has one mean and one deviation per image, so the convolution of a normed image is that of
+the raw image, corrected: with ``W' = W gain``,
 
     ``y = rstd (W' * x) - rstd mean S + Z``
 

@@ -169,10 +169,17 @@ class FusedEncoder:
         if convolution.supports(self._inverse_scale.device) if own is None else own:
             self._towers = [convolution.Tower(layers, dtype) for layers in _inner_layers(encoder)]
 
+    @property
+    def note(self) -> str:
+        """What a run's record says of the convolutions, if they are not this package's own."""
+        return "" if self._towers else " (the library's convolutions: a GPU of compute capability 8.0 has faster ones)"
+
     def cache_weights(self) -> None:
         """Convert the weights now, for calls of :meth:`features` with ``cached``: right while they do not change."""
         for tower in self._towers:
             tower.cache_weights()
+        if self._towers:
+            return
         with torch.no_grad():
             for layer in self._encoder.stacks.modules():
                 if isinstance(layer, nn.Conv2d):
@@ -210,8 +217,8 @@ class FusedEncoder:
         return self._conv(block.second.conv, _norm(_group_norm(block.second), z, relu=True))
 
     def _conv(self, layer: nn.Conv2d, x: Tensor) -> Tensor:
-        weight = self._cached[layer] if self._use_cached else self._half(layer)
-        return F.conv2d(x, weight, None, padding=1)
+        weight = self._cached.get(layer) if self._use_cached else None
+        return F.conv2d(x, self._half(layer) if weight is None else weight, None, padding=1)
 
     def _half(self, layer: nn.Conv2d) -> Tensor:
         return layer.weight.to(self._dtype, memory_format=torch.channels_last)

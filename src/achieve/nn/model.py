@@ -100,8 +100,8 @@ class AchievementNetwork(nn.Module):
             from achieve.nn.fused import FusedEncoder, supports
 
             if supports(self.encoder):
-                self._fast = FusedEncoder(cast(ResidualEncoder, self.encoder), half or torch.float16)
-                return f"{'fp16' if precision == 'auto' else precision}, fused"
+                self._fast = fast = FusedEncoder(cast(ResidualEncoder, self.encoder), half or torch.float16)
+                return f"{'fp16' if precision == 'auto' else precision}, fused{fast.note}"
             note = ", plain (there are no fused kernels for this encoder)"
         if precision == "auto":
             return f"tf32{note}" if on_gpu else "fp32"
