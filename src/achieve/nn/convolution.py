@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from achieve.nn import convolution_kernels as kernels
 from achieve.nn.layers import NormConv
 
-# Programs that keep a GPU busy: below, tiles are made smaller. An H200 has 132 multiprocessors.
-ENOUGH_PROGRAMS = 132
+# Programs that keep most of a GPU busy: below, tiles are made smaller. An H200 has 132 multiprocessors.
+ENOUGH_PROGRAMS = 100
 # Programs of a weight gradient: each adds up its own stretch of pixels.
 WEIGHT_PROGRAMS = 264
 # Stretches of tiles whose sums by class are added up apart.
@@ -55,7 +55,7 @@ class Folded(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """That of a convolution's output times its norm's rstd, its norm's sums [N, 2, P], its own by class [N, T, 9, O]."""
+    """Of a convolution's output times its norm's rstd; its norm's sums [N, 2, P]; its own by class [N, T, 9, O]."""
 
     scaled: Tensor
     sums: Tensor
@@ -64,7 +64,7 @@ class Gradient(NamedTuple):
 
 def choose_tile(images: int, pixels: int, outputs: int, inputs: int, device: torch.device) -> Tile:
     """Return the largest tile with which there are enough programs."""
-    rows, columns = min(128, max(16, triton.next_power_of_2(images * pixels))), min(128, outputs)
+    rows, columns = min(128, max(16, triton.next_power_of_2(pixels))), min(128, outputs)
     while images * pixels * outputs < ENOUGH_PROGRAMS * rows * columns and rows * columns > 512:
         if rows >= columns and rows > 16:
             rows //= 2
@@ -84,7 +84,7 @@ def _stages(device: torch.device) -> int:
     """Loads in flight: as many as shared memory holds."""
     if device.type != "cuda":
         return 1
-    memory = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+    memory: int = cast(Any, torch.cuda.get_device_properties(device)).shared_memory_per_block_optin
     return 3 if memory >= 160 * 1024 else 2
 
 
@@ -319,8 +319,8 @@ class _Tower(torch.autograd.Function):
         channels = inputs[0].shape[1]
         affine = torch.zeros(count, 9 * most, 2, channels, device=grad_x.device)
         for index in reversed(range(count)):
-            own = parameters[3 * index : 3 * index + 3]
-            gradients.append(weight_gradient(grad, inputs[index], moments[index], *own, affine[index]))
+            weight, gain, bias = parameters[3 * index : 3 * index + 3]
+            gradients.append(weight_gradient(grad, inputs[index], moments[index], weight, gain, bias, affine[index]))
             joins = index % 2 == 0  # its input is also a skip connection's: the entry's of the blocks, or a sum
             before = None
             if index > 0:

@@ -30,10 +30,7 @@ def _place(tile, HW: tl.constexpr, BM: tl.constexpr):
     image = tile // tiles
     start = (tile % tiles) * BM
     pixel = start + tl.arange(0, BM)
-    if HW % BM == 0:
-        exists = tl.full([BM], 1, tl.int1)
-    else:
-        exists = pixel < HW
+    exists = tl.full([BM], 1, tl.int1) if HW % BM == 0 else pixel < HW
     return image, image.to(tl.int64) * HW + start, pixel, exists
 
 
