@@ -158,9 +158,12 @@ def gradients(made: ResidualEncoder) -> dict[str, Tensor]:
     return {n: p.grad.clone() for n, p in made.stacks.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.parametrize(("size", "count", "scale"), [(16, 2, 1.0), (16, 1, 1e-6), (23, 1, 1e4)])
-def test_the_whole_encoder_in_float32(size: int, count: int, scale: float) -> None:
-    """Features and all gradients, whatever the size of the gradient that comes in."""
+@pytest.mark.parametrize(
+    ("size", "count", "scale", "own"),
+    [(16, 2, 1.0, False), (16, 1, 1e-6, False), (23, 1, 1e4, False), (9, 1, 1e-6, True)],
+)
+def test_the_whole_encoder_in_float32(size: int, count: int, scale: float, own: bool) -> None:
+    """Features and all gradients, whatever the size of the gradient that comes in and whoever convolves."""
     made, pictures = encoder(size), images(size, count)
     expected = made.features(pictures)
     weights = scale * torch.randn(expected.shape, generator=torch.Generator().manual_seed(1))
@@ -168,7 +171,7 @@ def test_the_whole_encoder_in_float32(size: int, count: int, scale: float) -> No
     wanted = gradients(made)
     made.zero_grad(set_to_none=True)
 
-    fast = fused.FusedEncoder(made, torch.float32)
+    fast = fused.FusedEncoder(made, torch.float32, own=own)
     result = fast.features(pictures)
     assert result.dtype == torch.float32
     torch.testing.assert_close(result, expected, atol=1e-4, rtol=1e-4)
@@ -237,9 +240,10 @@ def test_a_zero_gradient_stays_zero() -> None:
     assert not any(g.any() for g in gradients(made).values())
 
 
-def test_kept_weights_are_those_of_the_last_keeping() -> None:
+@pytest.mark.parametrize("own", [True, False])
+def test_kept_weights_are_those_of_the_last_keeping(own: bool) -> None:
     made, pictures = encoder(8), images(8)
-    fast = fused.FusedEncoder(made, torch.float32)
+    fast = fused.FusedEncoder(made, torch.float32, own=own)
     with torch.no_grad():
         fast.cache_weights()
         before = fast.features(pictures, cached=True)

@@ -17,7 +17,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
-    ("checks", "least"), [("interpreted", 40), ("interpreted_optim", 35), ("interpreted_contrastive", 40)]
+    ("checks", "least"),
+    [
+        ("interpreted", 40),
+        ("interpreted_optim", 35),
+        ("interpreted_contrastive", 40),
+        ("interpreted_convolution", 35),
+    ],
 )
 def test_kernels_under_the_interpreter(optional: Optional, checks: str, least: int) -> None:
     optional.check(find_spec("triton"), "the package triton")

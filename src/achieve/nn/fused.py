@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from achieve.nn import kernels, norm_tiles, output_kernels
+from achieve.nn import convolution, kernels, norm_tiles, output_kernels
 from achieve.nn.encoder import ResidualBlock, ResidualEncoder, Stack
 from achieve.nn.flat import FlatParameters, HalfWeights, Sink
 from achieve.nn.layers import NormConv
@@ -187,18 +187,19 @@ class _Conv(torch.autograd.Function):
 
 
 class _Features(torch.autograd.Function):
-    """``skip + relu(z)`` in float32; backward the gradient is brought to a largest entry of 2^-HEADROOM."""
+    """``skip + relu(z)`` in float32, or ``z``; backward the gradient is brought to a largest entry of 2^-HEADROOM."""
 
     @staticmethod
-    def forward(ctx: Any, z: Tensor, skip: Tensor, inverse: Tensor) -> Tensor:
+    def forward(ctx: Any, z: Tensor, skip: Tensor | None, inverse: Tensor) -> Tensor:
         ctx.save_for_backward(z)
-        ctx.inverse = inverse
+        ctx.inverse, ctx.add = inverse, skip is not None
         return output_kernels.features(z, skip)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         (z,) = ctx.saved_tensors
-        return *output_kernels.features_backward(grads[0].contiguous(), z, ctx.inverse, HEADROOM), None
+        grad = grads[0].contiguous()
+        return *output_kernels.features_backward(grad, z, ctx.inverse, HEADROOM, add=ctx.add), None
 
 
 def _group_norm(layer: NormConv) -> nn.GroupNorm:
@@ -219,14 +220,22 @@ class FusedEncoder:
     half precision and wait in ``flat.pending``. All of the convolutional part carry a scale until
     :meth:`finish_backward`, or until the optimiser takes them times ``half.scale``.
 
+    The blocks' convolutions are this package's own where the device has the tensor cores for them, else the library's.
+
     Args:
         encoder: whose features to compute.
         dtype: of activations and of the weights they meet.
         others: parameters to lay out with the encoder's.
+        own: whether to use own convolutions, without asking the device.
     """
 
     def __init__(
-        self, encoder: ResidualEncoder, dtype: torch.dtype, others: Iterable[nn.Parameter] = ()
+        self,
+        encoder: ResidualEncoder,
+        dtype: torch.dtype,
+        others: Iterable[nn.Parameter] = (),
+        *,
+        own: bool | None = None,
     ) -> None:
         if not supports(encoder):
             raise ValueError(
@@ -257,15 +266,32 @@ class FusedEncoder:
         )
         self._entry_half = self.half.entry.permute(0, 3, 1, 2)
         self._half_of: dict[Tensor, Tensor] = {p: self.flat.view(self.half.weights, p) for p in convs}
+        self._own = convolution.supports(device) if own is None else own
+        self._towers = [
+            convolution.Tower(layers, dtype, self.flat.pending)
+            for layers in (_inner_layers(encoder) if self._own else [])
+        ]
         self.cache_weights()
+
+    @property
+    def note(self) -> str:
+        """What a run's record says of the convolutions, if they are not this package's own."""
+        return "" if self._own else " (the library's convolutions: a GPU of compute capability 8.0 has faster ones)"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FusedEncoder:
         """A copy has buffers of its own: copied parameters are no views of anything."""
-        return FusedEncoder(copy.deepcopy(self._encoder, memo), self._dtype, copy.deepcopy(self._others, memo))
+        encoder, others = copy.deepcopy((self._encoder, self._others), memo)
+        return FusedEncoder(encoder, self._dtype, others, own=self._own)
 
     @torch.no_grad()
     def cache_weights(self) -> None:
-        """Convert the weights where something else than the optimiser has changed them."""
+        """Convert the weights, for calls of :meth:`features` with ``cached``: right while they do not change."""
+        self._convert()
+        for tower in self._towers:
+            tower.cache_weights()
+
+    def _convert(self) -> None:
+        """Convert the weights to half precision where something else than the optimiser has changed them."""
         versions = [p._version for p in self._converted]
         if versions == self._versions:
             return
@@ -280,26 +306,35 @@ class FusedEncoder:
     def features(self, images: Tensor, *, cached: bool = False) -> Tensor:
         """Bytes [B, H, W, C] -> [B, channels, H/8, W/8], float32.
 
-        ``cached`` spares looking whether the weights have changed other than by the optimiser.
+        ``cached`` uses the weights as they were at the last :meth:`cache_weights`.
         """
         if not cached:
-            self.cache_weights()
+            with torch.no_grad():
+                self._convert()
         x = kernels.prepare(images, self._dtype)
         stacks = [cast(Stack, module) for module in self._encoder.stacks]
         z = cast(Tensor, _EntryConv.apply(x, self._entry.weight, self._entry_half, self.flat.sink))
         for index, stack in enumerate(stacks):
             x = cast(Tensor, _Pool.apply(z, stack.entry.conv.bias, self.flat.sink))
             x = self._norm(cast(nn.GroupNorm, stack.norm), x, relu=False)
-            first, second = (cast(ResidualBlock, block) for block in stack.blocks)
-            x, normed = self._skip_norm(x, _group_norm(first.first))
-            z = self._block(first, normed)
-            x, normed = self._add_norm(z, x, _group_norm(second.first))
-            z = self._block(second, normed)
-            if index + 1 < len(stacks):
-                following = stacks[index + 1].entry
-                _, normed = self._add_norm(z, x, _group_norm(following))
-                z = self._conv(following.conv, normed)
-        return cast(Tensor, _Features.apply(z, x, self.half.scale))
+            following = stacks[index + 1].entry if index + 1 < len(stacks) else None
+            if self._towers and convolution.fits(x):
+                z, skip = self._towers[index](x, cached=cached), None
+            else:
+                z, skip = self._blocks(stack, x, following)
+        return cast(Tensor, _Features.apply(z, skip, self.half.scale))
+
+    def _blocks(self, stack: Stack, x: Tensor, following: NormConv | None) -> tuple[Tensor, Tensor | None]:
+        """A stack's two blocks, before the last ReLU and sum; if another stack follows, its convolution too."""
+        first, second = (cast(ResidualBlock, block) for block in stack.blocks)
+        x, normed = self._skip_norm(x, _group_norm(first.first))
+        z = self._block(first, normed)
+        x, normed = self._add_norm(z, x, _group_norm(second.first))
+        z = self._block(second, normed)
+        if following is None:
+            return z, x
+        _, normed = self._add_norm(z, x, _group_norm(following))
+        return self._conv(following.conv, normed), None
 
     def _block(self, block: ResidualBlock, normed: Tensor) -> Tensor:
         """Both convolutions of a block, from its normed input to before its last ReLU."""
@@ -324,6 +359,15 @@ class FusedEncoder:
         """Take the gradients' scale back out of the convolutional part."""
         self.flat.settle()
         self.flat.gradients[: self.half.scaled_blocks * BLOCK].mul_(self.half.scale)
+
+
+def _inner_layers(encoder: ResidualEncoder) -> list[list[NormConv]]:
+    """Of each stack, the blocks' convolutions and the one that follows them."""
+    stacks = [cast(Stack, module) for module in encoder.stacks]
+    inner = [[layer for block in s.blocks for layer in (block.first, block.second)] for s in stacks]
+    for layers, following in zip(inner, stacks[1:], strict=False):
+        layers.append(following.entry)
+    return cast(list[list[NormConv]], inner)
 
 
 def supports(encoder: nn.Module) -> bool:

@@ -111,8 +111,8 @@ class AchievementNetwork(nn.Module):
 
             if supports(self.encoder):
                 encoder = cast(ResidualEncoder, self.encoder)
-                self._fast = FusedEncoder(encoder, half or torch.float16, self.parameters())
-                return f"{'fp16' if precision == 'auto' else precision}, fused"
+                self._fast = fast = FusedEncoder(encoder, half or torch.float16, self.parameters())
+                return f"{'fp16' if precision == 'auto' else precision}, fused{fast.note}"
             note = ", plain (there are no fused kernels for this encoder)"
         if precision == "auto":
             return f"tf32{note}" if on_gpu else "fp32"

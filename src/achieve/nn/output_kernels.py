@@ -17,15 +17,16 @@ MOST_PARTS = 256
 
 
 @triton.jit
-def _features(z_ptr, skip_ptr, out_ptr, pixels, C: tl.constexpr, ROWS: tl.constexpr):
+def _features(z_ptr, skip_ptr, out_ptr, pixels, C: tl.constexpr, ROWS: tl.constexpr, ADD: tl.constexpr):
     image = tl.program_id(0).to(tl.int64) * pixels * C
     pixel = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     channel = tl.arange(0, C)
     inside = (pixel < pixels)[:, None]
     at = image + pixel[:, None] * C + channel[None, :]
-    x = tl.maximum(tl.load(z_ptr + at, mask=inside, other=0.0).to(tl.float32), 0.0)
-    x += tl.load(skip_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    x = x.to(z_ptr.dtype.element_ty).to(tl.float32)  # as it would be stored
+    x = tl.load(z_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    if ADD:
+        x = tl.maximum(x, 0.0) + tl.load(skip_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        x = x.to(z_ptr.dtype.element_ty).to(tl.float32)  # as it would be stored
     tl.store(out_ptr + image + channel[None, :] * pixels + pixel[:, None], x, mask=inside)
 
 
@@ -45,7 +46,7 @@ def _largest(grad_ptr, out_ptr, size, steps, BLOCK: tl.constexpr):
 @triton.jit
 def _features_backward(
     grad_ptr, z_ptr, largest_ptr, inverse_ptr, grad_z_ptr, grad_skip_ptr, pixels, parts,
-    HEADROOM: tl.constexpr, PARTS: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr,
+    HEADROOM: tl.constexpr, PARTS: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
     part = tl.arange(0, PARTS)
     largest = tl.max(tl.load(largest_ptr + part, mask=part < parts, other=0.0), 0)
@@ -63,9 +64,11 @@ def _features_backward(
     inside = (pixel < pixels)[:, None]
     grad = tl.load(grad_ptr + image + channel[None, :] * pixels + pixel[:, None], mask=inside, other=0.0) * factor
     at = image + pixel[:, None] * C + channel[None, :]
-    z = tl.load(z_ptr + at, mask=inside, other=0.0)
-    tl.store(grad_skip_ptr + at, grad.to(grad_skip_ptr.dtype.element_ty), mask=inside)
-    tl.store(grad_z_ptr + at, tl.where(z > 0, grad, 0.0).to(grad_z_ptr.dtype.element_ty), mask=inside)
+    if ADD:
+        z = tl.load(z_ptr + at, mask=inside, other=0.0)
+        tl.store(grad_skip_ptr + at, grad.to(grad_skip_ptr.dtype.element_ty), mask=inside)
+        grad = tl.where(z > 0, grad, 0.0)
+    tl.store(grad_z_ptr + at, grad.to(grad_z_ptr.dtype.element_ty), mask=inside)
 
 
 def _grid(z: Tensor) -> tuple[tuple[int, int], int]:
@@ -74,19 +77,24 @@ def _grid(z: Tensor) -> tuple[tuple[int, int], int]:
     return (n, triton.cdiv(h * w, rows)), rows
 
 
-def features(z: Tensor, skip: Tensor) -> Tensor:
-    """Return ``skip + relu(z)``, rounded as their format is, in float32 and contiguous: [B, C, H, W]."""
+def features(z: Tensor, skip: Tensor | None) -> Tensor:
+    """Return ``skip + relu(z)``, or ``z`` without skip, rounded as their format is, in float32 and contiguous."""
     n, c, h, w = z.shape
     out = torch.empty(n, c, h, w, device=z.device)
     grid, rows = _grid(z)
-    _features[grid](z, skip, out, h * w, C=c, ROWS=rows)
+    _features[grid](z, z if skip is None else skip, out, h * w, C=c, ROWS=rows, ADD=skip is not None)
     return out
 
 
-def features_backward(grad: Tensor, z: Tensor, inverse: Tensor, headroom: int) -> tuple[Tensor, Tensor]:
-    """Return the gradients of :func:`features` for ``z`` and ``skip``, scaled; write the way back into ``inverse``."""
+def features_backward(
+    grad: Tensor, z: Tensor, inverse: Tensor, headroom: int, *, add: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Return the gradients of :func:`features` for ``z`` and ``skip``, scaled; write the way back into ``inverse``.
+
+    ``add`` says whether there was a ``skip``.
+    """
     _, c, h, w = z.shape
-    grad_z, grad_skip = torch.empty_like(z), torch.empty_like(z)
+    grad_z, grad_skip = torch.empty_like(z), torch.empty_like(z) if add else None
     size = grad.numel()
     steps = triton.cdiv(size, TILE * MOST_PARTS)
     parts = triton.cdiv(size, TILE * steps)
@@ -94,7 +102,7 @@ def features_backward(grad: Tensor, z: Tensor, inverse: Tensor, headroom: int) -
     _largest[(parts,)](grad, largest, size, steps, BLOCK=TILE, num_warps=8)
     grid, rows = _grid(z)
     _features_backward[grid](
-        grad, z, largest, inverse, grad_z, grad_skip, h * w, parts,
-        HEADROOM=headroom, PARTS=triton.next_power_of_2(parts), C=c, ROWS=rows,
+        grad, z, largest, inverse, grad_z, grad_z if grad_skip is None else grad_skip, h * w, parts,
+        HEADROOM=headroom, PARTS=triton.next_power_of_2(parts), C=c, ROWS=rows, ADD=add,
     )  # fmt: skip
     return grad_z, grad_skip
