@@ -162,7 +162,8 @@ def test_adam_is_that_of_torch(scale: float, eps: float) -> None:
             if step or i != 2:
                 for key in ("step", "exp_avg", "exp_avg_sq"):
                     wanted = adam.state[b][key]
-                    torch.testing.assert_close(state[a][key], wanted, rtol=1e-6, atol=1e-6 * float(wanted.abs().max()))
+                    close = {"rtol": 1e-6, "atol": 1e-6 * float(wanted.abs().max())}
+                    torch.testing.assert_close(state[a][key], wanted.to(DEVICE), **close)
     assert float(skipped) == 0
 
 
@@ -354,15 +355,18 @@ def test_the_last_sum_and_its_gradient(shape: tuple[int, ...], scale: float) -> 
     found = output_kernels.features(z, skip)
     assert found.is_contiguous() and found.dtype == torch.float32
     assert torch.equal(found, (skip + torch.relu(z)).float())
+    assert torch.equal(output_kernels.features(z, None), z.float())
     grad = scale * normal(*shape, seed=2).clamp(-1, 1)
     inverse = torch.zeros((), device=DEVICE)
-    grad_z, grad_skip = output_kernels.features_backward(grad, z, inverse, fused.HEADROOM)
+    grad_z, grad_skip = output_kernels.features_backward(grad, z, inverse, fused.HEADROOM, add=True)
     assert grad_z.dtype == torch.float16 and grad_z.is_contiguous(memory_format=torch.channels_last)
     exponent = grad.abs().amax().cpu().clamp(min=1e-30).log2().ceil() + fused.HEADROOM
     assert float(inverse) == float(exponent.exp2())
     expected = (grad * (-exponent).exp2()).half()
     assert torch.equal(grad_skip, expected)
     assert torch.equal(grad_z, torch.where(z > 0, expected, torch.zeros_like(expected)))
+    grad_z, none = output_kernels.features_backward(grad, z, inverse, fused.HEADROOM, add=False)
+    assert none is None and torch.equal(grad_z, expected)
 
 
 @pytest.mark.parametrize("broken", [float("nan"), float("inf"), -float("inf")])
@@ -371,5 +375,5 @@ def test_a_gradient_that_is_not_finite_stays_so(broken: float) -> None:
     grad = torch.ones(z.shape, device=DEVICE)
     grad[0, 3, 1, 1] = broken
     inverse = torch.zeros((), device=DEVICE)
-    _, grad_skip = output_kernels.features_backward(grad, z, inverse, fused.HEADROOM)
+    _, grad_skip = output_kernels.features_backward(grad, z, inverse, fused.HEADROOM, add=True)
     assert not (grad_skip.float() * inverse).isfinite().all()

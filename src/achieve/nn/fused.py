@@ -220,13 +220,14 @@ class FusedEncoder:
     half precision and wait in ``flat.pending``. All of the convolutional part carry a scale until
     :meth:`finish_backward`, or until the optimiser takes them times ``half.scale``.
 
-    The blocks' convolutions are this package's own where the device has the tensor cores for them, else the library's.
+    Without gradients the blocks' convolutions are this package's own, where the device has the tensor cores for them.
+    With gradients they are the library's, which are as quick there (`benchmarks/learner.md`).
 
     Args:
         encoder: whose features to compute.
         dtype: of activations and of the weights they meet.
         others: parameters to lay out with the encoder's.
-        own: whether to use own convolutions, without asking the device.
+        own: whether to use own convolutions, with gradients too.
     """
 
     def __init__(
@@ -266,17 +267,18 @@ class FusedEncoder:
         )
         self._entry_half = self.half.entry.permute(0, 3, 1, 2)
         self._half_of: dict[Tensor, Tensor] = {p: self.flat.view(self.half.weights, p) for p in convs}
-        self._own = convolution.supports(device) if own is None else own
+        self._own = own
+        has_own = convolution.supports(device) if own is None else own
         self._towers = [
             convolution.Tower(layers, dtype, self.flat.pending)
-            for layers in (_inner_layers(encoder) if self._own else [])
+            for layers in (_inner_layers(encoder) if has_own else [])
         ]
         self.cache_weights()
 
     @property
     def note(self) -> str:
         """What a run's record says of the convolutions, if they are not this package's own."""
-        return "" if self._own else " (the library's convolutions: a GPU of compute capability 8.0 has faster ones)"
+        return "" if self._towers else " (the library's convolutions: a GPU of compute capability 8.0 has faster ones)"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FusedEncoder:
         """A copy has buffers of its own: copied parameters are no views of anything."""
@@ -314,11 +316,12 @@ class FusedEncoder:
         x = kernels.prepare(images, self._dtype)
         stacks = [cast(Stack, module) for module in self._encoder.stacks]
         z = cast(Tensor, _EntryConv.apply(x, self._entry.weight, self._entry_half, self.flat.sink))
+        own = bool(self._towers) and (self._own or not torch.is_grad_enabled())
         for index, stack in enumerate(stacks):
             x = cast(Tensor, _Pool.apply(z, stack.entry.conv.bias, self.flat.sink))
             x = self._norm(cast(nn.GroupNorm, stack.norm), x, relu=False)
             following = stacks[index + 1].entry if index + 1 < len(stacks) else None
-            if self._towers and convolution.fits(x):
+            if own and convolution.fits(x):
                 z, skip = self._towers[index](x, cached=cached), None
             else:
                 z, skip = self._blocks(stack, x, following)
