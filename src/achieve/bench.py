@@ -122,7 +122,7 @@ def encodings(config: TrainConfig) -> float:
 def environment_rate(config: TrainConfig, seconds: float = 1.0) -> float:
     """Return steps per second of the environments alone, with random actions."""
     with closing(make_envs(config)) as envs:
-        _, num_actions = check_spaces(envs)
+        _, _, num_actions = check_spaces(envs)
         envs.reset()
         actions = np.random.default_rng(0).integers(0, num_actions, (1000, config.env.num_envs))
         count, start = 0, time.perf_counter()

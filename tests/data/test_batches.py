@@ -199,3 +199,33 @@ def test_packing_keeps_the_largest_place_of_a_large_buffer() -> None:
 )
 def test_buckets(size: int, expected: int) -> None:
     assert batches.bucket(size, (4, 10)) == expected
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_padded_sources_and_targets_hold_each_image_once(seed: int) -> None:
+    """And every table leads to the images it led to."""
+    rng = np.random.default_rng(seed)
+    source = episode(12, [0, 1, 2, 7])  # of two unlocks in a row, one's next image is the other's first
+    targets = [episode(9, [2, 3], 3000), episode(30, [1, 2, 3, 28], 5000)]
+    first, second = batches.matching_batch(source, targets, 3, 6, rng)
+    for batch, names in ((first, ("before", "after", "states")), (second, ("before", "after"))):
+        padded = batch.padded()
+        different = len(np.unique(batch.images))
+        assert different < len(batch.images)
+        assert sorted(padded.images[:different]) == np.unique(batch.images).tolist()
+        assert len(padded.images) % 16 == 0 and not padded.images[different:].any()
+        for name in names:
+            places, wanted = getattr(padded, name), getattr(batch, name)
+            assert unpack_places(padded, places[: len(wanted)]) == unpack_places(batch, wanted), name
+            assert not places[len(wanted) :].any()
+    unlocks = first.padded().images[: 2 * 4].tolist()
+    assert set(unlocks) >= set(first.images[: 2 * 4].tolist()), "achievements come first"
+
+
+def test_predictions_of_one_number_of_images_are_padded_alike() -> None:
+    rng = np.random.default_rng(0)
+    (whole,) = batches.prediction_batches(episode(90, [4]), 512, rng)
+    parts = batches.prediction_batches(episode(90, [4]), 45, rng)
+    layouts = {len(part.images): batches.layout(part) for part in (whole.padded(), *(p.padded() for p in parts))}
+    for size, layout in layouts.items():
+        assert layout == (size, size, size, size, size, 1)

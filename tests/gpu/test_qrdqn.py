@@ -107,6 +107,7 @@ def test_replayed_updates_see_a_new_target_network(precision: str, fused: bool) 
             for layer in mine.encoder.modules():
                 if isinstance(layer, torch.nn.Conv2d):
                     layer.weight.neg_()
+        mine.cache_weights()  # else replayed updates would not notice
         learner.update_target()
         learner.learn(2, rng)
         reports.append(learner.finish())
@@ -128,6 +129,7 @@ def play(network: QuantileNetwork, *, cuda_graphs: bool, storage: torch.device) 
         with torch.no_grad():  # stands for updates while the environments step
             for p in network.parameters():
                 p.mul_(1.001)
+            network.cache_weights()  # else replayed graphs would not notice
         explorer.step()
     return replay, explorer
 

@@ -75,6 +75,26 @@ def test_a_captured_step_runs_once_per_call() -> None:
     assert torch.equal(total, expected) and float(weight) == 16
 
 
+def test_a_step_that_is_called_first_runs_once_per_call_too() -> None:
+    """The first call of a key is not captured, the second is, and neither is run twice."""
+    total, weight = torch.zeros(3, device=DEVICE), torch.ones((), device=DEVICE)
+    called = 0
+
+    def step(x: torch.Tensor) -> None:
+        nonlocal called
+        called += 1
+        total.add_(x * weight)
+        weight.mul_(2)
+
+    runner = GraphRunner(lambda: [total, weight], enabled=True, calls_first=1)
+    inputs = [torch.arange(3.0, device=DEVICE) + i for i in range(4)]
+    for x in inputs:
+        runner("step", step, x)
+    expected = sum(x * 2**i for i, x in enumerate(inputs))
+    assert torch.equal(total, expected) and float(weight) == 16
+    assert called == 2
+
+
 def test_each_key_has_a_graph_of_its_own() -> None:
     total = torch.zeros((), device=DEVICE)
     runner = GraphRunner(lambda: [total], enabled=True)
@@ -157,6 +177,35 @@ def test_auxiliary_phases(precision: str, fused: bool) -> None:
             assert replayed[name] == pytest.approx(eager[name], rel=5e-2), name
 
 
+@pytest.mark.parametrize("replay", [False, True])
+def test_auxiliary_phases_with_plain_losses(replay: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels of the losses and regularisers, and the functions they stand for, end at the same weights."""
+    buffer, network = filled(), make_network(MODEL)
+    ends, reports = [], []
+    for fused in (True, False):
+        if not fused:
+            monkeypatch.setattr("achieve.algo.distill.has_kernels", lambda network: False)
+        end, report = distil(copy_to_gpu(network), on_gpu(buffer), replay=replay)
+        ends.append(end)
+        reports.append(report)
+    assert difference(weights(network), *ends) < CLOSE
+    for mine, plain in zip(*reports, strict=True):
+        assert mine.keys() == plain.keys()
+        for name in ("prediction_loss", "prediction_policy_reg", "prediction_value_reg", "matching_loss"):
+            assert mine[name] == pytest.approx(plain[name], rel=5e-2), name
+        assert mine["matching_matches"] == pytest.approx(plain["matching_matches"], rel=1e-2)
+
+
+def test_an_objective_of_the_users_is_captured() -> None:
+    own = "examples.own_objective:InverseDynamics"
+    config = DistillConfig(num_epochs=2, objectives=("prediction", own), learning_rate=SLOWLY)
+    distiller = make_distiller(copy_to_gpu(make_network(MODEL)), on_gpu(filled()), config, cuda_graphs=True)
+    report = distiller.run(np.random.default_rng(0), torch.Generator(DEVICE))
+    assert report.updates["inverse"] == report.updates["prediction"] > 0
+    assert {"prediction", "inverse"} <= {key[0] for key in distiller._run._graphs}  # type: ignore[index]
+    assert not distiller._run._called
+
+
 def test_an_auxiliary_phase_agrees_with_the_cpu() -> None:
     """Prediction alone: the draws behind matching come from the device's own generator."""
     buffer, network = filled(), make_network(MODEL)
@@ -182,6 +231,7 @@ def test_padded_updates_equal_unpadded_ones(precision: str, fused: bool) -> None
         distiller._freeze(trajectories)
         (batch,) = batches.prediction_batches(trajectories[3], 512, np.random.default_rng(0))
         update(distiller, "prediction", batch.padded() if padded else batch)
+        mine.finish_backward()
         grads.append([p.grad.clone() for p in mine.parameters() if p.grad is not None])
 
         source, target = batches.matching_batch(
@@ -195,6 +245,7 @@ def test_padded_updates_equal_unpadded_ones(precision: str, fused: bool) -> None
         prepare(distiller, "matching", target)
         update(distiller, "matching", source)
         assert distiller.meters["matching"].count() == 1
+        mine.finish_backward()
         grads.append([p.grad.clone() for p in mine.parameters() if p.grad is not None])
     for plain, longer in ((grads[0], grads[2]), (grads[1], grads[3])):
         mine, wanted = (torch.cat([g.flatten() for g in part]) for part in (longer, plain))

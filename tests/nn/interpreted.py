@@ -45,6 +45,27 @@ def test_norm(shape: tuple[int, ...], relu: bool) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
+def test_skip_norm(shape: tuple[int, ...]) -> None:
+    """What is normed goes on as it is, too; alone, it is a norm."""
+    x = channels_last(*shape)
+    gain, bias = torch.randn(2, shape[1], generator=torch.Generator().manual_seed(2))
+    gain.requires_grad_(), bias.requires_grad_()
+    first, second = (channels_last(*shape, seed=s, grad=False) for s in (3, 4))
+    for use_both in (True, False):
+
+        def loss(same: Tensor, normed: Tensor, use_both: bool = use_both) -> Tensor:
+            return (normed * first).sum() + ((same * second).sum() if use_both else 0)
+
+        expected = F.group_norm(x, 1, gain, bias, EPS)
+        gradients = torch.autograd.grad(loss(x, expected), [x, gain, bias])
+        same, normed = fused._SkipNorm.apply(x, gain, bias, EPS)
+        assert same.data_ptr() == x.data_ptr()
+        torch.testing.assert_close(normed, expected, atol=1e-4, rtol=1e-4)
+        for got, wanted in zip(torch.autograd.grad(loss(same, normed), [x, gain, bias]), gradients, strict=True):
+            torch.testing.assert_close(got, wanted, atol=1e-3, rtol=1e-4)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("use_sum", [True, False])
 def test_add_norm(shape: tuple[int, ...], use_sum: bool) -> None:
     """The sum may go on into a skip connection, or be needed for the norm alone."""
@@ -116,7 +137,7 @@ def test_entry_weight_gradient(inputs: int, outputs: int, height: int, width: in
     grad = channels_last(3, outputs, height, width, seed=1, grad=False)
     weight = torch.zeros(outputs, inputs, 3, 3, requires_grad=True)
     (expected,) = torch.autograd.grad((F.conv2d(x, weight, padding=1) * grad).sum(), weight)
-    result = kernels.entry_weight_backward(grad, x)
+    result = kernels.entry_weight_backward(grad, x, inputs=inputs)
     torch.testing.assert_close(result, expected, atol=1e-3, rtol=1e-4)
 
 
@@ -137,9 +158,12 @@ def gradients(made: ResidualEncoder) -> dict[str, Tensor]:
     return {n: p.grad.clone() for n, p in made.stacks.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.parametrize(("size", "count", "scale"), [(16, 2, 1.0), (16, 1, 1e-6), (23, 1, 1e4)])
-def test_the_whole_encoder_in_float32(size: int, count: int, scale: float) -> None:
-    """Features and all gradients, whatever the size of the gradient that comes in."""
+@pytest.mark.parametrize(
+    ("size", "count", "scale", "own"),
+    [(16, 2, 1.0, False), (16, 1, 1e-6, False), (23, 1, 1e4, False), (9, 1, 1e-6, True)],
+)
+def test_the_whole_encoder_in_float32(size: int, count: int, scale: float, own: bool) -> None:
+    """Features and all gradients, whatever the size of the gradient that comes in and whoever convolves."""
     made, pictures = encoder(size), images(size, count)
     expected = made.features(pictures)
     weights = scale * torch.randn(expected.shape, generator=torch.Generator().manual_seed(1))
@@ -147,7 +171,7 @@ def test_the_whole_encoder_in_float32(size: int, count: int, scale: float) -> No
     wanted = gradients(made)
     made.zero_grad(set_to_none=True)
 
-    fast = fused.FusedEncoder(made, torch.float32)
+    fast = fused.FusedEncoder(made, torch.float32, own=own)
     result = fast.features(pictures)
     assert result.dtype == torch.float32
     torch.testing.assert_close(result, expected, atol=1e-4, rtol=1e-4)
@@ -216,9 +240,10 @@ def test_a_zero_gradient_stays_zero() -> None:
     assert not any(g.any() for g in gradients(made).values())
 
 
-def test_kept_weights_are_those_of_the_last_keeping() -> None:
+@pytest.mark.parametrize("own", [True, False])
+def test_kept_weights_are_those_of_the_last_keeping(own: bool) -> None:
     made, pictures = encoder(8), images(8)
-    fast = fused.FusedEncoder(made, torch.float32)
+    fast = fused.FusedEncoder(made, torch.float32, own=own)
     with torch.no_grad():
         fast.cache_weights()
         before = fast.features(pictures, cached=True)

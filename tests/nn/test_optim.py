@@ -16,6 +16,8 @@ from tests.oracles.adam import Adam
 class Tiny(nn.Module):
     """A linear fit in float64 whose gradients are large on even steps and small on odd ones."""
 
+    flat = None
+
     def __init__(self) -> None:
         super().__init__()
         self.a = nn.Parameter(torch.tensor([[1.0, -2.0], [0.5, 3.0]], dtype=torch.float64))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -13,8 +14,15 @@ from torch import Tensor
 from achieve.algo.contrastive import next_memory
 from achieve.algo.ppo import log_probability
 from achieve.data.buffer import RolloutBuffer
+from achieve.nn.available import small_kernels
 from achieve.nn.cuda_graphs import GraphRunner
 from achieve.nn.model import ActorCritic
+
+if TYPE_CHECKING:
+    from achieve.nn.acting_kernels import ActingKernels
+
+ALIGNMENT = 256
+"""Bytes; where parts of a block of memory begin."""
 
 
 class VecEnv(Protocol):
@@ -63,27 +71,29 @@ class Collector:
         def host(*shape: int, dtype: torch.dtype) -> Tensor:
             return torch.zeros(shape, dtype=dtype, pin_memory=on_gpu)
 
-        # What the environments write and read; page-locked on a GPU machine, so that copies need no detour.
-        self.observation = host(num_envs, *buffer.observations.shape[2:], dtype=buffer.observations.dtype)
-        self.outcome = host(2, num_envs, dtype=torch.float32)
-        """Reward and end of the last step, which the memory is still to be told of."""
+        # What the environments write, in one block that is copied as a whole at every step, and what they read;
+        # page-locked on a GPU machine, so that copies need no detour.
+        kind = Kind(num_envs, tuple(buffer.observations.shape[2:]), buffer.observations.dtype)
+        self._block = host(kind.block_size, dtype=torch.uint8)
+        where, self.outcome, self.observation = kind.parts(self._block)
+        self._where = where.numpy()
         self._chosen = host(num_envs, dtype=torch.int64)
+        self._device_block = torch.zeros_like(self._block, device=device)
+        self._given = kind.parts(self._device_block)
+        self._actions = torch.zeros(num_envs, dtype=torch.int64, device=device)
         self.memory = torch.zeros(buffer.memory.shape[1:], device=device)
         self._latent = torch.zeros(num_envs, network.latent_size, device=device)
-        self._device_observation = self.observation.to(device)
-        self._device_outcome = self.outcome.to(device)
         self.row = 0
         """Steps of the rollout under way that are done."""
-        self._row = torch.zeros(1, dtype=torch.int64, device=device)
         self._noise = torch.zeros(
             buffer.length + 1, num_envs, network.num_actions, device=device
         )
-        self._step_in_rollout = torch.zeros(1, dtype=torch.int64, device=device)
+        self._kernels = _acting_kernels(network, num_envs, device, enabled=cuda_graphs)
         self._run = GraphRunner(self._state, enabled=cuda_graphs and on_gpu)
         self._copied = torch.cuda.Event() if on_gpu else None
 
     def _state(self) -> list[Tensor]:
-        return [self.memory, self._latent, self._row, self._step_in_rollout]
+        return [self.memory, self._latent]
 
     def tensors(self) -> dict[str, Tensor]:
         """What goes on from step to step, as it lives: writing into it restores it."""
@@ -106,8 +116,6 @@ class Collector:
         """Append one rollout to the buffer, or what is left of it, with the values that bootstrap it."""
         buffer = self._buffer
         self._network.cache_weights()
-        self._row.fill_(buffer.filled + self.row)
-        self._step_in_rollout.fill_(self.row)
         observation, chosen = self.observation.numpy(), self._chosen.numpy()
         outcome = self.outcome.numpy()
         while self.row < buffer.length:
@@ -128,34 +136,100 @@ class Collector:
 
     def _act(self) -> None:
         """Encode the current observation, choose actions, write everything into the buffer's current row."""
-        self._device_observation.copy_(self.observation, non_blocking=True)
-        self._device_outcome.copy_(self.outcome, non_blocking=True)
+        self._where[:] = self._buffer.filled + self.row, self.row
         self._run("act", self._act_on_device)
-        self._chosen.copy_(self._actions, non_blocking=True)
         if self._copied is not None:
             self._copied.record()
-            self._copied.synchronize()
+            while not self._copied.query():  # a thread put to sleep wakes late: there are a thousand steps a second
+                pass
 
     @torch.no_grad()
     def _act_on_device(self) -> None:
         network, buffer = self._network, self._buffer
-        reward, done = self._device_outcome[0], self._device_outcome[1] > 0
-        phi = network.encode(self._device_observation, cached=True)
+        self._device_block.copy_(self._block, non_blocking=True)
+        if self._kernels is not None:
+            self._kernels(
+                network.fast_features(self._given.observation),
+                self._given,
+                self._noise,
+                (self.memory, self._latent, self._actions),
+                (buffer.observations, buffer.memory, buffer.actions, buffer.log_probs, buffer.values),
+                self._threshold,
+            )
+        else:
+            self._choose()
+        self._chosen.copy_(self._actions, non_blocking=True)
+
+    def _choose(self) -> None:
+        network, buffer, given = self._network, self._buffer, self._given
+        reward, done = given.outcome[0], given.outcome[1] > 0
+        phi = network.encode(given.observation, cached=True)
         if network.config.memory:
             memory = next_memory(self.memory, self._latent, phi, reward, done, self._threshold)
             self.memory.copy_(memory)
         self._latent.copy_(phi)
         logits, values = network.heads(phi, self.memory)
-        noise = self._noise.index_select(0, self._step_in_rollout).squeeze(0)
+        row, step = given.where.split(1)
+        noise = self._noise.index_select(0, step).squeeze(0)
         actions = (logits + noise).argmax(1)
-        self._actions = actions
+        self._actions.copy_(actions)
         for store, value in (
-            (buffer.observations, self._device_observation),
+            (buffer.observations, given.observation),
             (buffer.memory, self.memory),
             (buffer.actions, actions),
             (buffer.log_probs, log_probability(logits, actions)),
             (buffer.values, network.normalizer.denormalize(values)),
         ):
-            store.index_copy_(0, self._row, value[None])
-        self._row.add_(1)
-        self._step_in_rollout.add_(1)
+            store.index_copy_(0, row, value[None])
+
+
+class Given(NamedTuple):
+    """What a step starts from, on the host or on the device."""
+
+    where: Tensor
+    """The buffer's row and the step of the rollout: int64 [2]."""
+    outcome: Tensor
+    """Reward and end of the last step, which the memory is still to be told of: [2, N]."""
+    observation: Tensor
+    """[N, ...]: bytes, or float32 where an environment shows vectors."""
+
+
+class Kind(NamedTuple):
+    """How many observations a step starts from, and of what kind."""
+
+    num_envs: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    def parts(self, block: Tensor) -> Given:
+        """Return the parts of a block of bytes, as views."""
+        where, outcome, observation = (block[start : start + size] for start, size in self._places())
+        return Given(
+            where.view(torch.int64),
+            outcome.view(torch.float32).view(2, self.num_envs),
+            observation.view(self.dtype).view(self.num_envs, *self.shape),
+        )
+
+    def _places(self) -> list[tuple[int, int]]:
+        """Return where each part begins, and its size."""
+        places, start = [], 0
+        for size in (2 * 8, 2 * 4 * self.num_envs, self.num_envs * math.prod(self.shape) * self.dtype.itemsize):
+            places.append((start, size))
+            start += -(-size // ALIGNMENT) * ALIGNMENT
+        return places
+
+    @property
+    def block_size(self) -> int:
+        start, size = self._places()[-1]
+        return start + size
+
+
+def _acting_kernels(
+    network: ActorCritic, num_envs: int, device: torch.device, *, enabled: bool
+) -> ActingKernels | None:
+    """The kernels that take the place of :meth:`Collector._choose`, where there are any."""
+    if not small_kernels(device, enabled=enabled) or not network.fused:
+        return None
+    from achieve.nn import acting_kernels
+
+    return acting_kernels.ActingKernels(network, num_envs) if acting_kernels.supports(network, num_envs) else None

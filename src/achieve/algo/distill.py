@@ -19,15 +19,18 @@ from torch import Tensor
 from achieve.algo.learner import check_finite
 from achieve.algo.meters import Meters
 from achieve.algo.objectives import AuxiliaryObjective, Context, Tables, Terms, TransportSolver, Update
-from achieve.algo.regularizers import Experience, Regularizer
+from achieve.algo.regularizers import Experience, PolicyValueRegularizer, Regularizer
 from achieve.config import DistillConfig
 from achieve.data.batches import layout, pack, unpack
 from achieve.data.trajectories import Trajectory
+from achieve.data.transfer import upload
+from achieve.nn.available import small_kernels
 from achieve.nn.cuda_graphs import GraphRunner
 from achieve.nn.model import AchievementNetwork
 from achieve.nn.optim import ClippedAdam, all_state
 
 FROZEN_BATCH = 512
+FROZEN_REPLAYED = 1024
 # Steps over which the spread of latents is measured after a phase.
 SPREAD_OVER = 256
 
@@ -94,14 +97,19 @@ class Distiller:
         self._raise_if_stopped = raise_if_stopped
         self._say = say
         self.regularizer = regularizer
-        context = Context(network, experience, config, solve, pad=self._cuda_graphs)
+        fused = self._cuda_graphs and has_kernels(network)
+        if isinstance(regularizer, PolicyValueRegularizer):
+            regularizer.fused = fused
+        context = Context(network, experience, config, solve, pad=self._cuda_graphs, fused=fused)
         self.objectives = {cls.name: cls(context).to(experience.device) for cls in objectives}
         self.optimizers = {
             name: ClippedAdam(network, config.learning_rate, config.max_grad_norm, head=objective)
             for name, objective in self.objectives.items()
         }
         self.meters = {
-            name: Meters(("loss", *objective.statistics, *regularizer.names, "grad_norm"), experience.device)
+            name: Meters(
+                ("loss", *objective.statistics, *regularizer.names, "grad_norm"), experience.device, kernels=fused
+            )
             for name, objective in self.objectives.items()
         }
         self._steps = -1
@@ -112,7 +120,8 @@ class Distiller:
         if self._experience.steps != self._steps:
             self._steps = self._experience.steps
             self.regularizer.allocate(self._steps)
-            self._run = GraphRunner(self._state, enabled=self._cuda_graphs, say=self._say)
+            # A size that comes once in a phase is not worth a graph.
+            self._run = GraphRunner(self._state, enabled=self._cuda_graphs, say=self._say, calls_first=1)
 
     def _state(self) -> list[Tensor]:
         heads = [tensor for objective in self.objectives.values() for tensor in objective.state_dict().values()]
@@ -178,7 +187,7 @@ class Distiller:
         total = terms.loss
         for coef, penalty in zip(self.regularizer.coefs, penalties, strict=True):
             if coef:
-                total = total + coef * penalty
+                total = total + (penalty if coef == 1 else coef * penalty)
         optimizer.zero_grad()
         total.backward()
         grad_norm = optimizer.step(skip=terms.skip)
@@ -204,13 +213,13 @@ class Distiller:
         if not episodes:
             return
         steps = np.concatenate([episode.steps for episode in episodes])
-        for start in range(0, len(steps), FROZEN_BATCH):
+        size = FROZEN_BATCH
+        if self._cuda_graphs:
+            size = FROZEN_REPLAYED
+            steps = np.pad(steps, (0, -len(steps) % size), mode="edge")
+        for part in upload(steps, self._experience.device).split(size):
             self._raise_if_stopped()
-            part = steps[start : start + FROZEN_BATCH]
-            if self._cuda_graphs:
-                part = np.pad(part, (0, FROZEN_BATCH - len(part)), mode="edge")
-            index = torch.from_numpy(part).to(self._experience.device)
-            self._run(("frozen", len(part)), self._record_frozen, index)
+            self._run(("frozen", len(part)), self._record_frozen, part)
 
     @torch.no_grad()
     def _record_frozen(self, steps: Tensor) -> None:
@@ -248,8 +257,17 @@ class Distiller:
         rows = [np.zeros(0, np.int32) if batch is None else pack(batch) for batch in batches]
         if not rows:
             return []
-        table = torch.from_numpy(np.concatenate(rows)).to(self._experience.device)
+        table = upload(np.concatenate(rows), self._experience.device)
         return list(torch.split(table, [len(row) for row in rows]))
+
+
+def has_kernels(network: AchievementNetwork) -> bool:
+    """Whether the losses of this network have kernels: it is on a GPU that Triton compiles for."""
+    if not small_kernels(next(network.parameters()).device, enabled=True):
+        return False
+    from achieve.nn.contrastive_kernels import supports
+
+    return supports(network.latent_size, network.num_actions)
 
 
 def _padded(batch: Any) -> Any:

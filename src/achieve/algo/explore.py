@@ -54,6 +54,8 @@ class Explorer:
         self.actions = np.zeros(num_envs, dtype=np.int64)
         self._run = GraphRunner(lambda: [self.memory, self._greedy], enabled=cuda_graphs and on_gpu)
         self._copied = torch.cuda.Event() if on_gpu else None
+        self.stored = torch.cuda.Event() if on_gpu else None
+        """On a GPU: the observations last looked at are in the replay, and the memories that go with them."""
 
     def start(self) -> None:
         """Reset the environments; the memory is empty."""
@@ -76,6 +78,8 @@ class Explorer:
         if self._network.config.memory:
             self._remember(current)
             replay.note(self.numbers)
+        if self.stored is not None:
+            self.stored.record()
         self._run("act", self._act, replay.images(current))
         self._chosen.copy_(self._greedy, non_blocking=True)
         if self._copied is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -13,7 +13,9 @@ from achieve.algo.gae import gae, normalize_advantages
 from achieve.algo.meters import Meters
 from achieve.config import PPOConfig
 from achieve.data.buffer import RolloutBuffer
+from achieve.data.transfer import upload
 from achieve.errors import DivergedError
+from achieve.nn.available import small_kernels
 from achieve.nn.cuda_graphs import GraphRunner
 from achieve.nn.model import ActorCritic
 from achieve.nn.optim import ClippedAdam, all_state
@@ -22,6 +24,8 @@ STATISTICS = (
     "policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "grad_norm",
     "value_mean", "return_mean", "explained_variance",
 )  # fmt: skip
+GRAD_NORM = STATISTICS.index("grad_norm")
+LEARNED_FROM = ("actions", "log_probs", "advantages", "returns")
 
 
 def check_finite(skipped: int, updates: int, phase: str) -> None:
@@ -54,7 +58,8 @@ class PPOLearner:
         self._buffer = buffer
         self._config = config
         self.optimizer = ClippedAdam(network, config.learning_rate, config.max_grad_norm)
-        self._meters = Meters(STATISTICS, buffer.device)
+        self._kernels = small_kernels(buffer.device, enabled=cuda_graphs)
+        self._meters = Meters(STATISTICS, buffer.device, kernels=self._kernels)
         self.done = 0
         """Minibatches of the phase under way that are done."""
         self._order = torch.zeros(buffer.length * buffer.num_envs, dtype=torch.int64, device=buffer.device)
@@ -90,14 +95,17 @@ class PPOLearner:
         config, buffer = self._config, self._buffer
         last = buffer.filled
         first = last - buffer.length
-        # The recursion runs over time: on the host, where the rewards are.
-        advantages, returns = gae(
-            torch.from_numpy(buffer.rewards[first:last]),
-            buffer.values[first : last + 1].cpu(),
-            torch.from_numpy(buffer.dones[first:last]),
-            config.gamma,
-            config.gae_lambda,
-        )
+        rewards, dones = buffer.rewards[first:last], buffer.dones[first:last]
+        values = buffer.values[first : last + 1]
+        if self._kernels:
+            from achieve.nn import policy_kernels
+
+            given = upload(rewards, buffer.device), values, upload(dones, buffer.device)
+            advantages, returns = policy_kernels.gae(*given, config.gamma, config.gae_lambda)
+        else:
+            # The recursion runs over time: on the host, where the rewards are.
+            given = torch.from_numpy(rewards), values.cpu(), torch.from_numpy(dones)
+            advantages, returns = gae(*given, config.gamma, config.gae_lambda)
         buffer.advantages[first:last] = normalize_advantages(advantages).to(buffer.device)
         buffer.returns[first:last] = returns.to(buffer.device)
 
@@ -105,33 +113,66 @@ class PPOLearner:
         """Return what the policy minimises on a minibatch, ``-J_pi``; all inputs are [B]."""
         return -ppo.policy_objective(log_probs, old_log_probs, advantages, self._config.clip_coef)
 
-    def _minibatch(self, index: Tensor) -> None:
-        config, network, buffer = self._config, self._network, self._buffer
+    def loss(self, logits: Tensor, values: Tensor, index: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
+        """Return what a minibatch of stored steps minimises, and its statistics but for the gradient's norm.
 
-        def pick(name: str) -> Tensor:
-            return buffer.flat(name).index_select(0, index)
+        The normaliser first takes in the minibatch's returns.
 
-        actions, old_log_probs, returns = pick("actions"), pick("log_probs"), pick("returns")
-        network.normalizer.update(returns)
-        targets = network.normalizer.normalize(returns)
-        logits, values = network.heads(network.encode(pick("observations")), pick("memory"))
+        Args:
+            logits: of the policy [B, A].
+            values: in normalised units [B].
+            index: the steps in the buffer [B].
+        """
+        config, normalizer = self._config, self._network.normalizer
+        actions, old_log_probs, advantages, returns = (
+            self._buffer.flat(name).index_select(0, index) for name in LEARNED_FROM
+        )
+        normalizer.update(returns)
+        targets = normalizer.normalize(returns)
         log_probs = ppo.log_probability(logits, actions)
-        policy_loss = self.policy_loss(log_probs, old_log_probs, pick("advantages"))
+        policy_loss = self.policy_loss(log_probs, old_log_probs, advantages)
         value_loss = ppo.value_loss(values, targets, half=config.value_half)
         entropy = ppo.entropy(logits).mean()
         loss = policy_loss + config.vf_coef * value_loss - config.ent_coef * entropy
-        self.optimizer.zero_grad()
-        loss.backward()
-        grad_norm = self.optimizer.step()
         with torch.no_grad():
-            self._meters.add(
+            statistics = (
                 policy_loss,
                 value_loss,
                 entropy,
                 ppo.approximate_kl(log_probs, old_log_probs),
                 ppo.clip_fraction(log_probs, old_log_probs, config.clip_coef),
-                grad_norm,
-                network.normalizer.denormalize(values).mean(),
+                normalizer.denormalize(values).mean(),
                 returns.mean(),
                 1 - (values - targets).var() / targets.var().clamp(min=1e-8),
             )
+        return loss, statistics
+
+    def _fused_loss(self, logits: Tensor, values: Tensor, index: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
+        """:meth:`loss` in two kernels, its gradient included."""
+        from achieve.nn import policy_kernels
+
+        config = self._config
+        steps = policy_kernels.Steps(*(self._buffer.flat(name) for name in LEARNED_FROM))
+        coefficients = policy_kernels.Coefficients(
+            config.clip_coef, config.vf_coef, config.ent_coef, config.value_half
+        )
+        loss, statistics = policy_kernels.ppo_loss(
+            logits, values, index, steps, self._network.normalizer, coefficients
+        )
+        return loss, statistics.unbind()
+
+    def _minibatch(self, index: Tensor) -> None:
+        network, buffer = self._network, self._buffer
+        images, memory = (buffer.flat(name).index_select(0, index) for name in ("observations", "memory"))
+        logits, values = network.heads(network.encode(images), memory)
+        loss, statistics = (self._fused_loss if self._fusible else self.loss)(logits, values, index)
+        self.optimizer.zero_grad()
+        loss.backward()
+        grad_norm = self.optimizer.step()
+        self._meters.add(*statistics[:GRAD_NORM], grad_norm, *statistics[GRAD_NORM:])
+
+    @property
+    def _fusible(self) -> bool:
+        """Whether the fused loss is in force, and is this learner's: a subclass may have a loss of its own."""
+        kind = type(self)
+        return self._kernels and kind.loss is PPOLearner.loss and kind.policy_loss is PPOLearner.policy_loss

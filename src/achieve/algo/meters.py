@@ -9,10 +9,14 @@ from torch import Tensor
 
 
 class Meters:
-    """Weighted sums of named statistics; the last entry of ``sums`` is the total weight."""
+    """Weighted sums of named statistics; the last entry of ``sums`` is the total weight.
 
-    def __init__(self, names: Sequence[str], device: torch.device) -> None:
+    ``kernels`` adds an update's statistics in one kernel, for a GPU with Triton.
+    """
+
+    def __init__(self, names: Sequence[str], device: torch.device, *, kernels: bool = False) -> None:
         self.names = tuple(names)
+        self._kernels = kernels
         self.sums = torch.zeros(len(names) + 1, dtype=torch.float64, device=device)
 
     def add(self, *values: Tensor, weight: Tensor | None = None) -> None:
@@ -20,6 +24,11 @@ class Meters:
 
         An update with a statistic that is not finite was skipped by its optimiser, and is left out here too.
         """
+        if self._kernels:
+            from achieve.nn.policy_kernels import accumulate
+
+            accumulate(torch.stack([v.detach().float() for v in values]), weight, self.sums)
+            return
         row = torch.stack([v.detach().to(torch.float64) for v in values])
         counts = row.isfinite().all().to(torch.float64)
         if weight is not None:

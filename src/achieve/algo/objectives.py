@@ -30,6 +30,8 @@ from achieve.plugins import load_class
 # Images encoded at once without gradients. In Crafter a source's targets have at most 704; where hundreds of rewards
 # count as achievements, they would otherwise need many gigabytes for an instant.
 ENCODED_AT_ONCE = 1024
+# Achievements of an episode up to which matching is one kernel; wider problems are solved apart.
+WIDEST_FUSED_MATCHING = 64
 
 TransportSolver = Callable[[Tensor, Tensor, Tensor], Tensor]
 Tables = dict[str, Tensor]
@@ -46,6 +48,7 @@ class Context:
         config: the settings of the auxiliary phase.
         solve: the partial transport solver of this device.
         pad: round widths up, so that few different sizes are captured.
+        fused: use the hand-written kernels where there are some for an objective.
     """
 
     network: AchievementNetwork
@@ -53,6 +56,7 @@ class Context:
     config: DistillConfig
     solve: TransportSolver
     pad: bool = False
+    fused: bool = False
 
     def pick(self, name: str, steps: Tensor) -> Tensor:
         """Return the rows of a tensor of the experience at these steps."""
@@ -153,6 +157,8 @@ class AchievementPrediction(AuxiliaryObjective):
                 yield from map(Update, mixed_prediction_batches(group, size, rng))
 
     def loss(self, batch: Tables) -> Terms:
+        if self.context.fused:
+            return self._fused_loss(batch)
         network, pick = self.context.network, self.context.pick
         steps, positive, negative = batch["images"], batch["positive"], batch["negative"]
         weights = (torch.arange(len(positive), device=steps.device) < batch["count"]).float()
@@ -169,6 +175,21 @@ class AchievementPrediction(AuxiliaryObjective):
             accuracy = weighted_mean((similar > other).float(), weights)
         states, twice = torch.cat([positive, negative]), torch.cat([weights, weights])
         return Terms(loss, steps, phi, states, twice, (accuracy,))
+
+    def _fused_loss(self, batch: Tables) -> Terms:
+        """The same with few launches."""
+        from achieve.nn.contrastive_kernels import prediction_loss
+        from achieve.nn.predictor_kernels import predict_direction
+
+        network, pick = self.context.network, self.context.pick
+        steps, positive, negative = batch["images"], batch["positive"], batch["negative"]
+        phi = network.encode(pick("observations", steps))
+        direction = predict_direction(network, phi, pick("actions", steps), pick("memory", steps))
+        loss, accuracy, weights = prediction_loss(
+            direction, phi, positive, negative, batch["before"], batch["after"], batch["count"],
+            self.context.config.temperature,
+        )  # fmt: skip
+        return Terms(loss, steps, phi, torch.cat([positive, negative]), weights, (accuracy,))
 
 
 class AchievementMatching(AuxiliaryObjective):
@@ -216,6 +237,11 @@ class AchievementMatching(AuxiliaryObjective):
     def prepare(self, batch: Tables) -> None:
         """Encode the targets' achievements."""
         phi = self._latents(batch["images"])
+        if self.context.fused:
+            from achieve.nn.contrastive_kernels import represent
+
+            represent(phi, batch["before"], batch["after"], self.targets.flatten(0, 1))
+            return
         nu = achievement_representation(phi.index_select(0, batch["before"]), phi.index_select(0, batch["after"]))
         self.targets.copy_(nu.view_as(self.targets))
 
@@ -224,6 +250,8 @@ class AchievementMatching(AuxiliaryObjective):
 
     def loss(self, batch: Tables, matches: Tensor | None = None) -> Terms:
         """Match, unless the matches [K, W, W] are given, and return the loss over them."""
+        if self.context.fused and matches is None and self.noise.shape[1] <= WIDEST_FUSED_MATCHING:
+            return self._fused_loss(batch)
         network, pick, config = self.context.network, self.context.pick, self.context.config
         steps, states, columns = batch["images"], batch["states"], batch["columns"]
         phi = network.encode(pick("observations", steps))
@@ -242,6 +270,24 @@ class AchievementMatching(AuxiliaryObjective):
             possible = torch.minimum(batch["rows"], columns).sum().clamp(min=1)
         statistics = (accuracy, count, count / possible)
         return Terms(loss, steps, phi, states, weights, statistics, skip=(count == 0).float())
+
+    def _fused_loss(self, batch: Tables) -> Terms:
+        """The same with few launches, matches and all."""
+        from achieve.nn.contrastive_kernels import matching_loss
+
+        config, steps = self.context.config, batch["images"]
+        phi = self.context.network.encode(self.context.pick("observations", steps))
+        loss, *statistics, skip, weights = matching_loss(
+            phi,
+            self.targets,
+            self.noise,
+            batch,
+            reg=config.transport_reg,
+            iterations=config.transport_iters,
+            threshold=config.match_threshold,
+            temperature=config.temperature,
+        )
+        return Terms(loss, steps, phi, batch["states"], weights, tuple(statistics), skip)
 
     def similarity(self, batch: Tables, phi: Tensor) -> Tensor:
         """Return ``nu_i . nu'_j`` of the source with each target [K, W, W]; gradients reach the source alone."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -12,7 +14,8 @@ from achieve.algo.quantile import action_values, bellman_targets, of_actions, qu
 from achieve.config import QRDQNConfig
 from achieve.data.replay import Replay
 from achieve.data.transfer import upload
-from achieve.nn.cuda_graphs import GraphRunner
+from achieve.nn.available import small_kernels
+from achieve.nn.cuda_graphs import Beside, GraphRunner
 from achieve.nn.model import QuantileNetwork
 from achieve.nn.optim import ClippedAdam, all_state
 
@@ -40,8 +43,11 @@ class QRDQNLearner:
         self._replay = replay
         self._config = config
         self.optimizer = ClippedAdam(network, config.learning_rate, config.max_grad_norm, config.adam_eps)
-        self._meters = Meters(STATISTICS, replay.device)
         on_gpu = replay.device.type == "cuda"
+        self._kernels = small_kernels(replay.device, enabled=cuda_graphs)
+        self._meters = Meters(STATISTICS, replay.device, kernels=self._kernels)
+        # Small passes through an encoder fill little of a GPU: those that do not wait for each other go side by side.
+        self._judging, self._looking = (Beside(enabled=on_gpu and cuda_graphs) for _ in range(2))
         self._ahead: dict[int, Tensor] = {}
         self._run = GraphRunner(self._state, enabled=cuda_graphs and on_gpu)
         # Batches drawn and not learned from yet: an update's inputs for each.
@@ -68,14 +74,18 @@ class QRDQNLearner:
         self.draw(updates, rng)
         self.launch()
 
-    def draw(self, updates: int, rng: np.random.Generator) -> None:
+    def draw(self, updates: int, rng: np.random.Generator, since: torch.cuda.Event | None = None) -> None:
         """Draw the batches of the next :meth:`launch`, all before its first update, and bring them to the device.
 
-        There the target network already looks at the states they are bootstrapped from, as it does not change.
+        There the target network already looks at the states they are bootstrapped from, as it does not change. On a
+        GPU it does not wait for what was launched after ``since``.
         """
         self._drawn = []
-        if not updates:
-            return
+        if updates:
+            with self._looking.work(since):
+                self._draw(updates, rng)
+
+    def _draw(self, updates: int, rng: np.random.Generator) -> None:
         replay, size = self._replay, self._config.batch_size
         index = replay.draw(rng, updates, size).ravel()
         steps = replay.transitions(index)
@@ -102,6 +112,7 @@ class QRDQNLearner:
 
     def launch(self) -> None:
         """An update for each batch drawn."""
+        self._looking.join()
         for batch in self._drawn:
             self._run("update", self._update, *batch)
         self._drawn = []
@@ -116,18 +127,50 @@ class QRDQNLearner:
         actions: Tensor,
         numbers: Tensor,
     ) -> None:
-        config, network = self._config, self._network
+        network = self._network
         rewards, discounts = numbers.unbind()
-        with torch.no_grad():
-            judge = network.quantiles(network.encode(following), next_memory) if config.double else ahead
-            targets = bellman_targets(rewards, discounts, ahead, action_values(judge).argmax(1))
-        quantiles = of_actions(network.quantiles(network.encode(images), memory), actions)
-        loss = quantile_huber_loss(quantiles, targets, config.kappa).mean()
+        judge = ahead
+        if self._config.double:
+            with torch.no_grad(), self._judging.work():
+                judge = network.quantiles(network.encode(following), next_memory)
+        quantiles = network.quantiles(network.encode(images), memory)
+        if self._config.double:
+            self._judging.join()
+        how = self._fused_loss if self._kernels else self.loss
+        loss, statistics = how(quantiles, judge, ahead, actions, rewards, discounts)
         self.optimizer.zero_grad()
         loss.backward()
         grad_norm = self.optimizer.step()
+        self._meters.add(statistics[0], grad_norm, *statistics[1:])
+
+    def loss(
+        self, quantiles: Tensor, judge: Tensor, ahead: Tensor, actions: Tensor, rewards: Tensor, discounts: Tensor
+    ) -> tuple[Tensor, Sequence[Tensor]]:
+        """Return the mean quantile Huber loss of a batch, and its statistics but for the gradient's norm.
+
+        Args:
+            quantiles: of the states learned from [B, A, Q].
+            judge: of the states they led to, by whom the best action is chosen there [B, A, Q].
+            ahead: of the same states, by the target network [B, A, Q].
+            actions: taken [B].
+            rewards: of them [B].
+            discounts: of what comes after [B].
+        """
         with torch.no_grad():
-            self._meters.add(loss, grad_norm, quantiles.mean(), targets.mean(), rewards.mean())
+            targets = bellman_targets(rewards, discounts, ahead, action_values(judge).argmax(1))
+        chosen = of_actions(quantiles, actions)
+        loss = quantile_huber_loss(chosen, targets, self._config.kappa).mean()
+        return loss, (loss.detach(), chosen.detach().mean(), targets.mean(), rewards.mean())
+
+    def _fused_loss(
+        self, quantiles: Tensor, judge: Tensor, ahead: Tensor, actions: Tensor, rewards: Tensor, discounts: Tensor
+    ) -> tuple[Tensor, Sequence[Tensor]]:
+        """:meth:`loss` in one kernel, its gradient included."""
+        from achieve.nn import quantile_kernels
+
+        given = (quantiles, judge, ahead, actions, rewards, discounts)
+        loss, statistics = quantile_kernels.quantile_loss(*given, self._config.kappa)
+        return loss, statistics.unbind()
 
     def finish(self) -> dict[str, float]:
         """Wait for all updates. Returns the mean of each statistic since the last call."""

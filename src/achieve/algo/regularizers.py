@@ -62,6 +62,8 @@ class PolicyValueRegularizer:
         self._network = network
         self._experience = experience
         self._config = config
+        self.fused = False
+        """Use the kernels of `achieve.nn.penalty_kernels`."""
         self.coefs: tuple[float, ...] = (config.policy_reg_coef, config.value_reg_coef)
 
     def allocate(self, steps: int) -> None:
@@ -78,6 +80,8 @@ class PolicyValueRegularizer:
         self, phi: Tensor, memory: Tensor, images: Tensor, states: Tensor, weights: Tensor
     ) -> tuple[Tensor, ...]:
         config, normalizer = self._config, self._network.normalizer
+        if self.fused:
+            return self._fused_terms(phi, memory, (images, states, weights))
         steps = images.index_select(0, states)
         logits, values = self._network.heads(phi, memory)
         logits, values = logits.index_select(0, states), values.index_select(0, states)
@@ -89,6 +93,21 @@ class PolicyValueRegularizer:
         goal = returns if config.value_reg == "returns" else self.old_values.index_select(0, steps)
         deviation = value_deviation(values, normalizer.normalize(goal), config.value_reg)
         return weighted_mean(divergence, weights), weighted_mean(deviation, weights)
+
+    def _fused_terms(self, phi: Tensor, memory: Tensor, tables: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, ...]:
+        """The same with few launches."""
+        from achieve.nn.penalty_kernels import policy_value_penalties
+
+        return policy_value_penalties(
+            phi,
+            memory,
+            self._network,
+            tables,
+            self.old_logits,
+            self._experience.flat("returns"),
+            self.old_values if self._config.value_reg == "frozen" else None,
+            new_old=self._config.policy_reg == "new-old",
+        )
 
 
 class QuantileRegularizer:

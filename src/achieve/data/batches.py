@@ -8,7 +8,7 @@ padding never takes part in a loss.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,8 +21,10 @@ from achieve.data.trajectories import IntArray, Trajectory, anchor_steps
 T = TypeVar("T", "PredictionBatch", "SourceBatch", "TargetBatch")
 
 # Sizes that batches are padded to where updates are replayed: fine enough to waste little, few enough to capture.
-IMAGE_SIZES = (*range(32, 513, 32), 576, 768, 1088, 1152)
-TARGET_SIZES = (*range(32, 513, 32), 608, 704)
+IMAGE_SIZES = (*range(16, 321, 16), *range(352, 513, 32), 576, 768, 1088, 1152)
+TARGET_SIZES = (*range(32, 513, 16), 608, 704)
+# States are only looked up: their number costs next to nothing, and one size does for most.
+STATE_SIZES = (512,)
 WIDTHS = (24, 32, 48, 64)
 
 
@@ -46,8 +48,9 @@ class PredictionBatch:
     count: IntArray
 
     def padded(self) -> PredictionBatch:
-        """Return the same update at a size that is captured."""
-        images, terms = bucket(len(self.images), IMAGE_SIZES), bucket(len(self.positive), IMAGE_SIZES)
+        """Return the same update at a size that is captured: one for each number of images."""
+        images = bucket(len(self.images), IMAGE_SIZES)
+        terms = max(images, bucket(len(self.positive), IMAGE_SIZES))
         return pad(self, images=images, positive=terms, negative=terms, before=terms, after=terms)
 
 
@@ -70,8 +73,10 @@ class TargetBatch:
         return len(self.images) <= TARGET_SIZES[-1]
 
     def padded(self) -> TargetBatch:
-        """Return the same targets at a size that is captured."""
-        return pad(self, images=bucket(len(self.images), TARGET_SIZES))
+        """Return the same targets at a size that is captured, each image once."""
+        images, place = first_places(self.images)
+        once = replace(self, images=images, before=place[self.before], after=place[self.after])
+        return pad(once, images=bucket(len(images), TARGET_SIZES))
 
 
 @dataclass(frozen=True)
@@ -96,9 +101,16 @@ class SourceBatch:
     columns: IntArray
 
     def padded(self) -> SourceBatch:
-        """Return the same update at a size that is captured."""
-        size = bucket(len(self.images), IMAGE_SIZES)
-        return pad(self, images=size, states=size)
+        """Return the same update at a size that is captured, each image once.
+
+        States are drawn with replacement, and some are next to an achievement: a third of the images are repeated.
+        Those of achievements stay in front.
+        """
+        images, place = first_places(self.images)
+        once = replace(
+            self, images=images, before=place[self.before], after=place[self.after], states=place[self.states]
+        )
+        return pad(once, images=bucket(len(images), IMAGE_SIZES), states=bucket(len(self.states), STATE_SIZES))
 
     @staticmethod
     def padded_width(width: int) -> int:
@@ -200,6 +212,15 @@ def matching_batch(
         after=np.where(real, before + total, 0).ravel(),
     )
     return first, second
+
+
+def first_places(values: IntArray) -> tuple[IntArray, IntArray]:
+    """The different values in the order they first appear, and the place of each value among them."""
+    _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    return values[first[order]], place[inverse]
 
 
 def pad(batch: T, **sizes: int) -> T:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 
 import torch
@@ -25,17 +26,29 @@ class GraphRunner:
             put back after.
         enabled: capture (needs CUDA tensors) or call.
         say: told, once for each kind of step, where one cannot be captured; it is then called from there on.
+        calls_first: how often a key is called before it is captured, which saves capturing what is rare. Those calls
+            are the warm-up: nothing is saved and put back then.
     """
 
     def __init__(
-        self, state: Callable[[], Sequence[Tensor]], *, enabled: bool, say: Callable[[str], None] | None = None
+        self,
+        state: Callable[[], Sequence[Tensor]],
+        *,
+        enabled: bool,
+        say: Callable[[str], None] | None = None,
+        calls_first: int = 0,
     ) -> None:
         self._state = state
         self._say = say
         self._called: set[Hashable] = set()
+        self._calls_first = calls_first
+        self._calls: Counter[Hashable] = Counter()
         self._graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, list[Tensor]]] = {}
         self.enabled = enabled
         self._pool = torch.cuda.graph_pool_handle() if enabled else None
+        # A library's workspace belongs to the stream a graph was captured on: with one of its own, a runner's graphs
+        # may be replayed while those of another run.
+        self._stream = torch.cuda.Stream() if enabled else None
 
     def __call__(
         self, key: Hashable, step: Callable[..., None], *inputs: Tensor
@@ -46,6 +59,10 @@ class GraphRunner:
             step(*inputs)
             return
         if key not in self._graphs:
+            self._calls[key] += 1
+            if self._calls[key] <= self._calls_first:
+                step(*inputs)
+                return
             try:
                 self._graphs[key] = self._capture(step, inputs)
             except RuntimeError as error:
@@ -66,21 +83,74 @@ class GraphRunner:
     ) -> tuple[torch.cuda.CUDAGraph, list[Tensor]]:
         device = torch.cuda.current_device()
         static = [torch.empty_like(t, device=device).copy_(t) for t in inputs]
+        if not self._calls_first:
+            self._warm_up(step, static)
+        graph = torch.cuda.CUDAGraph()
+        with _no_garbage_collection(), self._capturing(graph):
+            step(*static)
+        return graph, static
+
+    @contextlib.contextmanager
+    def _capturing(self, graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+        """What `torch.cuda.graph` does, but memory set aside for calls is given up only where there is little left.
+
+        That costs more than the capture, as the calls in between ask for it again.
+        """
+        free, total = torch.cuda.mem_get_info()
+        if free < total / 4:
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+        assert self._stream is not None
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            graph.capture_begin(pool=self._pool)
+            try:
+                yield
+            finally:
+                graph.capture_end()
+
+    def _warm_up(self, step: Callable[..., None], static: Sequence[Tensor]) -> None:
+        """Run the step for real, so that whatever is set up at a first call is there, and undo what it did."""
         state = list(self._state())
         saved = [t.detach().clone() for t in state]
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        assert self._stream is not None
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
             for _ in range(WARMUPS):
                 step(*static)
-        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.current_stream().wait_stream(self._stream)
         with torch.no_grad():
             for tensor, value in zip(state, saved, strict=True):
                 tensor.copy_(value)
-        graph = torch.cuda.CUDAGraph()
-        with _no_garbage_collection(), torch.cuda.graph(graph, pool=self._pool):
-            step(*static)
-        return graph, static
+
+
+class Beside:
+    """Another stream, for work that need not wait for what the current one was given last.
+
+    Without a GPU, or with ``enabled`` off, everything stays where it is. What a block allocates is safe to use on the
+    current stream after :meth:`join`, as long as the next block begins after that use.
+    """
+
+    def __init__(self, *, enabled: bool) -> None:
+        self._stream = torch.cuda.Stream() if enabled else None
+
+    @contextlib.contextmanager
+    def work(self, since: torch.cuda.Event | None = None) -> Iterator[None]:
+        """Run the block on the other stream, from this event on, or else from where the current stream is."""
+        if self._stream is None:
+            yield
+            return
+        if since is not None:
+            self._stream.wait_event(since)
+        else:
+            self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            yield
+
+    def join(self) -> None:
+        """Let the current stream wait for all blocks so far."""
+        if self._stream is not None:
+            torch.cuda.current_stream().wait_stream(self._stream)
 
 
 @contextlib.contextmanager

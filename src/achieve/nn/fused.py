@@ -4,20 +4,24 @@ Computes what `ResidualEncoder.features` computes, from the same weights: activa
 and statistics are float32. The default is fp16, whose ten bits of mantissa are those of the TF32 convolutions the
 published runs had; `bf16` has seven, which shows in the representations, as they are differences of latents. Against
 fp16's narrow range, gradients are scaled on their way in, by a power of two chosen on the device at every step, and
-scaled back in :meth:`FusedEncoder.finish_backward`.
+scaled back by the optimiser or in :meth:`FusedEncoder.finish_backward`.
 """
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterable
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from achieve.nn import kernels
+from achieve.nn import convolution, kernels, norm_tiles, output_kernels
 from achieve.nn.encoder import ResidualBlock, ResidualEncoder, Stack
+from achieve.nn.flat import FlatParameters, HalfWeights, Sink
 from achieve.nn.layers import NormConv
+from achieve.nn.optim_kernels import BLOCK
 
 # Gradients enter the convolutions with a largest entry of 2^-HEADROOM: sums over all pixels of all images must stay
 # below fp16's 65504, and what is a million times smaller above its 6e-8.
@@ -25,26 +29,68 @@ HEADROOM = 4
 # Channels of an image (four stacked RGB frames have 12): the first convolution's weight gradient holds nine times as
 # many numbers for each output in registers.
 MOST_INPUTS = 16
+# The network divides bytes by 255, kernels.prepare by 256.
+ENTRY_FACTOR = 256 / 255
+CONVOLUTION = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)  # stride, padding, dilation, not transposed, groups
+
+# The functions below take ``sink``, which says where to add the gradient of a parameter. Without it they return the
+# gradient, as any other function does.
+
+
+def _forward(z: Tensor, skip: Tensor | None, gain: Tensor, bias: Tensor, eps: float, *, relu: bool) -> Any:
+    how = norm_tiles.norm_forward if norm_tiles.suits(z) else kernels.norm_forward
+    return how(z, skip, gain, bias, eps, relu=relu)
 
 
 class _Norm(torch.autograd.Function):
     """``norm(relu(z))``, or ``norm(z)``."""
 
     @staticmethod
-    def forward(ctx: Any, z: Tensor, gain: Tensor, bias: Tensor, eps: float, relu: bool) -> Tensor:
-        _, out, mean, rstd = kernels.norm_forward(z, None, gain, bias, eps, relu=relu)
+    def forward(
+        ctx: Any, z: Tensor, gain: Tensor, bias: Tensor, eps: float, relu: bool, sink: Sink | None = None
+    ) -> Tensor:
+        _, out, mean, rstd = _forward(z, None, gain, bias, eps, relu=relu)
         ctx.save_for_backward(z, gain, mean, rstd)
         ctx.relu = relu
+        ctx.sink, ctx.affine = sink, (gain, bias)
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         z, gain, mean, rstd = ctx.saved_tensors
+        into = ctx.sink and tuple(map(ctx.sink, ctx.affine))
         grad = grads[0].contiguous(memory_format=torch.channels_last)
         grad_z, _, grad_gain, grad_bias = kernels.norm_backward(
-            grad, None, z, z, gain, mean, rstd, relu=ctx.relu, add=False
+            grad, None, z, z, gain, mean, rstd, relu=ctx.relu, add=False, into=into
         )
-        return grad_z, grad_gain, grad_bias, None, None
+        return (grad_z, None, None, None, None, None) if into else (grad_z, grad_gain, grad_bias, None, None, None)
+
+
+class _SkipNorm(torch.autograd.Function):
+    """``x`` as it is, and ``norm(x)``: the gradients of both meet in the norm's own kernel."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, gain: Tensor, bias: Tensor, eps: float, sink: Sink | None = None
+    ) -> tuple[Tensor, Tensor]:
+        _, out, mean, rstd = _forward(x, None, gain, bias, eps, relu=False)
+        ctx.save_for_backward(x, gain, mean, rstd)
+        ctx.sink, ctx.affine = sink, (gain, bias)
+        ctx.set_materialize_grads(False)
+        return x, out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        x, gain, mean, rstd = ctx.saved_tensors
+        into = ctx.sink and tuple(map(ctx.sink, ctx.affine))
+        grad_x, grad = grads
+        if grad_x is not None:
+            grad_x = grad_x.contiguous(memory_format=torch.channels_last)
+        grad = grad.contiguous(memory_format=torch.channels_last)
+        grad_x, _, grad_gain, grad_bias = kernels.norm_backward(
+            grad, grad_x, x, x, gain, mean, rstd, relu=False, add=False, into=into
+        )
+        return grad_x, *((None, None) if into else (grad_gain, grad_bias)), None, None
 
 
 class _AddNorm(torch.autograd.Function):
@@ -52,87 +98,108 @@ class _AddNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, z: Tensor, skip: Tensor, gain: Tensor, bias: Tensor, eps: float
+        ctx: Any, z: Tensor, skip: Tensor, gain: Tensor, bias: Tensor, eps: float, sink: Sink | None = None
     ) -> tuple[Tensor, Tensor]:
-        x, out, mean, rstd = kernels.norm_forward(z, skip, gain, bias, eps, relu=True)
+        x, out, mean, rstd = _forward(z, skip, gain, bias, eps, relu=True)
         ctx.save_for_backward(z, x, gain, mean, rstd)
+        ctx.sink, ctx.affine = sink, (gain, bias)
         ctx.set_materialize_grads(False)
         return x, out
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         z, x, gain, mean, rstd = ctx.saved_tensors
+        into = ctx.sink and tuple(map(ctx.sink, ctx.affine))
         grad_x, grad = grads
         if grad_x is not None:
             grad_x = grad_x.contiguous(memory_format=torch.channels_last)
         grad = grad.contiguous(memory_format=torch.channels_last)
         grad_z, grad_skip, grad_gain, grad_bias = kernels.norm_backward(
-            grad, grad_x, x, z, gain, mean, rstd, relu=True, add=True
+            grad, grad_x, x, z, gain, mean, rstd, relu=True, add=True, into=into
         )
-        return grad_z, grad_skip, grad_gain, grad_bias, None
+        affine = (None, None) if into else (grad_gain, grad_bias)
+        return grad_z, grad_skip, *affine, None, None
 
 
 class _Pool(torch.autograd.Function):
     """``relu(maxpool(z) + bias)``."""
 
     @staticmethod
-    def forward(ctx: Any, z: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(ctx: Any, z: Tensor, bias: Tensor | None, sink: Sink | None = None) -> Tensor:
         out, winner = kernels.pool_forward(z, bias)
         ctx.save_for_backward(winner)
         ctx.shape = z.shape[2:]
-        ctx.has_bias = bias is not None
+        ctx.sink, ctx.bias = sink, bias
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         (winner,) = ctx.saved_tensors
         grad = grads[0].contiguous(memory_format=torch.channels_last)
-        grad_bias = kernels.pool_bias_backward(grad, winner) if ctx.has_bias else None
-        return kernels.pool_backward(grad, winner, *ctx.shape), grad_bias
+        grad_bias = None
+        if ctx.bias is not None:
+            into = ctx.sink and ctx.sink(ctx.bias)
+            grad_bias = kernels.pool_bias_backward(grad, winner, into)
+        return kernels.pool_backward(grad, winner, *ctx.shape), None if ctx.sink else grad_bias, None
 
 
 class _EntryConv(torch.autograd.Function):
-    """The first convolution, on what :func:`kernels.prepare` makes of bytes: 1/256 of them, channels added."""
+    """The first convolution, on what :func:`kernels.prepare` makes of bytes: 1/256 of them, channels added.
+
+    ``half`` is the weight as that needs it.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: nn.Parameter, half: Tensor, sink: Sink) -> Tensor:
         ctx.save_for_backward(x)
-        ctx.inputs = weight.shape[1]
-        return F.conv2d(x, _entry_weight(weight, x), None, padding=1)
+        ctx.sink, ctx.weight = sink, weight
+        return F.conv2d(x, half, None, padding=1)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         (x,) = ctx.saved_tensors
         grad = grads[0].contiguous(memory_format=torch.channels_last)
-        weight = kernels.entry_weight_backward(grad, x)
-        return None, weight[:, : ctx.inputs] * (256 / 255)
+        inputs = ctx.weight.shape[1]
+        kernels.entry_weight_backward(grad, x, inputs=inputs, factor=ENTRY_FACTOR, into=ctx.sink(ctx.weight))
+        return None, None, None, None
 
 
-def _entry_weight(weight: Tensor, x: Tensor) -> Tensor:
-    """The network divides bytes by 255, :func:`kernels.prepare` by 256."""
-    padded = F.pad(weight * (256 / 255), (0, 0, 0, 0, 0, x.shape[1] - weight.shape[1]))
-    return padded.to(x.dtype, memory_format=torch.channels_last)
-
-
-class _ScaleGradient(torch.autograd.Function):
-    """Half precision -> float32 forward; backward the gradient is brought to a largest entry of 2^-HEADROOM."""
+class _Conv(torch.autograd.Function):
+    """A convolution with ``half``, the weight in half precision, in which its gradient is left in ``pending``."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, inverse: Tensor) -> Tensor:
-        ctx.dtype = x.dtype
-        ctx.inverse = inverse
-        return x.float()
+    def forward(
+        ctx: Any, x: Tensor, weight: nn.Parameter, half: Tensor, pending: list[tuple[nn.Parameter, Tensor]]
+    ) -> Tensor:
+        ctx.save_for_backward(x, half)
+        ctx.weight, ctx.pending = weight, pending
+        return F.conv2d(x, half, None, padding=1)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        grad = grads[0]
-        exponent = grad.abs().amax().clamp(min=1e-30).log2().ceil() + HEADROOM
-        ctx.inverse.copy_(exponent.exp2())
-        return (grad * (-exponent).exp2()).to(ctx.dtype), None
+        x, half = ctx.saved_tensors
+        grad = grads[0].contiguous(memory_format=torch.channels_last)
+        grad_x, grad_half, _ = torch.ops.aten.convolution_backward(
+            grad, x, half, None, *CONVOLUTION, [True, True, False]
+        )
+        ctx.pending.append((ctx.weight, grad_half))
+        return grad_x, None, None, None
 
 
-def _norm(layer: nn.GroupNorm, z: Tensor, *, relu: bool) -> Tensor:
-    return cast(Tensor, _Norm.apply(z, layer.weight, layer.bias, layer.eps, relu))
+class _Features(torch.autograd.Function):
+    """``skip + relu(z)`` in float32, or ``z``; backward the gradient is brought to a largest entry of 2^-HEADROOM."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, skip: Tensor | None, inverse: Tensor) -> Tensor:
+        ctx.save_for_backward(z)
+        ctx.inverse, ctx.add = inverse, skip is not None
+        return output_kernels.features(z, skip)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (z,) = ctx.saved_tensors
+        grad = grads[0].contiguous()
+        return *output_kernels.features_backward(grad, z, ctx.inverse, HEADROOM, add=ctx.add), None
 
 
 def _group_norm(layer: NormConv) -> nn.GroupNorm:
@@ -140,16 +207,37 @@ def _group_norm(layer: NormConv) -> nn.GroupNorm:
     return layer.norm
 
 
-def _add_norm(z: Tensor, skip: Tensor, norm: nn.GroupNorm) -> tuple[Tensor, Tensor]:
-    return cast(
-        tuple[Tensor, Tensor], _AddNorm.apply(z, skip, norm.weight, norm.bias, norm.eps)
-    )
-
-
 class FusedEncoder:
-    """Computes the features of a :class:`ResidualEncoder` with norms, whose weights it shares."""
+    """Computes the features of a :class:`ResidualEncoder` with norms, whose weights it shares.
 
-    def __init__(self, encoder: ResidualEncoder, dtype: torch.dtype) -> None:
+    All parameters are moved into one buffer (:class:`FlatParameters`): the weights of the convolutions but the first,
+    then what else is in the convolutional part, then the rest of the network. ``half`` holds the convolutions' weights
+    once more in half precision: :meth:`weight` finds them there, channels last. The optimiser writes both. After any
+    other change of the weights (in place, which counts a parameter's ``_version`` up) they are converted anew, by
+    :meth:`cache_weights` or the next :meth:`features` without ``cached``.
+
+    Kernels add their gradients to ``flat.sink(parameter)``; those of the convolutions' weights come from the library in
+    half precision and wait in ``flat.pending``. All of the convolutional part carry a scale until
+    :meth:`finish_backward`, or until the optimiser takes them times ``half.scale``.
+
+    Without gradients the blocks' convolutions are this package's own, where the device has the tensor cores for them.
+    With gradients they are the library's, which are as quick there (`benchmarks/learner.md`).
+
+    Args:
+        encoder: whose features to compute.
+        dtype: of activations and of the weights they meet.
+        others: parameters to lay out with the encoder's.
+        own: whether to use own convolutions, with gradients too.
+    """
+
+    def __init__(
+        self,
+        encoder: ResidualEncoder,
+        dtype: torch.dtype,
+        others: Iterable[nn.Parameter] = (),
+        *,
+        own: bool | None = None,
+    ) -> None:
         if not supports(encoder):
             raise ValueError(
                 f"fused kernels need norms, channels in powers of two from 16 on, and images of at most {MOST_INPUTS} "
@@ -157,55 +245,132 @@ class FusedEncoder:
             )
         self._encoder = encoder
         self._dtype = dtype
-        self._parameters = list(encoder.stacks.parameters())
-        self._inverse_scale = torch.ones((), device=self._parameters[0].device)
-        self._cached: dict[nn.Conv2d, Tensor] = {}
-        self._use_cached = False
+        self._others = list(others)
+        self._entry = cast(Stack, encoder.stacks[0]).entry.conv
+        layers = [m for m in encoder.stacks.modules() if isinstance(m, nn.Conv2d) and m is not self._entry]
+        convs = [cast(nn.Parameter, layer.weight) for layer in layers]
+        entry = cast(nn.Parameter, self._entry.weight)
+        summed = [p for p in encoder.stacks.parameters() if all(p is not weight for weight in convs)]
+        self.flat = FlatParameters(dict.fromkeys([*convs, *summed, *self._others]), summed)
+        self._converted = [*convs, entry]
+        self._versions: list[int] = []
+        outputs, inputs, height, width = entry.shape
+        device = entry.device
+        self.flat.half = self.half = HalfWeights(
+            weights=torch.zeros(self.flat.blocks(convs[-1])[1] * BLOCK, dtype=dtype, device=device),
+            entry=torch.zeros(outputs, height, width, kernels.padded_channels(inputs), dtype=dtype, device=device),
+            entry_blocks=self.flat.blocks(entry),
+            entry_inputs=inputs,
+            factor=ENTRY_FACTOR,
+            scale=torch.ones((), device=device),
+            scaled_blocks=max(self.flat.blocks(p)[1] for p in encoder.stacks.parameters()),
+        )
+        self._entry_half = self.half.entry.permute(0, 3, 1, 2)
+        self._half_of: dict[Tensor, Tensor] = {p: self.flat.view(self.half.weights, p) for p in convs}
+        self._own = own
+        has_own = convolution.supports(device) if own is None else own
+        self._towers = [
+            convolution.Tower(layers, dtype, self.flat.pending)
+            for layers in (_inner_layers(encoder) if has_own else [])
+        ]
+        self.cache_weights()
 
+    @property
+    def note(self) -> str:
+        """What a run's record says of the convolutions, if they are not this package's own."""
+        return "" if self._towers else " (the library's convolutions: a GPU of compute capability 8.0 has faster ones)"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FusedEncoder:
+        """A copy has buffers of its own: copied parameters are no views of anything."""
+        encoder, others = copy.deepcopy((self._encoder, self._others), memo)
+        return FusedEncoder(encoder, self._dtype, others, own=self._own)
+
+    @torch.no_grad()
     def cache_weights(self) -> None:
-        """Convert the weights now, for calls of :meth:`features` with ``cached``: right while they do not change."""
-        with torch.no_grad():
-            for layer in self._encoder.stacks.modules():
-                if isinstance(layer, nn.Conv2d):
-                    cached = self._cached.setdefault(layer, torch.empty_like(self._half(layer)))
-                    cached.copy_(layer.weight)  # in place: captured graphs read from there
+        """Convert the weights, for calls of :meth:`features` with ``cached``: right while they do not change."""
+        self._convert()
+        for tower in self._towers:
+            tower.cache_weights()
+
+    def _convert(self) -> None:
+        """Convert the weights to half precision where something else than the optimiser has changed them."""
+        versions = [p._version for p in self._converted]
+        if versions == self._versions:
+            return
+        self._versions = versions
+        self.half.weights.copy_(self.flat.values[: len(self.half.weights)])
+        self._entry_half[:, : self.half.entry_inputs].copy_(self._entry.weight * ENTRY_FACTOR)
+
+    def weight(self, layer: nn.Conv2d) -> Tensor:
+        """Return a convolution's weight in half precision, channels last. The first convolution's has its own form."""
+        return self._half_of[layer.weight]
 
     def features(self, images: Tensor, *, cached: bool = False) -> Tensor:
-        """Bytes [B, H, W, C] -> [B, channels, H/8, W/8], float32."""
-        self._use_cached = cached
+        """Bytes [B, H, W, C] -> [B, channels, H/8, W/8], float32.
+
+        ``cached`` uses the weights as they were at the last :meth:`cache_weights`.
+        """
+        if not cached:
+            with torch.no_grad():
+                self._convert()
         x = kernels.prepare(images, self._dtype)
         stacks = [cast(Stack, module) for module in self._encoder.stacks]
-        z = cast(Tensor, _EntryConv.apply(x, stacks[0].entry.conv.weight))
+        z = cast(Tensor, _EntryConv.apply(x, self._entry.weight, self._entry_half, self.flat.sink))
+        own = bool(self._towers) and (self._own or not torch.is_grad_enabled())
         for index, stack in enumerate(stacks):
-            x = cast(Tensor, _Pool.apply(z, stack.entry.conv.bias))
-            x = _norm(cast(nn.GroupNorm, stack.norm), x, relu=False)
-            first, second = (cast(ResidualBlock, block) for block in stack.blocks)
-            z = self._block(first, _norm(_group_norm(first.first), x, relu=False))
-            x, normed = _add_norm(z, x, _group_norm(second.first))
-            z = self._block(second, normed)
-            if index + 1 < len(stacks):
-                following = stacks[index + 1].entry
-                _, normed = _add_norm(z, x, _group_norm(following))
-                z = self._conv(following.conv, normed)
-        features = x + torch.relu(z)
-        return cast(Tensor, _ScaleGradient.apply(features, self._inverse_scale))
+            x = cast(Tensor, _Pool.apply(z, stack.entry.conv.bias, self.flat.sink))
+            x = self._norm(cast(nn.GroupNorm, stack.norm), x, relu=False)
+            following = stacks[index + 1].entry if index + 1 < len(stacks) else None
+            if own and convolution.fits(x):
+                z, skip = self._towers[index](x, cached=cached), None
+            else:
+                z, skip = self._blocks(stack, x, following)
+        return cast(Tensor, _Features.apply(z, skip, self.half.scale))
+
+    def _blocks(self, stack: Stack, x: Tensor, following: NormConv | None) -> tuple[Tensor, Tensor | None]:
+        """A stack's two blocks, before the last ReLU and sum; if another stack follows, its convolution too."""
+        first, second = (cast(ResidualBlock, block) for block in stack.blocks)
+        x, normed = self._skip_norm(x, _group_norm(first.first))
+        z = self._block(first, normed)
+        x, normed = self._add_norm(z, x, _group_norm(second.first))
+        z = self._block(second, normed)
+        if following is None:
+            return z, x
+        _, normed = self._add_norm(z, x, _group_norm(following))
+        return self._conv(following.conv, normed), None
 
     def _block(self, block: ResidualBlock, normed: Tensor) -> Tensor:
         """Both convolutions of a block, from its normed input to before its last ReLU."""
         z = self._conv(block.first.conv, normed)
-        return self._conv(block.second.conv, _norm(_group_norm(block.second), z, relu=True))
+        return self._conv(block.second.conv, self._norm(_group_norm(block.second), z, relu=True))
 
     def _conv(self, layer: nn.Conv2d, x: Tensor) -> Tensor:
-        weight = self._cached[layer] if self._use_cached else self._half(layer)
-        return F.conv2d(x, weight, None, padding=1)
+        return cast(Tensor, _Conv.apply(x, layer.weight, self.weight(layer), self.flat.pending))
 
-    def _half(self, layer: nn.Conv2d) -> Tensor:
-        return layer.weight.to(self._dtype, memory_format=torch.channels_last)
+    def _norm(self, layer: nn.GroupNorm, z: Tensor, *, relu: bool) -> Tensor:
+        return cast(Tensor, _Norm.apply(z, layer.weight, layer.bias, layer.eps, relu, self.flat.sink))
+
+    def _skip_norm(self, x: Tensor, norm: nn.GroupNorm) -> tuple[Tensor, Tensor]:
+        arguments = (x, norm.weight, norm.bias, norm.eps, self.flat.sink)
+        return cast(tuple[Tensor, Tensor], _SkipNorm.apply(*arguments))
+
+    def _add_norm(self, z: Tensor, skip: Tensor, norm: nn.GroupNorm) -> tuple[Tensor, Tensor]:
+        arguments = (z, skip, norm.weight, norm.bias, norm.eps, self.flat.sink)
+        return cast(tuple[Tensor, Tensor], _AddNorm.apply(*arguments))
 
     def finish_backward(self) -> None:
         """Take the gradients' scale back out of the convolutional part."""
-        grads = [p.grad for p in self._parameters if p.grad is not None]
-        torch._foreach_mul_(grads, self._inverse_scale)
+        self.flat.settle()
+        self.flat.gradients[: self.half.scaled_blocks * BLOCK].mul_(self.half.scale)
+
+
+def _inner_layers(encoder: ResidualEncoder) -> list[list[NormConv]]:
+    """Of each stack, the blocks' convolutions and the one that follows them."""
+    stacks = [cast(Stack, module) for module in encoder.stacks]
+    inner = [[layer for block in s.blocks for layer in (block.first, block.second)] for s in stacks]
+    for layers, following in zip(inner, stacks[1:], strict=False):
+        layers.append(following.entry)
+    return cast(list[list[NormConv]], inner)
 
 
 def supports(encoder: nn.Module) -> bool:

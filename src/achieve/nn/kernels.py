@@ -87,9 +87,9 @@ def _store_gradients(
     RELU: tl.constexpr, ADD: tl.constexpr, HAS_GRAD_SUM: tl.constexpr,
 ):  # fmt: skip
     result = rstd * (grad * gain[None, :] - shift - normed * slope)
+    if HAS_GRAD_SUM:
+        result += tl.load(grad_sum_ptr + at, mask=inside, other=0.0).to(tl.float32)
     if ADD:
-        if HAS_GRAD_SUM:
-            result += tl.load(grad_sum_ptr + at, mask=inside, other=0.0).to(tl.float32)
         tl.store(grad_skip_ptr + at, result.to(grad_skip_ptr.dtype.element_ty), mask=inside)
         raw = tl.load(z_ptr + at, mask=inside, other=0.0).to(tl.float32)
     if RELU:
@@ -100,7 +100,7 @@ def _store_gradients(
 @triton.jit
 def _norm_backward(
     grad_ptr, grad_sum_ptr, x_ptr, z_ptr, gain_ptr, mean_ptr, rstd_ptr,
-    grad_z_ptr, grad_skip_ptr, grad_affine_ptr,
+    grad_z_ptr, grad_skip_ptr, grad_gain_ptr, grad_bias_ptr,
     pixels: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, RELU: tl.constexpr, ADD: tl.constexpr,
     HAS_GRAD_SUM: tl.constexpr,
 ):  # fmt: skip
@@ -154,8 +154,8 @@ def _norm_backward(
                 grad, normed, raw, grad_sum_ptr, z_ptr, grad_z_ptr, grad_skip_ptr, at, inside, gain, rstd, shift,
                 slope, RELU, ADD, HAS_GRAD_SUM,
             )  # fmt: skip
-    tl.atomic_add(grad_affine_ptr + columns, grad_gain, sem="relaxed")
-    tl.atomic_add(grad_affine_ptr + C + columns, grad_bias, sem="relaxed")
+    tl.atomic_add(grad_gain_ptr + columns, grad_gain, sem="relaxed")
+    tl.atomic_add(grad_bias_ptr + columns, grad_bias, sem="relaxed")
 
 
 @triton.jit
@@ -255,8 +255,9 @@ def _prepare(image_ptr, out_ptr, pixels, IN: tl.constexpr, OUT: tl.constexpr, BL
 
 @triton.jit
 def _entry_weight_backward(
-    grad_ptr, image_ptr, out_ptr, pixels, H, W,
-    OUT: tl.constexpr, IN: tl.constexpr, TAPS: tl.constexpr, BLOCK: tl.constexpr, STEPS: tl.constexpr,
+    grad_ptr, image_ptr, out_ptr, pixels, H, W, factor,
+    OUT: tl.constexpr, IN: tl.constexpr, WANTED: tl.constexpr, TAPS: tl.constexpr, BLOCK: tl.constexpr,
+    STEPS: tl.constexpr,
 ):  # fmt: skip
     # A matrix product over pixels: gradients [OUT, pixels] times the nine shifted images [pixels, 9 * IN].
     output = tl.arange(0, OUT)
@@ -280,8 +281,33 @@ def _entry_weight_backward(
         neighbour = pixel[:, None] + down[None, :] * W + right[None, :]
         x = tl.load(image_ptr + neighbour.to(tl.int64) * IN + (column % IN)[None, :], mask=ok, other=0.0)
         total = tl.dot(grad, x, total)
-    at = output[:, None] * (9 * IN) + column[None, :]
-    tl.atomic_add(out_ptr + at, total, mask=(tap < 9)[None, :], sem="relaxed")
+    channel = column % IN
+    at = output[:, None] * (9 * WANTED) + (tap * WANTED + channel)[None, :]
+    tl.atomic_add(out_ptr + at, total * factor, mask=((tap < 9) & (channel < WANTED))[None, :], sem="relaxed")
+
+
+@triton.jit
+def transport_plan(cost, inside, mass, reg, iterations: tl.constexpr):
+    """The plan of one problem. ``cost`` and ``inside`` are [rows, columns]; ``mass`` is the smaller of the two sizes.
+
+    Dykstra's correction of a projection that only scales is the inverse of the scaling. A plan is then the kernel times
+    a factor for each row, each column and the whole, of which each projection finds one anew from the other two.
+    """
+    kernel = tl.where(inside, tl.exp(-cost / reg), 0.0)
+    total = tl.sum(tl.sum(kernel, 1), 0)
+    kernel = kernel * (mass / tl.where(total > 0, total, 1.0))
+    by_column = tl.sum(kernel, 0) * 0.0 + 1.0
+    by_row = tl.sum(kernel, 1) * 0.0 + 1.0
+    whole = total * 0.0 + 1.0
+    for _ in range(iterations):
+        sums = tl.sum(kernel * by_column[None, :], 1) * whole
+        by_row = tl.minimum(1.0 / tl.where(sums > 0, sums, 1.0), 1.0)
+        parts = tl.sum(kernel * by_row[:, None], 0)
+        sums = parts * whole
+        by_column = tl.minimum(1.0 / tl.where(sums > 0, sums, 1.0), 1.0)
+        total = tl.sum(parts * by_column, 0)
+        whole = mass / tl.where(total > 0, total, 1.0)
+    return kernel * by_row[:, None] * (by_column * whole)[None, :]
 
 
 @triton.jit
@@ -297,31 +323,7 @@ def _transport(
     inside = (i < rows) & (j < columns)
     at = problem * m * n + i * n + j
     cost = tl.load(cost_ptr + at, mask=inside, other=0.0)
-    mask = tl.where(inside, 1.0, 0.0)
-    pad = 1.0 - mask
-    mass = tl.minimum(rows, columns).to(tl.float32)
-    plan = tl.exp(-cost / reg) * mask
-    total = tl.sum(tl.sum(plan, 1), 0)
-    plan = plan * (mass / tl.where(total > 0, total, 1.0))
-    row_corr = mask
-    column_corr = mask
-    mass_corr = mask
-    for _ in range(iterations):
-        before = plan
-        plan = plan * row_corr
-        sums = tl.sum(plan, 1)
-        plan = plan * tl.minimum(1.0 / tl.where(sums > 0, sums, 1.0), 1.0)[:, None]
-        row_corr = row_corr * before / (plan + pad)
-        before = plan
-        plan = plan * column_corr
-        sums = tl.sum(plan, 0)
-        plan = plan * tl.minimum(1.0 / tl.where(sums > 0, sums, 1.0), 1.0)[None, :]
-        column_corr = column_corr * before / (plan + pad)
-        before = plan
-        plan = plan * mass_corr
-        total = tl.sum(tl.sum(plan, 1), 0)
-        plan = plan * (mass / tl.where(total > 0, total, 1.0))
-        mass_corr = mass_corr * before / (plan + pad)
+    plan = transport_plan(cost, inside, tl.minimum(rows, columns).to(tl.float32), reg, iterations)
     tl.store(out_ptr + at, plan, mask=(i < m) & (j < n))
 
 
@@ -357,19 +359,23 @@ def norm_backward(
     *,
     relu: bool,
     add: bool,
+    into: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-    """Gradients of :func:`norm_forward` for ``z``, ``skip`` (None without), gain and bias."""
+    """Gradients of :func:`norm_forward` for ``z``, ``skip`` (None without), gain and bias, these added ``into``.
+
+    ``grad_sum`` is that of ``x`` from elsewhere.
+    """
     n, c, h, w = x.shape
     grad_z = torch.empty_like(x)
     grad_skip = torch.empty_like(x) if add else None
-    grad_affine = torch.zeros(2, c, device=x.device)
+    grad_gain, grad_bias = torch.zeros(2, c, device=x.device) if into is None else into
     _norm_backward[(n,)](
         grad, grad if grad_sum is None else grad_sum, x, z, gain, mean, rstd,
-        grad_z, grad_z if grad_skip is None else grad_skip, grad_affine,
+        grad_z, grad_z if grad_skip is None else grad_skip, grad_gain, grad_bias,
         pixels=h * w, C=c, RELU=relu, ADD=add, HAS_GRAD_SUM=grad_sum is not None,
         **_tiling(c, h * w),
     )  # fmt: skip
-    return grad_z, grad_skip, grad_affine[0], grad_affine[1]
+    return grad_z, grad_skip, grad_gain, grad_bias
 
 
 def pool_forward(z: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -397,23 +403,28 @@ def pool_backward(grad: Tensor, winner: Tensor, height: int, width: int) -> Tens
     return out
 
 
-def pool_bias_backward(grad: Tensor, winner: Tensor) -> Tensor:
-    """The gradient of :func:`pool_forward` for its bias: that of the output, summed where the ReLU is open."""
+def pool_bias_backward(grad: Tensor, winner: Tensor, into: Tensor | None = None) -> Tensor:
+    """The gradient of :func:`pool_forward` for its bias, added ``into``: that of the output where the ReLU is open."""
     n, c, oh, ow = grad.shape
-    out = torch.zeros(c, device=grad.device)
+    out = torch.zeros(c, device=grad.device) if into is None else into
     rows, steps = max(1, 4096 // c), 16
     programs = triton.cdiv(n * oh * ow, rows * steps)
     _pool_bias_backward[(programs,)](grad, winner, out, n * oh * ow, C=c, ROWS=rows, STEPS=steps)
     return out
 
 
+def padded_channels(inputs: int) -> int:
+    """How many channels :func:`prepare` gives images of so many: eight or more suit the tensor cores."""
+    return max(8, triton.next_power_of_2(inputs))
+
+
 def prepare(images: Tensor, dtype: torch.dtype) -> Tensor:
     """Bytes [B, H, W, C] -> 1/256 of them [B, 8, H, W], channels last, the added channels zero.
 
-    Powers of two leave bytes exact in half precision; eight channels suit the tensor cores.
+    Powers of two leave bytes exact in half precision.
     """
     n, h, w, c = images.shape
-    outputs = max(8, triton.next_power_of_2(c))
+    outputs = padded_channels(c)
     out = _channels_last(n, outputs, h, w, dtype, images.device)
     pixels = n * h * w
     _prepare[(triton.cdiv(pixels, 512),)](
@@ -422,26 +433,35 @@ def prepare(images: Tensor, dtype: torch.dtype) -> Tensor:
     return out
 
 
-def entry_weight_backward(grad: Tensor, x: Tensor) -> Tensor:
-    """The weight gradient of a 3x3 convolution with few input channels: [B, O, H, W], [B, I, H, W] -> [O, I, 3, 3].
+def entry_weight_backward(
+    grad: Tensor, x: Tensor, *, inputs: int, factor: float = 1.0, into: Tensor | None = None
+) -> Tensor:
+    """The weight gradient of a 3x3 convolution with few input channels, of its first ``inputs``: [O, inputs, 3, 3].
 
-    In float32; the library's kernels for so few channels take several times as long.
+    It is taken times ``factor`` and added ``into``, channels last. In float32; the library's kernels for so few
+    channels take several times as long.
     """
     n, outputs, h, w = grad.shape
-    inputs = x.shape[1]
-    out = torch.zeros(outputs, 9 * inputs, device=grad.device)
+    channels = x.shape[1]
+    if into is None:
+        into = torch.zeros(outputs, 3, 3, inputs, device=grad.device).permute(0, 3, 1, 2)
     block, steps = 64, 32
     _entry_weight_backward[(triton.cdiv(n * h * w, block * steps),)](
-        grad, x, out, n * h * w, h, w,
-        OUT=outputs, IN=inputs, TAPS=triton.next_power_of_2(9 * inputs), BLOCK=block, STEPS=steps,
+        grad, x, into, n * h * w, h, w, factor, OUT=outputs, IN=channels, WANTED=inputs,
+        TAPS=triton.next_power_of_2(9 * channels), BLOCK=block, STEPS=steps,
     )  # fmt: skip
-    return out.view(outputs, 3, 3, inputs).permute(0, 3, 1, 2)
+    return into
 
 
 def _channels_last(
     n: int, c: int, h: int, w: int, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
     return torch.empty((n, c, h, w), dtype=dtype, device=device, memory_format=torch.channels_last)
+
+
+def transport_warps(size: int) -> int:
+    """How many warps take a problem of that many rows and columns: the best of those tried on an H200."""
+    return 4 if size <= 32 else 8
 
 
 def transport(cost: Tensor, rows: Tensor, columns: Tensor, *, reg: float, iterations: int) -> Tensor:
@@ -451,6 +471,6 @@ def transport(cost: Tensor, rows: Tensor, columns: Tensor, *, reg: float, iterat
     size = max(16, triton.next_power_of_2(max(m, n)))
     _transport[(batch,)](
         cost.contiguous(), rows.contiguous(), columns.contiguous(), out, m, n, reg,
-        iterations=iterations, SIZE=size, num_warps=2 if size <= 32 else 8,
+        iterations=iterations, SIZE=size, num_warps=transport_warps(size),
     )  # fmt: skip
     return out

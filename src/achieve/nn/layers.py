@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from achieve.nn.direct import Linear
 from achieve.nn.init import scale_rows
 
 
@@ -34,7 +35,7 @@ class NormDense(nn.Module):
     def __init__(self, inputs: int, outputs: int, *, norm: bool = True, gain: float) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(inputs) if norm else None
-        self.linear = nn.Linear(inputs, outputs, bias=not norm)
+        self.linear = Linear(inputs, outputs, bias=not norm)
         scale_rows(self.linear, gain)
 
     def forward(self, x: Float[Tensor, "B D"]) -> Float[Tensor, "B D2"]:
@@ -52,7 +53,7 @@ class MLP(nn.Module):
         self.hidden = nn.Sequential(
             *(NormDense(a, b, gain=1.4) for a, b in pairwise(sizes))
         )
-        self.output = nn.Linear(sizes[-1], outputs)
+        self.output = Linear(sizes[-1], outputs)
         scale_rows(self.output, 1.0)
 
     def forward(self, x: Float[Tensor, "B D"]) -> Float[Tensor, "B D2"]:

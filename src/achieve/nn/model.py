@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Int, Shaped, UInt8
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from achieve.config import ModelConfig
 from achieve.errors import ConfigError
+from achieve.nn.direct import Linear
 from achieve.nn.encoder import ImageEncoder, ResidualEncoder, make_encoder
 from achieve.nn.init import orthogonal, scale_rows
 from achieve.nn.layers import MLP
 from achieve.nn.normalizer import ValueNormalizer
 
+if TYPE_CHECKING:
+    from achieve.nn.flat import FlatParameters
+
 
 class FastFeatures(Protocol):
     """Another way to compute an encoder's convolutional part."""
+
+    flat: FlatParameters
 
     def cache_weights(self) -> None: ...
 
@@ -44,9 +50,13 @@ class FiLM(nn.Module):
 
     def forward(self, phi: Float[Tensor, "B D"], actions: Int[Tensor, " B"]) -> Float[Tensor, "B D"]:
         """Return the latents as the actions change them."""
-        table = torch.cat([net(self.one_hot) for net in self.nets], dim=1)
-        eta, delta = table.index_select(0, actions).chunk(2, dim=1)
+        eta, delta = self.table().index_select(0, actions).chunk(2, dim=1)
         return (1 + eta) * phi + delta
+
+    def table(self) -> Float[Tensor, "A D2"]:
+        """Return ``eta`` and ``delta`` of each action, one after the other."""
+        tables = [net(self.one_hot) for net in self.nets]
+        return tables[0] if len(tables) == 1 else torch.cat(tables, dim=1)
 
 
 class AchievementNetwork(nn.Module):
@@ -103,8 +113,9 @@ class AchievementNetwork(nn.Module):
             from achieve.nn.fused import FusedEncoder, supports
 
             if supports(self.encoder):
-                self._fast = FusedEncoder(cast(ResidualEncoder, self.encoder), half or torch.float16)
-                return f"{'fp16' if precision == 'auto' else precision}, fused"
+                encoder = cast(ResidualEncoder, self.encoder)
+                self._fast = fast = FusedEncoder(encoder, half or torch.float16, self.parameters())
+                return f"{'fp16' if precision == 'auto' else precision}, fused{fast.note}"
             note = ", plain (there are no fused kernels for this encoder)"
         if precision == "auto":
             return f"tf32{note}" if on_gpu else "fp32"
@@ -137,6 +148,21 @@ class AchievementNetwork(nn.Module):
             features = self.encoder.features(images)
         return self.encoder.head(features)
 
+    @property
+    def flat(self) -> FlatParameters | None:
+        """All parameters in one buffer, with the hand-written kernels."""
+        return None if self._fast is None else self._fast.flat
+
+    @property
+    def fused(self) -> bool:
+        """Whether the hand-written kernels compute the encoder's convolutional part."""
+        return self._fast is not None
+
+    def fast_features(self, images: UInt8[Tensor, "B H W C"]) -> Float[Tensor, "B C2 H2 W2"]:
+        """Return what the fused convolutions make of images, with the weights of the last :meth:`cache_weights`."""
+        assert self._fast is not None
+        return self._fast.features(images, cached=True)
+
     def finish_backward(self) -> None:
         """To be called between a backward pass through the encoder and the use of its gradients."""
         if self._fast is not None:
@@ -146,10 +172,15 @@ class AchievementNetwork(nn.Module):
         self, phi: Float[Tensor, "B D"], actions: Int[Tensor, " B"], memory: Float[Tensor, "B M"] | None
     ) -> Float[Tensor, "B D"]:
         """Return ``psi``, the unit vectors of state-action pairs."""
+        return F.normalize(self.predict_direction(phi, actions, memory), dim=1)
+
+    def predict_direction(
+        self, phi: Float[Tensor, "B D"], actions: Int[Tensor, " B"], memory: Float[Tensor, "B M"] | None
+    ) -> Float[Tensor, "B D"]:
+        """Return ``psi`` before it is made a unit vector."""
         if self.film is None or self.predictor is None:
             raise RuntimeError("this network was built without the auxiliary nets")
-        x = self._join(self.film(phi, actions), memory)
-        return F.normalize(self.predictor(x), dim=1)
+        return cast(Tensor, self.predictor(self._join(self.film(phi, actions), memory)))
 
     def _join(self, x: Tensor, memory: Tensor | None) -> Tensor:
         if not self.config.memory:
@@ -163,8 +194,8 @@ class ActorCritic(AchievementNetwork):
     """PPO's network: a policy and a value."""
 
     def add_heads(self, width: int) -> None:
-        self.policy = nn.Linear(width, self.num_actions)
-        self.value = nn.Linear(width, 1)
+        self.policy = Linear(width, self.num_actions)
+        self.value = Linear(width, 1)
         orthogonal(self.policy, 0.01)
         orthogonal(self.value, 0.1)
         self.normalizer = ValueNormalizer(enabled=self.config.normalize_value)
@@ -173,6 +204,10 @@ class ActorCritic(AchievementNetwork):
         self, phi: Float[Tensor, "B D"], memory: Float[Tensor, "B M"] | None
     ) -> tuple[Float[Tensor, "B A"], Float[Tensor, " B"]]:
         """Return the policy's logits, and values in normalised units."""
+        if self._fast is not None and (memory is not None or not self.config.memory):
+            from achieve.nn import head_kernels
+
+            return head_kernels.heads(phi, memory if self.config.memory else None, self.policy, self.value)
         x = self._join(phi, memory)
         return self.policy(x), self.value(x).squeeze(1)
 
@@ -194,7 +229,7 @@ class QuantileNetwork(AchievementNetwork):
         super().__init__(config, observation_shape, num_actions, auxiliary=auxiliary, dtype=dtype)
 
     def add_heads(self, width: int) -> None:
-        self.advantage = nn.Linear(width, self.num_actions * self.num_quantiles)
+        self.advantage = Linear(width, self.num_actions * self.num_quantiles)
         scale_rows(self.advantage, 0.1)
 
     def quantiles(

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from achieve.nn.model import AchievementNetwork
+
+if TYPE_CHECKING:
+    from achieve.nn.flat import FlatAdam
 
 
 class ClippedAdam:
@@ -37,6 +41,11 @@ class ClippedAdam:
         self.max_grad_norm = max_grad_norm
         on_gpu = self.parameters[0].is_cuda
         self.skipped = torch.zeros((), device=self.parameters[0].device)
+        self._flat: FlatAdam | None = None
+        if network.flat is not None:
+            self._flat = _flat_adam(network, head, learning_rate, max_grad_norm, eps, self.skipped)
+            self._moments = self._flat.state()
+            return
         self._one = torch.ones((), device=self.parameters[0].device)
         self.adam = torch.optim.Adam(
             self.parameters, lr=learning_rate, eps=eps, fused=True, capturable=on_gpu
@@ -47,9 +56,13 @@ class ClippedAdam:
                 "exp_avg": torch.zeros_like(p, memory_format=torch.preserve_format),
                 "exp_avg_sq": torch.zeros_like(p, memory_format=torch.preserve_format),
             }
+        self._moments = {p: self.adam.state[p] for p in self.parameters}
 
     def zero_grad(self) -> None:
         """Forget the gradients there are."""
+        if self._flat is not None:
+            self._flat.zero_grad()
+            return
         self.adam.zero_grad(set_to_none=True)
 
     def step(self, skip: Tensor | None = None) -> Tensor:
@@ -58,6 +71,8 @@ class ClippedAdam:
         ``skip``, a scalar tensor, turns the step into nothing where it is 1: decided on the device, without waiting.
         A gradient that is not finite skips the step too, and is counted in ``skipped``.
         """
+        if self._flat is not None:
+            return self._flat.step(skip)
         self._network.finish_backward()
         norm = nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm)
         broken = (~norm.isfinite()).float()
@@ -77,16 +92,38 @@ class ClippedAdam:
     def state_tensors(self) -> dict[str, Tensor]:
         """Every tensor of the optimiser's state by name; writing into them restores it."""
         moments = {
-            f"{name}.{key}": self.adam.state[p][key]
+            f"{name}.{key}": self._moments[p][key]
             for name, p in self.named.items()
             for key in ("step", "exp_avg", "exp_avg_sq")
         }
         return {**moments, "skipped": self.skipped}
 
+    def changed(self) -> list[Tensor]:
+        """Return every tensor a step may change, the parameters among them."""
+        if self._flat is not None:
+            return self._flat.tensors()
+        return [*self.parameters, *self.state_tensors().values()]
+
+
+def _flat_adam(
+    network: AchievementNetwork,
+    head: nn.Module | None,
+    learning_rate: float,
+    max_grad_norm: float,
+    eps: float,
+    skipped: Tensor,
+) -> FlatAdam:
+    """The same in a few kernels, for a network whose parameters lie in one buffer."""
+    from achieve.nn.flat import FlatAdam, FlatParameters
+
+    assert network.flat is not None
+    more = [] if head is None else list(head.parameters())
+    groups = [network.flat, *([FlatParameters(more)] if more else [])]
+    return FlatAdam(groups, learning_rate, max_grad_norm, eps, skipped)
+
 
 def all_state(network: nn.Module, optimizers: Iterable[ClippedAdam]) -> list[Tensor]:
     """Everything an update changes: weights, normaliser, optimiser states."""
-    tensors: list[Tensor] = [*network.parameters(), *network.buffers()]
-    for optimizer in optimizers:
-        tensors.extend(optimizer.state_tensors().values())
-    return tensors
+    changed = [tensor for optimizer in optimizers for tensor in optimizer.changed()]
+    tensors = [*(changed or network.parameters()), *network.buffers()]
+    return list({id(tensor): tensor for tensor in tensors}.values())

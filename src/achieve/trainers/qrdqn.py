@@ -137,9 +137,10 @@ class QRDQNTrainer(BaseTrainer):
         """Act and learn up to the next target update, or for ``rows`` vector steps. Returns the mean of each statistic.
 
         Each vector step evaluates the network, samples the batches of the updates that are due, chooses actions,
-        launches the updates, and only then steps the environments. A GPU evaluates while batches are sampled, and
-        learns while the environments step; the next evaluation waits for that. So the result is that of the sequential
-        order on a CPU: actions follow all earlier updates, and updates see all steps before the current one.
+        launches the updates, and only then steps the environments. A GPU evaluates while batches are sampled and
+        bootstrapped by the target network, and learns while the environments step; the next evaluation waits for that.
+        So the result is that of the sequential order on a CPU: actions follow all earlier updates, and updates see all
+        steps before the current one.
         """
         values, num_envs = self.config.qrdqn, self.config.env.num_envs
         if rows is None:
@@ -150,7 +151,7 @@ class QRDQNTrainer(BaseTrainer):
             self.explorer.look()
             due = (taken + num_envs) // values.replay_frequency - taken // values.replay_frequency
             ready = self.learning and self.replay.drawable > 0
-            self.learner.draw(due if ready else 0, self.generators.shuffles)
+            self.learner.draw(due if ready else 0, self.generators.shuffles, since=self.explorer.stored)
             self.explorer.choose(self.epsilon, self.exploration)
             self.learner.launch()
             self.explorer.step()

@@ -131,7 +131,7 @@ def _forget_old(folder: Path) -> None:
 @lru_cache(maxsize=1)
 def announce() -> None:
     """Say, once per process, why the first call takes so long."""
-    log.warning("achieve: compiling Crafter for this machine (about half a minute, once)")
+    log.warning("achieve: compiling Crafter for this machine (about 15 seconds, once)")
 
 
 def attach(dispatcher: Any, function: Any, fingerprint: str) -> None:

@@ -21,19 +21,18 @@ import numpy as np
 from ..arrays import short
 from ..names import UnfitError, import_named
 from . import cache
+from .internal import compile_internal
 
 MODULES = (
     "random", "simplex", "world", "creatures", "player", "balance", "terrain", "worldgen", "render", "game", "advance",
 )
-SUPPORT = ("data", "memory", "state", "compiler")
+SUPPORT = ("data", "memory", "state", "compiler", "internal")
 """Modules that are not compiled but affect what the others compile to."""
 
 # Without reference counting (`_nrt`), compiled code cannot allocate; all memory comes from Python.
 # The "numpy" error model only concerns division by zero, which no rule does.
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
 ENTRY_POINTS = ("advance", "build_terrain")
-# What only compiled code calls needs no entry point from Python, which would take a third of the compilation.
-INTERNAL: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 def _functions(module: types.ModuleType) -> dict[str, types.FunctionType]:
@@ -109,8 +108,9 @@ class Program:
             twin.__module__ = module
             twin.__qualname__ = name
             namespaces[name] = namespace
-            internal = {} if self.callable or name in ENTRY_POINTS else INTERNAL
-            dispatcher = numba.njit(**OPTIONS, **internal)(twin)
+            if not self.callable and name not in ENTRY_POINTS:
+                return compile_internal(twin, OPTIONS)
+            dispatcher = numba.njit(**OPTIONS)(twin)
             if name in ENTRY_POINTS:
                 cache.attach(dispatcher, twin, self.fingerprint)
             return dispatcher

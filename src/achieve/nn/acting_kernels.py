@@ -1,0 +1,326 @@
+"""Triton kernels of a rollout step: from the encoder's features to actions, and everything into the buffer's row.
+
+With a handful of images a step is bound by launches and by reading the dense layer's weight, eight megabytes, which a
+library product of so few rows spreads over few multiprocessors. Three kernels do all of it, in float32:
+
+1. :func:`_dense`: norm and first dense layer, split over outputs and inputs. A split centres its inputs by its own mean
+   and leaves what is needed to put the splits together: products, means, sums of squares.
+2. :func:`_latent`: puts them together, second dense layer, and each program's share of the heads and of ``nu``.
+3. :func:`_choose`: logits, action, log-probability, value, memory; one program for each environment, and some that copy
+   the observations.
+
+The plain twin is `Collector._act_on_device` without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor, nn
+
+from achieve.nn.encoder import ResidualEncoder, Stack
+from achieve.nn.layers import NormDense
+from achieve.nn.model import ActorCritic
+
+# What a program takes of the first dense layer: inputs, outputs, and the rows it takes them for. Inputs are numbered by
+# channel, then pixel, but features lie in memory the other way round: with a block of both, either is read in runs.
+PIXEL_BLOCK = 8
+CHANNEL_BLOCK = 64
+TILE = 4
+ROWS = 8
+WARPS = 1  # whose sums need no memory
+# Entries of the latent that a program makes.
+SHARE = 64
+# Bytes of the observations that a program copies.
+COPIED = 4096
+MOST_ENVS = 64
+"""Past so many rows a library product is as good."""
+
+
+@triton.jit
+def _first_inputs(split, PIXELS: tl.constexpr, CHANNEL_BLOCK: tl.constexpr, PIXEL_BLOCK: tl.constexpr):
+    """The first channel and the first pixel of a split."""
+    blocks: tl.constexpr = (PIXELS + PIXEL_BLOCK - 1) // PIXEL_BLOCK
+    return split // blocks * CHANNEL_BLOCK, split % blocks * PIXEL_BLOCK
+
+
+@triton.jit
+def _inputs(
+    split, CHANNELS: tl.constexpr, PIXELS: tl.constexpr, CHANNEL_BLOCK: tl.constexpr, PIXEL_BLOCK: tl.constexpr
+):
+    """How many there are in a split."""
+    channel, pixel = _first_inputs(split, PIXELS, CHANNEL_BLOCK, PIXEL_BLOCK)
+    return tl.minimum(CHANNELS - channel, CHANNEL_BLOCK) * tl.minimum(PIXELS - pixel, PIXEL_BLOCK)
+
+
+@triton.jit
+def _dense(
+    x_ptr, gain_ptr, bias_ptr, weight_ptr, product_ptr, added_ptr, moments_ptr, rows, outputs,
+    CHANNELS: tl.constexpr, PIXELS: tl.constexpr, CHANNEL_BLOCK: tl.constexpr, PIXEL_BLOCK: tl.constexpr,
+    TILE: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    FLAT: tl.constexpr = CHANNELS * PIXELS
+    split = tl.program_id(1)
+    first = tl.program_id(2) * ROWS
+    output = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    used = output < outputs
+    i = tl.arange(0, CHANNEL_BLOCK * PIXEL_BLOCK)
+    channel, pixel = _first_inputs(split, PIXELS, CHANNEL_BLOCK, PIXEL_BLOCK)
+    channel += i // PIXEL_BLOCK
+    pixel += i % PIXEL_BLOCK
+    inside = (channel < CHANNELS) & (pixel < PIXELS)
+    k = channel * PIXELS + pixel
+    place = pixel * CHANNELS + channel
+    weight = tl.load(
+        weight_ptr + output[:, None] * FLAT + k[None, :], mask=used[:, None] & inside[None, :], other=0.0
+    )
+    gain = tl.load(gain_ptr + k, mask=inside, other=0.0)
+    bias = tl.load(bias_ptr + k, mask=inside, other=0.0)
+    gained = weight * gain[None, :]
+    if first == 0:
+        tl.store(added_ptr + 2 * split * outputs + output, tl.sum(gained, 1), mask=used)
+        tl.store(added_ptr + (2 * split + 1) * outputs + output, tl.sum(weight * bias[None, :], 1), mask=used)
+    count = _inputs(split, CHANNELS, PIXELS, CHANNEL_BLOCK, PIXEL_BLOCK)
+    for r in tl.static_range(ROWS):
+        row = first + r
+        x = tl.load(x_ptr + row * FLAT + place, mask=inside & (row < rows), other=0.0).to(tl.float32)
+        mean = tl.sum(x, 0) / count
+        centred = tl.where(inside, x - mean, 0.0)
+        at = split * rows + row
+        tl.store(
+            product_ptr + at * outputs + output, tl.sum(gained * centred[None, :], 1), mask=used & (row < rows)
+        )
+        if tl.program_id(0) == 0:
+            tl.store(moments_ptr + 2 * at, mean, mask=row < rows)
+            tl.store(moments_ptr + 2 * at + 1, tl.sum(centred * centred, 0), mask=row < rows)
+
+
+@triton.jit
+def _head_weights(policy_ptr, value_ptr, a, k, inside, actions, width):
+    """Columns of the policy's weight, the value's below them."""
+    policy = tl.load(
+        policy_ptr + a[:, None] * width + k[None, :], mask=(a < actions)[:, None] & inside[None, :], other=0.0
+    )
+    value = tl.load(value_ptr + k[None, :] + 0 * a[:, None], mask=(a == actions)[:, None] & inside[None, :], other=0.0)
+    return policy + value
+
+
+@triton.jit
+def _latent(
+    product_ptr, added_ptr, moments_ptr, gain_ptr, bias_ptr, weight_ptr, policy_ptr, value_ptr, outcome_ptr,
+    latent_ptr, memory_ptr, carried_ptr, heads_ptr, norms_ptr,
+    rows, splits, width, actions, threshold, eps, eps_latent,
+    CHANNELS: tl.constexpr, PIXELS: tl.constexpr, CHANNEL_BLOCK: tl.constexpr, PIXEL_BLOCK: tl.constexpr,
+    DENSE: tl.constexpr, HIDDEN: tl.constexpr, SPLITS: tl.constexpr, OUTPUTS: tl.constexpr, SHARE: tl.constexpr,
+    HEADS: tl.constexpr, MEMORY: tl.constexpr,
+):  # fmt: skip
+    FLAT: tl.constexpr = CHANNELS * PIXELS
+    row = tl.program_id(0)
+    share = tl.program_id(1)
+    shares = tl.num_programs(1)
+    s = tl.arange(0, SPLITS)
+    o = tl.arange(0, OUTPUTS)
+    j = share * SHARE + tl.arange(0, SHARE)
+    a = tl.arange(0, HEADS)
+    split_ok = s < splits
+    dense_ok = o < DENSE
+    latent_ok = j < HIDDEN
+    # All that does not wait for anything is loaded first.
+    at = s * rows + row
+    both = split_ok[:, None] & dense_ok[None, :]
+    mean_of = tl.load(moments_ptr + 2 * at, mask=split_ok, other=0.0)
+    square_of = tl.load(moments_ptr + 2 * at + 1, mask=split_ok, other=0.0)
+    product = tl.load(product_ptr + at[:, None] * DENSE + o[None, :], mask=both, other=0.0)
+    gained = tl.load(added_ptr + 2 * s[:, None] * DENSE + o[None, :], mask=both, other=0.0)
+    biased = tl.load(added_ptr + (2 * s[:, None] + 1) * DENSE + o[None, :], mask=both, other=0.0)
+    gain = tl.load(gain_ptr + o, mask=dense_ok, other=0.0)
+    bias = tl.load(bias_ptr + o, mask=dense_ok, other=0.0)
+    weight = tl.load(
+        weight_ptr + j[:, None] * DENSE + o[None, :], mask=latent_ok[:, None] & dense_ok[None, :], other=0.0
+    )
+    by_latent = _head_weights(policy_ptr, value_ptr, a, j, latent_ok, actions, width)
+
+    count = tl.where(split_ok, _inputs(s, CHANNELS, PIXELS, CHANNEL_BLOCK, PIXEL_BLOCK), 0).to(tl.float32)
+    mean = tl.sum(mean_of * count, 0) / FLAT
+    apart = tl.where(split_ok, mean_of - mean, 0.0)
+    rstd = 1.0 / tl.sqrt(tl.sum(square_of + count * apart * apart, 0) / FLAT + eps)
+    hidden = rstd * tl.sum(product + apart[:, None] * gained, 0) + tl.sum(biased, 0)
+    hidden = tl.maximum(hidden, 0.0)
+    mean = tl.sum(hidden, 0) / DENSE
+    centred = tl.where(dense_ok, hidden - mean, 0.0)
+    rstd = 1.0 / tl.sqrt(tl.sum(centred * centred, 0) / DENSE + eps_latent)
+    normed = centred * rstd * gain + bias
+    phi = tl.maximum(tl.sum(weight * normed[None, :], 1), 0.0)
+
+    heads = heads_ptr + (row * shares + share) * 2 * HEADS
+    tl.store(heads + a, tl.sum(by_latent * phi[None, :], 1))
+    at_latent = row * HIDDEN + j
+    if MEMORY:
+        done = tl.load(outcome_ptr + rows + row) > 0
+        unlocked = tl.load(outcome_ptr + row) > threshold
+        change = phi - tl.load(latent_ptr + at_latent, mask=latent_ok, other=0.0)
+        memory = tl.load(memory_ptr + at_latent, mask=latent_ok, other=0.0)
+        carried = tl.where(done, 0.0, tl.where(unlocked, change, memory))
+        tl.store(carried_ptr + at_latent, carried, mask=latent_ok)
+        by_memory = _head_weights(policy_ptr, value_ptr, a, HIDDEN + j, latent_ok, actions, width)
+        tl.store(heads + HEADS + a, tl.sum(by_memory * carried[None, :], 1))
+        tl.store(norms_ptr + row * shares + share, tl.sum(change * change, 0))
+    tl.store(latent_ptr + at_latent, phi, mask=latent_ok)
+
+
+@triton.jit
+def _choose(
+    where_ptr, outcome_ptr, observation_ptr, carried_ptr, heads_ptr, norms_ptr, policy_bias_ptr, value_bias_ptr,
+    noise_ptr, mean_ptr, square_ptr, weight_ptr,
+    memory_ptr, chosen_ptr, observations_ptr, memories_ptr, actions_ptr, log_probs_ptr, values_ptr,
+    rows, shares, actions, threshold, floor,
+    HIDDEN: tl.constexpr, LATENT: tl.constexpr, HEADS: tl.constexpr, SHARES: tl.constexpr, BYTES: tl.constexpr,
+    COPIED: tl.constexpr, MEMORY: tl.constexpr, NORMALIZE: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0)
+    place = tl.load(where_ptr)
+    if row >= rows:
+        at = (row - rows) * COPIED + tl.arange(0, COPIED)
+        inside = at < BYTES
+        part = tl.load(observation_ptr + at, mask=inside, other=0)
+        tl.store(observations_ptr + place * BYTES + at, part, mask=inside)
+    else:
+        step = tl.load(where_ptr + 1)
+        a = tl.arange(0, HEADS)
+        p = tl.arange(0, SHARES)
+        p_ok = p < shares
+        heads = heads_ptr + (row * shares + p[:, None]) * 2 * HEADS + a[None, :]
+        mask = p_ok[:, None] & (a <= actions)[None, :]
+        outputs = tl.sum(tl.load(heads, mask=mask, other=0.0), 0)
+        outputs += tl.load(policy_bias_ptr + a, mask=a < actions, other=0.0)
+        outputs += tl.load(value_bias_ptr + 0 * a, mask=a == actions, other=0.0)
+        noise = tl.load(noise_ptr + (step * rows + row) * actions + a, mask=a < actions, other=0.0)
+        if MEMORY:
+            d = tl.arange(0, LATENT)
+            d_ok = d < HIDDEN
+            carried = tl.load(carried_ptr + row * HIDDEN + d, mask=d_ok, other=0.0)
+            done = tl.load(outcome_ptr + rows + row) > 0
+            unlocked = (tl.load(outcome_ptr + row) > threshold) & (done == 0)
+            norm = tl.sqrt(tl.sum(tl.load(norms_ptr + row * shares + p, mask=p_ok, other=0.0), 0))
+            scale = tl.where(unlocked, 1.0 / tl.maximum(norm, 1e-12), 1.0)
+            outputs += scale * tl.sum(tl.load(heads + HEADS, mask=mask, other=0.0), 0)
+            memory = carried * scale
+            tl.store(memory_ptr + row * HIDDEN + d, memory, mask=d_ok)
+            tl.store(memories_ptr + (place * rows + row) * HIDDEN + d, memory, mask=d_ok)
+        logits = tl.where(a < actions, outputs, float("-inf"))
+        # Were logits not numbers, no entry would be the largest.
+        action = tl.minimum(tl.argmax(logits + noise, 0), actions - 1)
+        top = tl.max(logits, 0)
+        total = top + tl.log(tl.sum(tl.exp(logits - top), 0))
+        value = tl.sum(tl.where(a == actions, outputs, 0.0), 0)
+        if NORMALIZE:
+            weight = tl.maximum(tl.load(weight_ptr), floor)
+            mean = tl.load(mean_ptr) / weight
+            value = value * tl.sqrt(tl.maximum(tl.load(square_ptr) / weight - mean * mean, floor)) + mean
+        at_row = place * rows + row
+        tl.store(chosen_ptr + row, action.to(tl.int64))
+        tl.store(actions_ptr + at_row, action.to(tl.int64))
+        tl.store(log_probs_ptr + at_row, tl.sum(tl.where(a == action, outputs, 0.0), 0) - total)
+        tl.store(values_ptr + at_row, value)
+
+
+def supports(network: nn.Module, num_envs: int) -> bool:
+    """Whether there are kernels for this network's dense layers and heads."""
+    if not isinstance(network, ActorCritic) or not isinstance(network.encoder, ResidualEncoder):
+        return False
+    layers = (network.encoder.dense, network.encoder.latent)
+    return (
+        num_envs <= MOST_ENVS
+        and all(type(layer) is NormDense and layer.norm is not None for layer in layers)
+        and layers[0].linear.out_features <= 1024
+        and type(network).heads is ActorCritic.heads
+    )
+
+
+class ActingKernels:
+    """A rollout step past the encoder's features, in three launches; it owns what they hand to each other."""
+
+    def __init__(self, network: ActorCritic, num_envs: int) -> None:
+        self._network = network
+        encoder = cast(ResidualEncoder, network.encoder)
+        channels = cast(Stack, encoder.stacks[-1]).entry.conv.out_channels
+        pixels = encoder.dense.linear.in_features // channels
+        device = encoder.dense.linear.weight.device
+        dense, hidden = encoder.dense.linear.out_features, network.latent_size
+        self._splits = triton.cdiv(pixels, PIXEL_BLOCK) * triton.cdiv(channels, CHANNEL_BLOCK)
+        self._shares = triton.cdiv(hidden, SHARE)
+        self._heads = max(16, triton.next_power_of_2(network.num_actions + 1))
+
+        def room(*shape: int) -> Tensor:
+            return torch.zeros(shape, device=device)
+
+        self._product = room(self._splits, num_envs, dense)
+        self._added = room(self._splits, 2, dense)
+        self._moments = room(self._splits, num_envs, 2)
+        self._outputs = room(num_envs, self._shares, 2, self._heads)
+        self._norms = room(num_envs, self._shares)
+        self._carried = room(num_envs, hidden)
+
+    def __call__(
+        self,
+        features: Tensor,
+        given: Sequence[Tensor],
+        noise: Tensor,
+        carried: Sequence[Tensor],
+        stores: Sequence[Tensor],
+        threshold: float,
+    ) -> None:
+        """Choose actions, and write everything into the buffer's row.
+
+        Args:
+            features: of the observation [N, C, H, W].
+            given: the buffer's row and the step of the rollout, int64 [2]; reward and end of the last step [2, N]; the
+                observation, bytes [N, H, W, C].
+            noise: Gumbel noise of the rollout [T + 1, N, A].
+            carried: memory and latent, updated in place, and where the actions go [N].
+            stores: the buffer's observations, memory, actions, log-probabilities and values [S + 1, N, ...].
+            threshold: a reward above it is an unlock.
+        """
+        where, outcome, observation = given
+        memory, latent, chosen = carried
+        network = self._network
+        encoder = cast(ResidualEncoder, network.encoder)
+        first, second = encoder.dense, encoder.latent
+        assert first.norm is not None and second.norm is not None
+        rows, channels, height, width = features.shape
+        dense = first.linear.out_features
+        hidden, actions = network.latent_size, network.num_actions
+        remembers = network.config.memory
+        blocks = {
+            "CHANNELS": channels, "PIXELS": height * width, "CHANNEL_BLOCK": CHANNEL_BLOCK, "PIXEL_BLOCK": PIXEL_BLOCK,
+        }  # fmt: skip
+        _dense[(triton.cdiv(dense, TILE), self._splits, triton.cdiv(rows, ROWS))](
+            features.contiguous(memory_format=torch.channels_last), first.norm.weight, first.norm.bias,
+            first.linear.weight, self._product, self._added, self._moments, rows, dense,
+            **blocks, TILE=TILE, ROWS=ROWS, num_warps=WARPS,
+        )  # fmt: skip
+        _latent[(rows, self._shares)](
+            self._product, self._added, self._moments, second.norm.weight, second.norm.bias, second.linear.weight,
+            network.policy.weight, network.value.weight, outcome,
+            latent, memory, self._carried, self._outputs, self._norms,
+            rows, self._splits, network.policy.weight.shape[1], actions, threshold, first.norm.eps, second.norm.eps,
+            **blocks, DENSE=dense, HIDDEN=hidden, SPLITS=triton.next_power_of_2(self._splits),
+            OUTPUTS=triton.next_power_of_2(dense), SHARE=SHARE, HEADS=self._heads, MEMORY=remembers, num_warps=8,
+        )  # fmt: skip
+        normalizer = network.normalizer
+        nothing = self._norms
+        statistics = (normalizer.mean_ewma, normalizer.square_ewma, normalizer.weight) if normalizer.enabled else ()
+        size = observation.numel()
+        _choose[(rows + triton.cdiv(size, COPIED),)](
+            where, outcome, observation, self._carried, self._outputs, self._norms,
+            network.policy.bias, network.value.bias, noise, *(statistics or (nothing,) * 3),
+            memory, chosen, *stores,
+            rows, self._shares, actions, threshold, normalizer.floor,
+            HIDDEN=hidden, LATENT=triton.next_power_of_2(hidden), HEADS=self._heads,
+            SHARES=triton.next_power_of_2(self._shares), BYTES=size, COPIED=COPIED, MEMORY=remembers,
+            NORMALIZE=normalizer.enabled, num_warps=4,
+        )  # fmt: skip

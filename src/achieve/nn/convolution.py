@@ -1,0 +1,393 @@
+"""A stack's residual blocks on a GPU: 3x3 convolutions that apply the norm before them and measure for the one after.
+
+:class:`_Tower` runs a chain of up to five of them as one autograd function, because backward every convolution hands
+the one before it more than a gradient. The kernels, and how a norm folds into a convolution, are in
+`convolution_kernels.py`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple, cast
+
+import torch
+import triton
+from torch import Tensor, nn
+
+from achieve.nn import convolution_kernels as kernels
+from achieve.nn.layers import NormConv
+
+# Programs that keep most of a GPU busy: below, tiles are made smaller. An H200 has 132 multiprocessors.
+ENOUGH_PROGRAMS = 100
+# Programs of a weight gradient: each adds up its own stretch of pixels.
+WEIGHT_PROGRAMS = 264
+# Stretches of tiles whose sums by class are added up apart.
+STRETCHES = 64
+
+
+class Tile(NamedTuple):
+    """Pixels by output channels of a program, and how many input channels it takes at a time."""
+
+    rows: int
+    columns: int
+    depth: int
+    warps: int
+    stages: int
+    registers: int | None = None
+
+
+class WeightTile(NamedTuple):
+    """Outputs by inputs of a program, for one tap or for three, and how many pixels it takes at a time."""
+
+    outputs: int
+    inputs: int
+    taps: int
+    depth: int
+    warps: int
+    stages: int
+
+
+class Folded(NamedTuple):
+    """A convolution with its norm's gain in half precision [O, 9, C], and the tables [2, 9, O] of both its sums."""
+
+    weight: Tensor
+    table: Tensor
+
+
+class Gradient(NamedTuple):
+    """Of a convolution's output times its norm's rstd; its norm's sums [N, 2, P]; its own by class [N, T, 9, O]."""
+
+    scaled: Tensor
+    sums: Tensor
+    class_sums: Tensor
+
+
+def choose_tile(images: int, pixels: int, outputs: int, inputs: int, device: torch.device) -> Tile:
+    """Return the largest tile with which there are enough programs."""
+    rows, columns = min(128, max(16, triton.next_power_of_2(pixels))), min(128, outputs)
+    while images * pixels * outputs < ENOUGH_PROGRAMS * rows * columns and rows * columns > 512:
+        if rows >= columns and rows > 16:
+            rows //= 2
+        else:
+            columns //= 2
+    return Tile(rows, columns, min(64, inputs), 8 if rows * columns >= 128 * 128 else 4, _stages(device))
+
+
+def choose_weight_tile(outputs: int, inputs: int, device: torch.device) -> WeightTile:
+    """Return the tile of a weight gradient."""
+    rows, columns = min(128, outputs), min(64, inputs)
+    return WeightTile(rows, columns, 3, 64, 8 if rows * columns >= 128 * 64 else 4, _stages(device))
+
+
+@cache
+def _stages(device: torch.device) -> int:
+    """Loads in flight: as many as shared memory holds."""
+    if device.type != "cuda":
+        return 1
+    memory: int = cast(Any, torch.cuda.get_device_properties(device)).shared_memory_per_block_optin
+    return 3 if memory >= 160 * 1024 else 2
+
+
+def _tiles(pixels: int, rows: int) -> tuple[int, int]:
+    """Rows of a tile, and tiles of an image: a tile is a part of one image."""
+    rows = min(rows, max(16, triton.next_power_of_2(pixels)))
+    return rows, triton.cdiv(pixels, rows)
+
+
+def _like(x: Tensor, channels: int) -> Tensor:
+    n, _, h, w = x.shape
+    return torch.empty((n, channels, h, w), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+
+
+def _empty_sums(images: int, parts: int, device: torch.device) -> Tensor:
+    return torch.empty(images, 2, parts, device=device)
+
+
+def _parts(sums: Tensor) -> dict[str, int]:
+    """How many parts there are, and how many a program reads: one number for most, so that one kernel serves them."""
+    return {"parts": sums.shape[2], "PARTS": max(64, triton.next_power_of_2(sums.shape[2]))}
+
+
+def _weight_strides(weight: Tensor) -> tuple[int, int, int]:
+    """Of outputs, inputs and taps: contiguous and channels-last weights have the three."""
+    return weight.stride(0), weight.stride(1), weight.stride(3)
+
+
+def empty_folded(weight: Tensor, dtype: torch.dtype) -> Folded:
+    """Return the memory that :func:`fold` fills."""
+    outputs, inputs = weight.shape[:2]
+    return Folded(
+        torch.empty(outputs, 9, inputs, dtype=dtype, device=weight.device),
+        torch.empty(2, 9, outputs, device=weight.device),
+    )
+
+
+def fold(weight: Tensor, gain: Tensor, bias: Tensor, into: Folded) -> Folded:
+    """Fold a norm's gain and bias into the convolution after it."""
+    outputs, inputs = weight.shape[:2]
+    kernels.fold_weights[(outputs,)](
+        weight, gain, bias, into.weight, into.table, *_weight_strides(weight), C=inputs, OUT=outputs
+    )
+    return into
+
+
+def image_sums(x: Tensor) -> Tensor:
+    """Sums and sums of squares of images, in parts: [N, 2, parts]."""
+    n, c, h, w = x.shape
+    columns = min(128, c)
+    rows, tiles = _tiles(h * w, 64)
+    sums = _empty_sums(n, tiles * (c // columns), x.device)
+    kernels.image_sums[(n * tiles * (c // columns),)](x, sums, HW=h * w, C=c, BM=rows, BN=columns)
+    return sums
+
+
+class Result(NamedTuple):
+    """What a convolution leaves: its output, the ReLU alone, the output's sums, the input's mean and rstd [N, 2]."""
+
+    out: Tensor
+    kept: Tensor | None
+    sums: Tensor
+    moments: Tensor
+
+
+def convolve(
+    x: Tensor,
+    sums: Tensor,
+    folded: Folded,
+    eps: float,
+    *,
+    relu: bool = True,
+    skip: Tensor | None = None,
+    keep: bool = False,
+    tile: Tile | None = None,
+) -> Result:
+    """``conv(norm(x))``, its ReLU with ``relu``, plus ``skip`` if any; with ``keep``, the ReLU is stored apart too."""
+    n, c, h, w = x.shape
+    outputs = folded.weight.shape[0]
+    tile = tile or choose_tile(n, h * w, outputs, c, x.device)
+    rows, tiles = _tiles(h * w, tile.rows)
+    out = _like(x, outputs)
+    kept = _like(x, outputs) if keep else None
+    column_tiles = outputs // tile.columns
+    out_sums = _empty_sums(n, tiles * column_tiles, x.device)
+    moments = torch.empty(n, 2, device=x.device)
+    kernels.forward[(n * tiles * column_tiles,)](
+        x, folded.weight, folded.table, sums, out if skip is None else skip, out if kept is None else kept, out,
+        out_sums, moments, eps, H=h, W=w, C=c, OUT=outputs, **_parts(sums),
+        RELU=relu, ADD=skip is not None, KEEP=keep, SUMS=relu,
+        BM=rows, BN=tile.columns, BK=tile.depth, num_warps=tile.warps, num_stages=tile.stages, maxnreg=tile.registers,
+    )  # fmt: skip
+    return Result(out, kept, out_sums, moments)
+
+
+def _empty_gradient(x: Tensor, tiles: int, columns: int) -> Gradient:
+    n, c = x.shape[:2]
+    return Gradient(
+        _like(x, c), _empty_sums(n, tiles * (c // columns), x.device), torch.empty(n, tiles, 9, c, device=x.device)
+    )
+
+
+def begin_backward(grad: Tensor, y: Tensor, folded: Folded, moments: Tensor, *, relu: bool) -> Gradient:
+    """The gradient of a convolution with output ``y`` from that of its output, or of its ReLU with ``relu``."""
+    n, c, h, w = y.shape
+    columns = min(64, c)
+    rows, tiles = _tiles(h * w, 64)
+    result = _empty_gradient(y, tiles, columns)
+    kernels.begin_backward[(n * tiles * (c // columns),)](
+        grad, y, folded.table, moments, *result, H=h, W=w, OUT=c, RELU=relu, BM=rows, BN=columns
+    )
+    return result
+
+
+class Before(NamedTuple):
+    """The convolution whose ReLU is part of an input: that ReLU (None: it is the input), its weights and moments."""
+
+    relu: Tensor | None
+    folded: Folded
+    moments: Tensor
+
+
+def convolve_backward(
+    grad: Gradient,
+    folded: Folded,
+    x: Tensor,
+    moments: Tensor,
+    *,
+    grad_sum: Tensor | None = None,
+    store: bool,
+    before: Before | None,
+    tile: Tile | None = None,
+) -> tuple[Tensor | None, Gradient | None]:
+    """The gradient of a convolution's raw input, ``grad_sum`` added, if to be stored; that of the one before it."""
+    n, c, h, w = x.shape
+    outputs = folded.weight.shape[0]
+    tile = tile or choose_tile(n, h * w, c, outputs, x.device)
+    rows, tiles = _tiles(h * w, tile.rows)
+    grad_x = _like(x, c) if store else None
+    result = _empty_gradient(x, tiles, tile.columns) if before is not None else None
+    kept, own, moments_before = before if before is not None else (None, folded, moments)
+    kernels.backward[(n * tiles * (c // tile.columns),)](
+        grad.scaled, folded.weight, x, grad.sums, moments, x if grad_sum is None else grad_sum,
+        x if grad_x is None else grad_x, x if kept is None else kept, own.table, moments_before,
+        *(result or (x, moments, moments)), H=h, W=w, C=c, OUT=outputs, **_parts(grad.sums),
+        HAS_GRAD_SUM=grad_sum is not None, STORE_X=store, BEFORE=before is not None, KEPT=kept is not None,
+        BM=rows, BN=tile.columns, BK=tile.depth, num_warps=tile.warps, num_stages=tile.stages, maxnreg=tile.registers,
+    )  # fmt: skip
+    return grad_x, result
+
+
+def weight_gradient(
+    grad: Gradient,
+    x: Tensor,
+    moments: Tensor,
+    weight: Tensor,
+    gain: Tensor,
+    bias: Tensor,
+    affine: Tensor,
+    tile: WeightTile | None = None,
+    programs: int = WEIGHT_PROGRAMS,
+) -> Tensor:
+    """The gradient of a convolution's weights, [O, C, 3, 3] in float32.
+
+    ``affine`` [9 O, 2, C] receives shares of those of the norm's gain and bias, to be summed over the first axis.
+    """
+    n, c, h, w = x.shape
+    outputs = weight.shape[0]
+    tile = tile or choose_weight_tile(outputs, c, x.device)
+    groups = (outputs // tile.outputs) * (c // tile.inputs) * (9 // tile.taps)
+    steps = triton.cdiv(triton.cdiv(n * h * w, max(1, programs // groups)), tile.depth)
+    splits = triton.cdiv(n * h * w, steps * tile.depth)
+    parts = torch.empty(splits, outputs, 9, c, device=x.device)
+    kernels.weight_gradient[(groups, splits)](
+        grad.scaled, x, parts, n * h * w, steps, H=h, W=w, C=c, OUT=outputs, TAPS=tile.taps,
+        BM=tile.outputs, BN=tile.inputs, BK=tile.depth, num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
+    tiles = grad.class_sums.shape[1]
+    per_program = triton.cdiv(n * tiles, STRETCHES)
+    stretches = triton.cdiv(n * tiles, per_program)
+    classes = torch.empty(stretches, 2, 9, outputs, device=x.device)
+    kernels.class_sums[(stretches, 9)](
+        grad.class_sums, moments, classes, n * tiles, per_program, TILES=tiles, OUT=outputs,
+        ROWS=max(1, 2048 // outputs),
+    )  # fmt: skip
+    out = torch.empty(outputs, 3, 3, c, device=x.device)
+    some = max(1, min(outputs, 256 // c))
+    kernels.finish_weight_gradient[(outputs // some, 9)](
+        parts, classes, weight, gain, bias, out, affine, splits, stretches, *_weight_strides(weight), C=c, OUT=outputs,
+        SOME=some, SPLITS=max(1, 4096 // (some * c)), STRETCHES=STRETCHES,
+    )  # fmt: skip
+    return out.permute(0, 3, 1, 2)
+
+
+class _Tower(torch.autograd.Function):
+    """Two residual blocks on ``x``, and the next stack's convolution if there is one, before its ReLU.
+
+    ``parameters`` are weight, gain and bias of each of the four or five convolutions. Their gradients are left in
+    ``pending``, or without it returned, as any other function does.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        folded: list[Folded],
+        eps: list[float],
+        train: bool,
+        pending: list[tuple[nn.Parameter, Tensor]] | None,
+        *parameters: Tensor,
+    ) -> Tensor:
+        sums = image_sums(x)
+        saved: list[Tensor] = []
+        skip = x
+        for index, (weights, small) in enumerate(zip(folded, eps, strict=True)):
+            adds = index % 2 == 1
+            result = convolve(
+                x, sums, weights, small, relu=index < 4, skip=skip if adds else None, keep=adds and train
+            )
+            # What the ReLU made of this convolution's output: kept apart where a skip connection was added to it.
+            saved += [x, result.moments, result.out if result.kept is None else result.kept]
+            x, sums = result.out, result.sums
+            skip = x if adds else skip
+        if train:
+            ctx.save_for_backward(*saved)
+        ctx.folded, ctx.pending, ctx.parameters = folded, pending, parameters
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        folded = ctx.folded
+        count = len(folded)
+        saved, parameters = ctx.saved_tensors, ctx.parameters
+        inputs, moments, relus = saved[0::3], saved[1::3], saved[2::3]
+        grad_x = grads[0].contiguous(memory_format=torch.channels_last)
+        grad = begin_backward(grad_x, relus[-1], folded[-1], moments[-1], relu=count == 4)
+        gradients: list[Tensor] = []
+        most = max(weights.weight.shape[0] for weights in folded)
+        channels = inputs[0].shape[1]
+        affine = torch.zeros(count, 9 * most, 2, channels, device=grad_x.device)
+        for index in reversed(range(count)):
+            weight, gain, bias = parameters[3 * index : 3 * index + 3]
+            gradients.append(weight_gradient(grad, inputs[index], moments[index], weight, gain, bias, affine[index]))
+            joins = index % 2 == 0  # its input is also a skip connection's: the entry's of the blocks, or a sum
+            before = None
+            if index > 0:
+                before = Before(relus[index - 1] if joins else None, folded[index - 1], moments[index - 1])
+            stored, passed = convolve_backward(
+                grad, folded[index], inputs[index], moments[index],
+                grad_sum=grad_x if joins and index < 4 else None, store=joins, before=before,
+            )  # fmt: skip
+            grad_x = cast(Tensor, stored) if joins else grad_x
+            grad = cast(Gradient, passed)
+        sums = affine.sum(1)
+        by_layer = [g for i, w in enumerate(reversed(gradients)) for g in (w, sums[i, 0], sums[i, 1])]
+        if ctx.pending is None:
+            return grad_x, None, None, None, None, *by_layer
+        ctx.pending.extend(zip(parameters, by_layer, strict=True))
+        return grad_x, None, None, None, None, *[None] * len(by_layer)
+
+
+class Tower:
+    """The residual blocks of a stack, and the convolution that follows them, with weights that may be kept folded."""
+
+    def __init__(
+        self,
+        layers: list[NormConv],
+        dtype: torch.dtype,
+        pending: list[tuple[nn.Parameter, Tensor]] | None = None,
+    ) -> None:
+        self._dtype = dtype
+        self._pending = pending
+        self._weights = [layer.conv.weight for layer in layers]
+        self._norms = [cast(nn.GroupNorm, layer.norm) for layer in layers]
+        self._cached: list[Folded] = []
+
+    def cache_weights(self) -> None:
+        """Fold the weights now, for calls with ``cached``: right while they do not change."""
+        if not self._cached:
+            self._cached = [empty_folded(weight, self._dtype) for weight in self._weights]
+        self._fold(self._cached)  # in place: captured graphs read from there
+
+    def __call__(self, x: Tensor, *, cached: bool) -> Tensor:
+        """Return the blocks' output, or the following convolution's before its ReLU."""
+        folded = self._cached if cached else self._fold([empty_folded(w, self._dtype) for w in self._weights])
+        parameters = [
+            p for w, norm in zip(self._weights, self._norms, strict=True) for p in (w, norm.weight, norm.bias)
+        ]
+        eps = [norm.eps for norm in self._norms]
+        return cast(Tensor, _Tower.apply(x, folded, eps, torch.is_grad_enabled(), self._pending, *parameters))
+
+    def _fold(self, into: list[Folded]) -> list[Folded]:
+        with torch.no_grad():
+            for weight, norm, one in zip(self._weights, self._norms, into, strict=True):
+                fold(weight, norm.weight, norm.bias, one)
+        return into
+
+
+def supports(device: torch.device) -> bool:
+    """Whether this device has the tensor cores these kernels are written for."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def fits(x: Tensor) -> bool:
+    """Whether images are large enough to have a first and a last row and column that differ."""
+    return min(x.shape[2:]) > 1

@@ -1,0 +1,393 @@
+"""Triton kernels of 3x3 convolutions (stride 1, padding 1, channels last) with the group norm before them folded in.
+
+A group norm with one group has one mean and one deviation per image, so the convolution of a normed image is that of
+the raw image, corrected: with ``W' = W gain``,
+
+    ``y = rstd (W' * x) - rstd mean S + Z``
+
+where ``S`` and ``Z`` are sums of ``W'`` and of ``W bias`` over the taps that lie inside the image. Those differ between
+nine classes of pixels: first, inner or last row, by first, inner or last column. No normed image is ever stored. Each
+convolution adds up what the norm after it needs while its output is still in registers: sums per image and tile, which
+the reader adds in a fixed order.
+
+Backward, with ``g`` the gradient of ``y``, the two means that a norm's gradient subtracts are ``sum g S`` and
+``sum g (y - Z)``: known from the output's side, before the gradient of the input is computed, which can therefore be
+finished in registers as well. Gradients are stored as ``rstd g``. What the weights' gradient needs to know of the
+norm are sums of ``g`` over each class of pixels. Sums over classes, and reading tables by class, are products with a
+matrix of ones and zeros, which the tensor cores do on the side.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _place(tile, HW: tl.constexpr, BM: tl.constexpr):
+    """A tile's image, its first pixel among all, its rows' pixels in the image, and which rows exist."""
+    tiles: tl.constexpr = (HW + BM - 1) // BM
+    image = tile // tiles
+    start = (tile % tiles) * BM
+    pixel = start + tl.arange(0, BM)
+    exists = tl.full([BM], 1, tl.int1) if HW % BM == 0 else pixel < HW
+    return image, image.to(tl.int64) * HW + start, pixel, exists
+
+
+@triton.jit
+def _sum_parts(part_ptr, image, which: tl.constexpr, parts, PARTS: tl.constexpr):
+    """The sum of one of the two quantities of ``[N, 2, parts]``."""
+    part = tl.arange(0, PARTS)
+    return tl.sum(tl.load(part_ptr + (image * 2 + which) * parts + part, mask=part < parts, other=0.0), 0)
+
+
+@triton.jit
+def _store_parts(part_ptr, first, second, tile, column_tile, TILES: tl.constexpr, COLUMN_TILES: tl.constexpr):
+    """A tile's part of two quantities, to ``[N, 2, TILES * COLUMN_TILES]``."""
+    parts: tl.constexpr = TILES * COLUMN_TILES
+    at = part_ptr + (tile // TILES) * (2 * parts) + (tile % TILES) * COLUMN_TILES + column_tile
+    tl.store(at, first)
+    tl.store(at + parts, second)
+
+
+@triton.jit
+def _border_class(pixel, H: tl.constexpr, W: tl.constexpr):
+    """Which of the nine classes a pixel is of; 4 is inside."""
+    h = pixel // W
+    w = pixel % W
+    row = tl.where(h == 0, 0, tl.where(h == H - 1, 2, 1))
+    column = tl.where(w == 0, 0, tl.where(w == W - 1, 2, 1))
+    return row * 3 + column
+
+
+@triton.jit
+def _accumulate(
+    x_ptr, weight_ptr, pixel, exists, column,
+    H: tl.constexpr, W: tl.constexpr, K: tl.constexpr, STRIDE_K: tl.constexpr, STRIDE_N: tl.constexpr,
+    STRIDE_TAP: tl.constexpr, FLIP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """The sum over nine taps and ``K`` channels, of pixels from ``x_ptr`` on."""
+    h = pixel // W
+    w = pixel % W
+    # A bit for each tap that lies inside the image.
+    up = tl.where(h > 0, 0x007, 0) | 0x038 | tl.where(h < H - 1, 0x1C0, 0)
+    side = tl.where(w > 0, 0x049, 0) | 0x092 | tl.where(w < W - 1, 0x124, 0)
+    inside = tl.where(exists, up & side, 0)
+    k = tl.arange(0, BK)
+    x_at = x_ptr + tl.arange(0, BM)[:, None] * K + k[None, :]
+    weight_at = weight_ptr + k[:, None] * STRIDE_K + column[None, :] * STRIDE_N
+    total = tl.zeros([BM, BN], tl.float32)
+    for step in range(9 * (K // BK)):
+        tap = step // (K // BK)
+        channel = (step % (K // BK)) * BK
+        shift = (tap // 3 - 1) * W + tap % 3 - 1
+        x = tl.load(x_at + (shift * K + channel), mask=(((inside >> tap) & 1) != 0)[:, None], other=0.0)
+        weight_tap = 8 - tap if FLIP else tap
+        weight = tl.load(weight_at + (weight_tap * STRIDE_TAP + channel * STRIDE_K))
+        total = tl.dot(x, weight, total)
+    return total
+
+
+@triton.jit(do_not_specialize=["parts"])
+def forward(
+    x_ptr, weight_ptr, table_ptr, part_ptr, skip_ptr, relu_ptr, out_ptr, out_part_ptr, moment_ptr, eps, parts,
+    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUT: tl.constexpr, PARTS: tl.constexpr,
+    RELU: tl.constexpr, ADD: tl.constexpr, KEEP: tl.constexpr, SUMS: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """A tile of ``conv(norm(x))``, of its ReLU, or of that and a skip connection; and the sums of the norm after it."""
+    column_tiles: tl.constexpr = OUT // BN
+    tiles: tl.constexpr = (H * W + BM - 1) // BM
+    tile = tl.program_id(0) // column_tiles
+    column_tile = tl.program_id(0) % column_tiles
+    image, first, pixel, exists = _place(tile, H * W, BM)
+    column = column_tile * BN + tl.arange(0, BN)
+    total = _accumulate(
+        x_ptr + first * C, weight_ptr, pixel, exists, column, H, W, C, 1, 9 * C, C, False, BM, BN, BK
+    )
+    size: tl.constexpr = H * W * C
+    mean = _sum_parts(part_ptr, image, 0, parts, PARTS) / size
+    square = _sum_parts(part_ptr, image, 1, parts, PARTS) / size
+    rstd = 1.0 / tl.sqrt(tl.maximum(square - mean * mean, 0.0) + eps)
+    if (column_tile == 0) & (tile % tiles == 0):
+        tl.store(moment_ptr + image * 2, mean)
+        tl.store(moment_ptr + image * 2 + 1, rstd)
+    # What is added depends on a pixel's class alone. In two halves, it keeps its precision.
+    row = tl.arange(0, 32)
+    kind = row % 16
+    at = kind[:, None] * OUT + column[None, :]
+    by_mean = tl.load(table_ptr + at, mask=(kind < 9)[:, None], other=0.0)
+    by_bias = tl.load(table_ptr + 9 * OUT + at, mask=(kind < 9)[:, None], other=0.0)
+    added = by_bias - rstd * mean * by_mean
+    half = added.to(x_ptr.dtype.element_ty)
+    rest = (added - half.to(tl.float32)).to(x_ptr.dtype.element_ty)
+    halves = tl.where((row < 16)[:, None], half, rest)
+    chosen = (_border_class(pixel, H, W)[:, None] == kind[None, :]).to(x_ptr.dtype.element_ty)
+    y = tl.dot(chosen, halves, total * rstd)
+    at = first * OUT + tl.arange(0, BM)[:, None] * OUT + column[None, :]
+    row_exists = exists[:, None]
+    if RELU:
+        y = tl.maximum(y, 0.0)
+    if KEEP:
+        tl.store(relu_ptr + at, y.to(relu_ptr.dtype.element_ty), mask=row_exists)
+    if ADD:
+        y += tl.load(skip_ptr + at, mask=row_exists, other=0.0).to(tl.float32)
+    stored = y.to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + at, stored, mask=row_exists)
+    if SUMS:
+        seen = tl.where(row_exists, stored.to(tl.float32), 0.0)
+        _store_parts(
+            out_part_ptr, tl.sum(tl.sum(seen, 1), 0), tl.sum(tl.sum(seen * seen, 1), 0), tile, column_tile, tiles,
+            column_tiles,
+        )  # fmt: skip
+
+
+@triton.jit
+def _store_gradient(
+    grad, y, exists, pixel, first, image, column, table_ptr, rstd_ptr, out_ptr, out_part_ptr, out_class_ptr,
+    tile, column_tile,
+    H: tl.constexpr, W: tl.constexpr, OUT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """Stores ``rstd g`` for a convolution with output ``y``, what its norm's gradient needs, and sums by class."""
+    tiles: tl.constexpr = (H * W + BM - 1) // BM
+    by_y = tl.sum(tl.sum(grad * y, 1), 0)
+    rstd = tl.load(rstd_ptr + image * 2 + 1)
+    stored = (grad * rstd).to(out_ptr.dtype.element_ty)
+    at = first * OUT + tl.arange(0, BM)[:, None] * OUT + column[None, :]
+    tl.store(out_ptr + at, stored, mask=exists[:, None])
+    kind = tl.arange(0, 16)
+    chosen = (_border_class(pixel, H, W)[:, None] == kind[None, :]).to(out_ptr.dtype.element_ty)
+    sums = tl.dot(tl.trans(stored), chosen)
+    real = (kind < 9)[None, :]
+    at = kind[None, :] * OUT + column[:, None]
+    tl.store(out_class_ptr + tile.to(tl.int64) * (9 * OUT) + at, sums, mask=real)
+    by_mean = tl.load(table_ptr + at, mask=real, other=0.0)
+    by_bias = tl.load(table_ptr + 9 * OUT + at, mask=real, other=0.0)
+    _store_parts(
+        out_part_ptr, tl.sum(tl.sum(sums * by_mean, 1), 0) / rstd, by_y - tl.sum(tl.sum(sums * by_bias, 1), 0) / rstd,
+        tile, column_tile, tiles, OUT // BN,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["parts"])
+def backward(
+    grad_ptr, weight_ptr, x_ptr, part_ptr, moment_ptr, grad_sum_ptr, grad_x_ptr,
+    relu_ptr, table_ptr, moment_before_ptr, out_ptr, out_part_ptr, out_class_ptr, parts,
+    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUT: tl.constexpr, PARTS: tl.constexpr,
+    HAS_GRAD_SUM: tl.constexpr, STORE_X: tl.constexpr, BEFORE: tl.constexpr, KEPT: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """A tile of the gradient of the raw input ``x``, and of the convolution before, whose ReLU ``x`` holds."""
+    column_tiles: tl.constexpr = C // BN
+    tile = tl.program_id(0) // column_tiles
+    column_tile = tl.program_id(0) % column_tiles
+    image, first, pixel, exists = _place(tile, H * W, BM)
+    column = column_tile * BN + tl.arange(0, BN)
+    total = _accumulate(
+        grad_ptr + first * OUT, weight_ptr, pixel, exists, column, H, W, OUT, 9 * C, 1, C, True, BM, BN, BK
+    )
+    size: tl.constexpr = H * W * C
+    shift = _sum_parts(part_ptr, image, 0, parts, PARTS) / size
+    slope = _sum_parts(part_ptr, image, 1, parts, PARTS) / size
+    mean = tl.load(moment_ptr + image * 2)
+    rstd = tl.load(moment_ptr + image * 2 + 1)
+    at = first * C + tl.arange(0, BM)[:, None] * C + column[None, :]
+    row_exists = exists[:, None]
+    x = tl.load(x_ptr + at, mask=row_exists, other=0.0).to(tl.float32)
+    # rstd (shift + (x - mean) rstd slope), as a line in x.
+    by_x = rstd * rstd * slope
+    result = total - x * by_x - (rstd * shift - mean * by_x)
+    if HAS_GRAD_SUM:
+        result += tl.load(grad_sum_ptr + at, mask=row_exists, other=0.0).to(tl.float32)
+    if STORE_X:
+        tl.store(grad_x_ptr + at, result.to(grad_x_ptr.dtype.element_ty), mask=row_exists)
+    if BEFORE:
+        y = tl.load(relu_ptr + at, mask=row_exists, other=0.0).to(tl.float32) if KEPT else x
+        _store_gradient(
+            tl.where(y > 0, result, 0.0), y, exists, pixel, first, image, column, table_ptr, moment_before_ptr,
+            out_ptr, out_part_ptr, out_class_ptr, tile, column_tile, H, W, C, BM, BN,
+        )  # fmt: skip
+
+
+@triton.jit
+def begin_backward(
+    grad_ptr, y_ptr, table_ptr, moment_ptr, out_ptr, out_part_ptr, out_class_ptr,
+    H: tl.constexpr, W: tl.constexpr, OUT: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """The last convolution's gradient from that of its output, or of its ReLU: as :func:`backward` leaves it."""
+    column_tiles: tl.constexpr = OUT // BN
+    tile = tl.program_id(0) // column_tiles
+    column_tile = tl.program_id(0) % column_tiles
+    image, first, pixel, exists = _place(tile, H * W, BM)
+    column = column_tile * BN + tl.arange(0, BN)
+    at = first * OUT + tl.arange(0, BM)[:, None] * OUT + column[None, :]
+    grad = tl.load(grad_ptr + at, mask=exists[:, None], other=0.0).to(tl.float32)
+    y = tl.load(y_ptr + at, mask=exists[:, None], other=0.0).to(tl.float32)
+    if RELU:
+        grad = tl.where(y > 0, grad, 0.0)
+    _store_gradient(
+        grad, y, exists, pixel, first, image, column, table_ptr, moment_ptr, out_ptr, out_part_ptr, out_class_ptr,
+        tile, column_tile, H, W, OUT, BM, BN,
+    )  # fmt: skip
+
+
+@triton.jit
+def image_sums(
+    x_ptr, out_part_ptr, HW: tl.constexpr, C: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr
+):  # fmt: skip
+    """The sums that :func:`forward` leaves, of a tensor that no convolution made."""
+    column_tiles: tl.constexpr = C // BN
+    tile = tl.program_id(0) // column_tiles
+    column_tile = tl.program_id(0) % column_tiles
+    _, first, _, exists = _place(tile, HW, BM)
+    column = column_tile * BN + tl.arange(0, BN)
+    at = first * C + tl.arange(0, BM)[:, None] * C + column[None, :]
+    x = tl.load(x_ptr + at, mask=exists[:, None], other=0.0).to(tl.float32)
+    _store_parts(
+        out_part_ptr, tl.sum(tl.sum(x, 1), 0), tl.sum(tl.sum(x * x, 1), 0), tile, column_tile,
+        (HW + BM - 1) // BM, column_tiles,
+    )  # fmt: skip
+
+
+@triton.jit
+def _inside(kind, tap):
+    """Whether a tap of a pixel of that class lies inside the image."""
+    row = ((kind // 3 != 0) | (tap // 3 != 0)) & ((kind // 3 != 2) | (tap // 3 != 2))
+    return row & ((kind % 3 != 0) | (tap % 3 != 0)) & ((kind % 3 != 2) | (tap % 3 != 2))
+
+
+@triton.jit
+def fold_weights(
+    weight_ptr, gain_ptr, bias_ptr, out_ptr, table_ptr, stride_o, stride_c, stride_tap,
+    C: tl.constexpr, OUT: tl.constexpr,
+):  # fmt: skip
+    """``W gain`` in half precision, [O, 9, C], and the tables ``S`` and ``Z``, [2, 9, O]; one program: one output."""
+    o = tl.program_id(0)
+    tap = tl.arange(0, 16)
+    c = tl.arange(0, C)
+    real = (tap < 9)[:, None]
+    at = o * stride_o + tap[:, None] * stride_tap + c[None, :] * stride_c
+    weight = tl.load(weight_ptr + at, mask=real, other=0.0)
+    folded = (weight * tl.load(gain_ptr + c)[None, :]).to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + o * 9 * C + tap[:, None] * C + c[None, :], folded, mask=real)
+    # Of the rounded weights: what is subtracted is then exactly what the product has added.
+    by_mean = tl.sum(folded.to(tl.float32), 1)
+    by_bias = tl.sum(weight * tl.load(bias_ptr + c)[None, :], 1)
+    kind = tl.arange(0, 16)
+    inside = _inside(kind[:, None], tap[None, :])
+    table = table_ptr + kind * OUT + o
+    tl.store(table, tl.sum(tl.where(inside, by_mean[None, :], 0.0), 1), mask=kind < 9)
+    tl.store(table + 9 * OUT, tl.sum(tl.where(inside, by_bias[None, :], 0.0), 1), mask=kind < 9)
+
+
+@triton.jit
+def _shifted(x_ptr, pixel, live, c, h, w, down, right, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr):
+    row = h + down
+    column = w + right
+    inside = live & (row >= 0) & (row < H) & (column >= 0) & (column < W)
+    return tl.load(x_ptr + (pixel + (down * W + right))[:, None] * C + c[None, :], mask=inside[:, None], other=0.0)
+
+
+@triton.jit(do_not_specialize=["pixels", "steps"])
+def weight_gradient(
+    grad_ptr, x_ptr, out_ptr, pixels, steps,
+    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUT: tl.constexpr, TAPS: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """``sum g x`` over a stretch of pixels, for one tap or a row of three: [stretches, O, 9, C]."""
+    c_tiles: tl.constexpr = C // BN
+    groups: tl.constexpr = 9 // TAPS
+    pid = tl.program_id(0)
+    c = (pid % c_tiles) * BN + tl.arange(0, BN)
+    group = (pid // c_tiles) % groups
+    o = (pid // (c_tiles * groups)) * BM + tl.arange(0, BM)
+    split = tl.program_id(1)
+    start = split.to(tl.int64) * steps * BK
+    # Offsets from the stretch's first pixel fit into 32 bits, those from the tensor's need not.
+    grad_ptr += start * OUT
+    x_ptr += start * C
+    left = pixels - start
+    offset = (start % (H * W)).to(tl.int32)
+    first = tl.zeros([BM, BN], tl.float32)
+    if TAPS == 3:
+        second = tl.zeros([BM, BN], tl.float32)
+        third = tl.zeros([BM, BN], tl.float32)
+        down = group - 1
+        right = -1
+    else:
+        down = group // 3 - 1
+        right = group % 3 - 1
+    for step in range(steps):
+        pixel = step * BK + tl.arange(0, BK)
+        live = pixel < left
+        in_image = (offset + pixel) % (H * W)
+        h = in_image // W
+        w = in_image % W
+        grad = tl.load(grad_ptr + pixel[None, :] * OUT + o[:, None], mask=live[None, :], other=0.0)
+        first = tl.dot(grad, _shifted(x_ptr, pixel, live, c, h, w, down, right, H, W, C), first)
+        if TAPS == 3:
+            second = tl.dot(grad, _shifted(x_ptr, pixel, live, c, h, w, down, 0, H, W, C), second)
+            third = tl.dot(grad, _shifted(x_ptr, pixel, live, c, h, w, down, 1, H, W, C), third)
+    at = out_ptr + split.to(tl.int64) * (OUT * 9 * C) + o[:, None] * (9 * C) + group * (TAPS * C) + c[None, :]
+    tl.store(at, first)
+    if TAPS == 3:
+        tl.store(at + C, second)
+        tl.store(at + 2 * C, third)
+
+
+@triton.jit(do_not_specialize=["rows", "per_program"])
+def class_sums(
+    class_ptr, moment_ptr, out_ptr, rows, per_program, TILES: tl.constexpr, OUT: tl.constexpr, ROWS: tl.constexpr
+):  # fmt: skip
+    """Sums of ``g`` and of ``rstd mean g`` over the pixels of a class, in a stretch of tiles: [stretches, 2, 9, O]."""
+    stretch = tl.program_id(0)
+    kind = tl.program_id(1)
+    o = tl.arange(0, OUT)
+    plain = tl.zeros([OUT], tl.float32)
+    by_mean = tl.zeros([OUT], tl.float32)
+    for start in range(0, per_program, ROWS):
+        row = start + tl.arange(0, ROWS)
+        real = row < per_program
+        row += stretch * per_program
+        real = real & (row < rows)
+        at = (row.to(tl.int64) * 9 + kind)[:, None] * OUT + o[None, :]
+        sums = tl.load(class_ptr + at, mask=real[:, None], other=0.0)
+        mean = tl.load(moment_ptr + row // TILES * 2, mask=real, other=0.0)
+        rstd = tl.load(moment_ptr + row // TILES * 2 + 1, mask=real, other=1.0)
+        plain += tl.sum(sums / rstd[:, None], 0)
+        by_mean += tl.sum(sums * mean[:, None], 0)
+    out = out_ptr + (stretch * 18 + kind) * OUT + o
+    tl.store(out, plain)
+    tl.store(out + 9 * OUT, by_mean)
+
+
+@triton.jit(do_not_specialize=["splits", "stretches"])
+def finish_weight_gradient(
+    part_ptr, class_ptr, weight_ptr, gain_ptr, bias_ptr, out_ptr, affine_ptr, splits, stretches,
+    stride_o, stride_c, stride_tap,
+    C: tl.constexpr, OUT: tl.constexpr, SOME: tl.constexpr, SPLITS: tl.constexpr, STRETCHES: tl.constexpr,
+):  # fmt: skip
+    """Some outputs' weight gradients [O, 9, C] of one tap; their shares of the gain's and the bias's [9 O, 2, C]."""
+    tap = tl.program_id(1)
+    some = tl.program_id(0) * SOME + tl.arange(0, SOME)
+    number = tl.arange(0, SOME * C)
+    o = tl.program_id(0) * SOME + number // C
+    c = number % C
+    total = tl.zeros([SOME * C], tl.float32)
+    for start in range(0, splits, SPLITS):
+        split = start + tl.arange(0, SPLITS)
+        at = split.to(tl.int64)[:, None] * (OUT * 9 * C) + ((o * 9 + tap) * C + c)[None, :]
+        total += tl.sum(tl.load(part_ptr + at, mask=(split < splits)[:, None], other=0.0), 0)
+    row = tl.arange(0, STRETCHES * 16)
+    kind = row % 16
+    at = ((row // 16) * 18 + kind)[:, None] * OUT + some[None, :]
+    real = ((row // 16 < stretches) & (kind < 9) & _inside(kind, tap))[:, None]
+    plain = tl.sum(tl.load(class_ptr + at, mask=real, other=0.0), 0)
+    by_mean = tl.sum(tl.load(class_ptr + at + 9 * OUT, mask=real, other=0.0), 0)
+    plain = tl.reshape(tl.broadcast_to(plain[:, None], [SOME, C]), [SOME * C])
+    total -= tl.reshape(tl.broadcast_to(by_mean[:, None], [SOME, C]), [SOME * C])
+    tl.store(out_ptr + (o * 9 + tap) * C + c, tl.load(gain_ptr + c) * total + tl.load(bias_ptr + c) * plain)
+    weight = tl.load(weight_ptr + o * stride_o + tap * stride_tap + c * stride_c)
+    affine = affine_ptr + (o * 9 + tap) * (2 * C) + c
+    tl.store(affine, weight * total)
+    tl.store(affine + C, weight * plain)

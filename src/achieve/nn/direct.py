@@ -1,0 +1,46 @@
+"""Linear layers that write the gradients of their weights where the optimiser reads them.
+
+That is where parameters lie in one buffer (:class:`achieve.nn.flat.FlatParameters`), and it spares copying the gradient
+of every weight. Anywhere else these are PyTorch's layers, by the bit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+if TYPE_CHECKING:
+    from achieve.nn.flat import FlatParameters
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: nn.Parameter, bias: nn.Parameter | None, flat: FlatParameters) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.flat, ctx.weight, ctx.has_bias = flat, weight, bias is not None
+        return F.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        (grad,) = grads
+        mine, is_used = ctx.flat.place(ctx.weight)
+        if is_used:
+            mine.addmm_(grad.t(), x)
+        else:
+            torch.mm(grad.t(), x, out=mine)
+        grad_x = grad @ ctx.weight if ctx.needs_input_grad[0] else None
+        return grad_x, None, grad.sum(0) if ctx.has_bias else None, None
+
+
+class Linear(nn.Linear):
+    """A linear layer."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        flat: FlatParameters | None = getattr(self.weight, "flat", None)
+        if flat is None or input.dim() != 2 or not (torch.is_grad_enabled() and self.weight.requires_grad):
+            return super().forward(input)
+        return cast(Tensor, _Linear.apply(input, self.weight, self.bias, flat))

@@ -1,0 +1,199 @@
+"""The convolution kernels against PyTorch's norm and convolution in float64, run by Triton's interpreter.
+
+`test_kernels.py` runs this file in a process of its own, because Triton decides at import whether it interprets.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from achieve.nn import convolution
+from achieve.nn.convolution import Before, Folded, Gradient, Tile, WeightTile
+from achieve.nn.layers import NormConv
+
+EPS = 1e-5
+TILE = Tile(64, 16, 16, 4, 1)
+
+
+def draw(*shape: int, seed: int, offset: float = 0.0) -> Tensor:
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(seed)) + offset
+    return x.contiguous(memory_format=torch.channels_last) if len(shape) == 4 else x
+
+
+class Layer:
+    """A norm and the convolution after it, drawn at random, and an input whose mean is not zero."""
+
+    def __init__(self, images: int, inputs: int, outputs: int, height: int, width: int, seed: int = 0) -> None:
+        self.x = draw(images, inputs, height, width, seed=seed, offset=0.5).relu()
+        self.weight = draw(outputs, inputs, 3, 3, seed=seed + 1).contiguous() / 10
+        self.gain = draw(inputs, seed=seed + 2, offset=1.0)
+        self.bias = draw(inputs, seed=seed + 3) / 3
+        self.folded: Folded = convolution.fold(
+            self.weight, self.gain, self.bias, convolution.empty_folded(self.weight, torch.float32)
+        )
+
+    def convolve(self, **options: object) -> convolution.Result:
+        return convolution.convolve(self.x, convolution.image_sums(self.x), self.folded, EPS, **options)
+
+    def twin(self, x: Tensor, weight: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
+        return F.conv2d(F.group_norm(x, 1, gain, bias, EPS), weight, padding=1)
+
+    def leaves(self) -> list[Tensor]:
+        return [t.double().requires_grad_() for t in (self.x, self.weight, self.gain, self.bias)]
+
+
+# Whole images in a tile, several tiles to an image, pixels that fill no tile, more outputs than inputs, two rows.
+SHAPES = [(2, 16, 16, 8, 8), (2, 16, 32, 12, 16), (3, 32, 16, 5, 7), (1, 16, 16, 2, 3)]
+
+
+@pytest.mark.parametrize("shape", SHAPES[:2])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_folded_weights(shape: tuple[int, ...], layout: torch.memory_format) -> None:
+    """By hand: the sums of the taps inside, for a first, an inner and a last row and column."""
+    layer = Layer(*shape)
+    weight = layer.weight.contiguous(memory_format=layout)
+    folded = convolution.fold(weight, layer.gain, layer.bias, convolution.empty_folded(weight, torch.float32))
+    expected = layer.weight * layer.gain[:, None, None]
+    assert torch.equal(folded.weight, expected.flatten(2).transpose(1, 2))
+    ones = torch.ones(1, 1, 3, 3, dtype=torch.float64)
+    for table, of in zip(folded.table, (expected, layer.weight * layer.bias[:, None, None]), strict=True):
+        sums = F.conv2d(ones, of.double().sum(1, keepdim=True), padding=1)[0].flatten(1).T
+        torch.testing.assert_close(table.double(), sums, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("tile", [None, TILE])
+@pytest.mark.parametrize(("relu", "add"), [(False, False), (True, False), (True, True)])
+def test_forward(shape: tuple[int, ...], tile: Tile | None, relu: bool, add: bool) -> None:
+    layer = Layer(*shape)
+    expected = layer.twin(*layer.leaves())
+    skip = draw(*expected.shape, seed=9) if add else None
+    result = layer.convolve(relu=relu, skip=skip, keep=add, tile=tile)
+    expected = expected.relu() if relu else expected
+    if add:
+        assert result.kept is not None and skip is not None
+        torch.testing.assert_close(result.kept.double(), expected, atol=1e-5, rtol=1e-5)
+        expected = expected + skip
+    torch.testing.assert_close(result.out.double(), expected, atol=1e-5, rtol=1e-5)
+    mean, variance = layer.x.double().mean((1, 2, 3)), layer.x.double().var((1, 2, 3), correction=0)
+    torch.testing.assert_close(
+        result.moments.double(), torch.stack([mean, (variance + EPS).rsqrt()], 1), atol=1e-5, rtol=1e-5
+    )
+    if relu:
+        sums = torch.stack([expected.sum((1, 2, 3)), expected.square().sum((1, 2, 3))], 1)
+        torch.testing.assert_close(result.sums.sum(2).double(), sums, atol=1e-3, rtol=1e-5)
+
+
+def backward(layer: Layer, upstream: Tensor) -> tuple[Gradient, convolution.Result]:
+    result = layer.convolve(relu=False)
+    return convolution.begin_backward(upstream, result.out, layer.folded, result.moments, relu=False), result
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("tile", [None, TILE])
+def test_input_gradient(shape: tuple[int, ...], tile: Tile | None) -> None:
+    """With that of a skip connection on top."""
+    layer = Layer(*shape)
+    leaves = layer.leaves()
+    out = layer.twin(*leaves)
+    upstream, other = draw(*out.shape, seed=5), draw(*layer.x.shape, seed=6)
+    (expected,) = torch.autograd.grad((out * upstream).sum() + (leaves[0] * other).sum(), leaves[:1])
+    grad, result = backward(layer, upstream)
+    mine, passed = convolution.convolve_backward(
+        grad, layer.folded, layer.x, result.moments, grad_sum=other, store=True, before=None, tile=tile
+    )
+    assert mine is not None and passed is None
+    torch.testing.assert_close(mine.double(), expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("kept", [True, False])
+def test_what_is_passed_to_the_convolution_before(shape: tuple[int, ...], kept: bool) -> None:
+    """Its gradient through the ReLU, and with it all that its own backward pass asks for."""
+    layer, before = Layer(*shape), Layer(*shape, seed=20)
+    n, c, _, h, w = shape
+    earlier = Layer(n, 32, c, h, w, seed=30)
+    made = earlier.convolve(relu=True)
+    relu = made.out
+    layer.x = relu + before.x if kept else relu
+    leaves = earlier.leaves()
+    y = earlier.twin(*leaves)
+    x = y.relu() + (before.x.double() if kept else 0)
+    out = layer.twin(x, layer.weight.double(), layer.gain.double(), layer.bias.double())
+    upstream = draw(*out.shape, seed=5)
+    (wanted, expected) = torch.autograd.grad((out * upstream).sum(), [y, leaves[0]])
+    grad, result = backward(layer, upstream)
+    stored, passed = convolution.convolve_backward(
+        grad, layer.folded, layer.x, result.moments, store=False,
+        before=Before(relu if kept else None, earlier.folded, made.moments), tile=TILE,
+    )  # fmt: skip
+    assert stored is None and passed is not None
+    rstd = made.moments[:, 1].double().view(-1, 1, 1, 1)
+    torch.testing.assert_close(passed.scaled.double() / rstd, wanted, atol=1e-4, rtol=1e-4)
+    exact = wanted.float().contiguous(memory_format=torch.channels_last)
+    begun = convolution.begin_backward(exact, relu, earlier.folded, made.moments, relu=True)
+    torch.testing.assert_close(passed.sums.sum(2), begun.sums.sum(2), atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(passed.class_sums.sum(1), begun.class_sums.sum(1), atol=1e-3, rtol=1e-3)
+    mine, _ = convolution.convolve_backward(
+        passed, earlier.folded, earlier.x, made.moments, store=True, before=None
+    )
+    assert mine is not None
+    torch.testing.assert_close(mine.double(), expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("shape", "tile", "programs"),
+    [
+        (SHAPES[0], None, 264),
+        (SHAPES[1], WeightTile(16, 16, 1, 16, 4, 1), 30),
+        (SHAPES[2], WeightTile(16, 16, 3, 32, 4, 1), 1),
+    ],
+)
+def test_weight_gradients(shape: tuple[int, ...], tile: WeightTile | None, programs: int) -> None:
+    """The weights', the gain's and the bias's, however many programs add them up."""
+    layer = Layer(*shape)
+    leaves = layer.leaves()
+    out = layer.twin(*leaves)
+    upstream = draw(*out.shape, seed=5)
+    _, *expected = torch.autograd.grad((out * upstream).sum(), leaves)
+    grad, result = backward(layer, upstream)
+    affine = torch.full((9 * out.shape[1], 2, layer.x.shape[1]), torch.nan)
+    weight = convolution.weight_gradient(
+        grad, layer.x, result.moments, layer.weight, layer.gain, layer.bias, affine, tile, programs
+    )
+    for mine, wanted in zip((weight, *affine.sum(0)), expected, strict=True):
+        torch.testing.assert_close(mine.double(), wanted, atol=1e-3, rtol=1e-4)
+
+
+@pytest.mark.parametrize("count", [4, 5])
+def test_a_tower(count: int) -> None:
+    """Two blocks, with the next stack's convolution and without: output and every gradient."""
+    torch.manual_seed(0)
+    layers = [NormConv(16, 32 if i == 4 else 16, norm=True, gain=1.0) for i in range(count)]
+    for layer in layers:
+        for p in layer.parameters():
+            p.data.add_(0.1 * torch.randn_like(p))
+    start = draw(2, 16, 6, 5, seed=1)
+    parameters = [p for layer in layers for p in layer.parameters()]
+
+    def twin(x: Tensor) -> Tensor:
+        for first, second in (layers[:2], layers[2:4]):
+            x = x + second(first(x))
+        return layers[4].conv(layers[4].norm(x)) if count == 5 else x
+
+    for layer in layers:
+        layer.double()
+    x = start.double().requires_grad_()
+    expected = twin(x)
+    upstream = draw(*expected.shape, seed=2)
+    wanted = torch.autograd.grad((expected * upstream).sum(), [x, *parameters])
+    for layer in layers:
+        layer.float()
+    x = start.clone(memory_format=torch.preserve_format).requires_grad_()
+    result = convolution.Tower(layers, torch.float32)(x, cached=False)
+    torch.testing.assert_close(result.double(), expected, atol=1e-4, rtol=1e-4)
+    for mine, one in zip(torch.autograd.grad((result * upstream).sum(), [x, *parameters]), wanted, strict=True):
+        assert (mine.double() - one).norm() < 1e-4 * one.norm()
