@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from achieve.agent import Agent
 from achieve.config import TrainConfig
-from achieve.envs import make_vec
+from achieve.envs import find_env_spec, make_vec
 from achieve.envs.base import FinishedEpisodes
 from achieve.errors import ConfigError
 from achieve.run.env_errors import making_env, using_env
@@ -125,7 +125,8 @@ def unseen_envs(config: TrainConfig, seed: int, count: int, episodes: int, infos
     env = config.env
     seeds = unseen_seeds(config, seed, count, episodes)
     with making_env(env.name):
-        envs = make_vec(env.name, num_envs=count, seed=seeds, threads=env.threads, infos=infos, **env.arguments)
+        options = {**env.arguments, **find_env_spec(env.name).unseen}
+        envs = make_vec(env.name, num_envs=count, seed=seeds, threads=env.threads, infos=infos, **options)
     with using_env(), closing(envs):
         yield envs
 

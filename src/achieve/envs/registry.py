@@ -31,6 +31,8 @@ class EnvSpec:
     """Decimals of returns in the episode log."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Arguments that the vector environment is always made with."""
+    unseen: Mapping[str, Any] = field(default_factory=dict)
+    """Options for evaluating in worlds that training never showed, in place of those of training."""
     by_reward: bool = False
     """Whether the vector environment counts achievements by the threshold, and so takes it as an argument."""
 
@@ -71,6 +73,7 @@ ENVIRONMENTS: dict[str, EnvSpec] = {
             published_steps=25_000_000,
             # A hundred thousand steps have only some two hundred episodes, too few for a success rate.
             window=1_000_000,
+            unseen={"num_levels": 0, "start_level": 0},  # all levels: hardly ever one of those trained on
         ),
     )
 }

@@ -70,6 +70,10 @@ def test_wrong_out_is_refused(vec, out):
         ({"seed": -1}, "must not be negative, got -1"),
         ({"seed": 1.5}, "whole number, got 1.5"),
         ({"seed": "0"}, "whole number, got '0'"),
+        ({"num_levels": -1}, "num_levels is -1; it must be a whole number from 0"),
+        ({"num_levels": 2.5}, "num_levels is 2.5"),
+        ({"start_level": 7}, "start_level is 7 with all levels in play; give num_levels too"),
+        ({"num_levels": 2, "start_level": 2**31 - 2}, "start_level \\+ num_levels is 2,147,483,648"),
     ],
 )
 def test_wrong_arguments(arguments, said):

@@ -275,3 +275,17 @@ def test_how_many_keys_and_locks_are_drawn():
     assert np.abs(keys / keys.sum() - [0.1, 0.2, 0.2, 0.5]).max() < 0.112
     assert locks[0] >= keys[0] and locks[3] <= keys[3]
     games.close()
+
+
+def test_a_range_of_levels():
+    """Only these are played, each environment draws its own order, and a saved state belongs to its range."""
+    vec = HeistVecEnv(num_envs=4, seed=0, infos="all", num_levels=3, start_level=70)
+    seen = [vec.reset()[1]["level_seed"].tolist() for _ in range(12)]
+    assert {level for row in seen for level in row} == {70, 71, 72}
+    assert len({tuple(column) for column in zip(*seen, strict=True)}) == 4
+    everything = HeistVecEnv(num_envs=4, seed=0)
+    for state, other in ((vec.save_state(), everything), (everything.save_state(), vec)):
+        with pytest.raises(ValueError, match="num_levels"):
+            other.load_state(state)
+    vec.close()
+    everything.close()

@@ -37,7 +37,9 @@ class Games:
     game starts from the same saved state with a level generator of its own.
     """
 
-    def __init__(self, num: int, threads: int, *, frames: bool = False) -> None:
+    def __init__(
+        self, num: int, threads: int, *, num_levels: int = 0, start_level: int = 0, frames: bool = False
+    ) -> None:
         module, cffi = import_procgen()
         self.num = num
         try:
@@ -46,8 +48,8 @@ class Games:
                 env_name="heist",
                 distribution_mode="hard",
                 rand_seed=0,
-                num_levels=0,
-                start_level=0,
+                num_levels=num_levels,
+                start_level=start_level,
                 num_threads=0 if threads == 1 else threads,  # none of its own: they run in the caller's
                 render_mode="rgb_array" if frames else None,
             )

@@ -17,16 +17,19 @@ from .state import COLOURS, MAX_SIZE, read
 ACHIEVEMENTS = (*(f"{colour}_lock" for colour in COLOURS), "gem")
 LOCK_REWARD = 2.0
 GEM_REWARD = 10.0  # Procgen's own
+LEVELS = 2**31 - 1
 
 
 class HeistVecEnv(AchievementVecEnv):
-    """``num_envs`` games in hard mode, on unlimited levels: 2 for each lock opened, 10 for the gem.
+    """``num_envs`` games in hard mode: 2 for each lock opened, 10 for the gem.
 
     Game i depends only on its own seed. An episode ends at the gem (terminated) or after 1,000 steps (truncated).
     Procgen resets within the step that ends an episode and does not show its last frame: a lock opened in that very
     step goes unnoticed, and ``final_obs`` is the observation before it.
 
     Args:
+        num_levels: play this many levels only, drawn at random anew for each episode; 0 for all 2^31.
+        start_level: the first of them.
         render_mode: "rgb_array" makes `render` return Procgen's large frames; they are then drawn at every step.
 
     The other arguments are those of `make_vec`.
@@ -41,12 +44,15 @@ class HeistVecEnv(AchievementVecEnv):
         seed: int | Sequence[int] | None = 0,
         threads: int | None = None,
         *,
+        num_levels: int = 0,
+        start_level: int = 0,
         infos: str = "final",
         render_mode: str | None = None,
     ) -> None:
         self._check_arguments(num_envs, seed, infos, render_mode)
+        self._levels = _check_levels(num_levels, start_level)
         self.threads = arrays.choose_threads(threads, self.num_envs, envs_each=8)
-        self._games = Games(self.num_envs, self.threads, frames=render_mode is not None)
+        self._games = Games(self.num_envs, self.threads, **self._levels, frames=render_mode is not None)
         self._seed()
         self._watch = LockWatch(self.num_envs, self._games.read)
         self._shown: np.ndarray | None = None
@@ -92,7 +98,7 @@ class HeistVecEnv(AchievementVecEnv):
         return tuple(self._games.frames())
 
     def _made_for(self) -> dict[str, Any]:
-        return {"num_envs": self.num_envs}
+        return {"num_envs": self.num_envs, **self._levels}
 
     def _save(self) -> tuple[dict[str, Any], bytes]:
         states = [self._games.save(i) for i in range(self.num_envs)]
@@ -134,3 +140,15 @@ class HeistVecEnv(AchievementVecEnv):
         watch = self._watch
         values = {"achievements": achievements, "locks": watch.placed, "level_seed": watch.level_seed}
         return arrays.vector_info(rows, values)
+
+
+def _check_levels(num_levels: int, start_level: int) -> dict[str, int]:
+    """Return the range of levels for Procgen, which ends the process on one it cannot play."""
+    for name, value in (("num_levels", num_levels), ("start_level", start_level)):
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < LEVELS:
+            raise ValueError(f"{name} is {value!r}; it must be a whole number from 0 to {LEVELS - 1:,}")
+    if start_level and not num_levels:
+        raise ValueError(f"start_level is {start_level} with all levels in play; give num_levels too")
+    if start_level + num_levels > LEVELS:
+        raise ValueError(f"start_level + num_levels is {start_level + num_levels:,}; there are {LEVELS:,} levels")
+    return {"num_levels": num_levels, "start_level": start_level}
