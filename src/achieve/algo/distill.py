@@ -184,7 +184,10 @@ class Distiller:
         kind: type,
         lengths: tuple[int, ...],
     ) -> None:
-        """Make one update: the objective's loss, regularised, and a step of its optimiser."""
+        """Make one update: the objective's loss, regularised, and a step of its optimiser.
+
+        ``row`` is the update's batch as :func:`achieve.data.batches.pack` made it, of this kind and these lengths.
+        """
         optimizer = self.optimizers[objective.name]
         terms = _checked(objective, loss(unpack(kind, row, lengths)))
         memory = self._experience.flat("memory").index_select(0, terms.steps)

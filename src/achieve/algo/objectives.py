@@ -188,7 +188,7 @@ class AchievementPrediction(AuxiliaryObjective):
         return Terms(loss, steps, phi, states, twice, (accuracy,))
 
     def _fused_loss(self, batch: Tables) -> Terms:
-        """The same with few launches."""
+        """What :meth:`loss` defines, in few launches."""
         from achieve.nn.contrastive_kernels import prediction_loss
         from achieve.nn.predictor_kernels import predict_direction
 
@@ -283,7 +283,7 @@ class AchievementMatching(AuxiliaryObjective):
         return Terms(loss, steps, phi, states, weights, statistics, skip=(count == 0).float())
 
     def _fused_loss(self, batch: Tables) -> Terms:
-        """The same with few launches, matches and all."""
+        """What :meth:`loss` defines, matches included, in few launches."""
         from achieve.nn.contrastive_kernels import matching_loss
 
         config, steps = self.context.config, batch["images"]
