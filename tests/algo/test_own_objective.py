@@ -116,7 +116,7 @@ class ReadsRewards(InverseDynamics):
         ("BareBatch", r"inverse: `updates` yields Fractions; wrap it as Update\(batch\)"),
         ("BareLoss", "inverse: `loss` returns Tensor; it must return Terms"),
         ("LossPerStep", r"inverse: loss has shape \[\d+\]; it must be a scalar"),
-        ("Uncounted", "inverse: `loss` returns 1 statistics, and the class names 0"),
+        ("Uncounted", r"inverse: Terms\.statistics has length 1 and the `statistics` of the class 0"),
         ("FewWeights", r"inverse: Terms\.states has \d+ rows and Terms\.weights \d+"),
         ("ReadsRewards", "reads 'rewards', which the experience does not have"),
     ],

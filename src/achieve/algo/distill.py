@@ -285,8 +285,8 @@ def _checked(objective: AuxiliaryObjective, terms: Any) -> Terms:
     names = objective.statistics
     if len(terms.statistics) != len(names):
         raise ConfigError(
-            f"{objective.name}: `loss` returns {len(terms.statistics)} statistics, and the class names {len(names)} in "
-            "`statistics`"
+            f"{objective.name}: Terms.statistics has length {len(terms.statistics)} and the `statistics` of the class "
+            f"{len(names)}; there must be as many"
         )
     for scalar, value in zip(("loss", *names), (terms.loss, *terms.statistics), strict=True):
         if value.dim():

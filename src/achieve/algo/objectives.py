@@ -97,8 +97,8 @@ class Terms:
         loss: scalar, to be minimised.
         steps: [B], the steps of the experience that were encoded.
         phi: [B, D], their latents, with gradients.
-        states: [R], places in ``steps`` to regularise on.
-        weights: [R], 0 where a state is only padding.
+        states: [R], places in ``steps`` (0 to B - 1, not rows of the experience) to regularise on.
+        weights: [R], how much each state counts; 0 where it is only padding.
         statistics: scalars for the log, in the order of ``AuxiliaryObjective.statistics``.
         skip: scalar, 1 where there is nothing to learn from and no update is to be made.
     """
