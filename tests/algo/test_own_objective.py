@@ -56,7 +56,7 @@ def test_it_learns_together_with_the_papers() -> None:
     [
         ("no.such_module:Objective", "there is no module 'no'"),
         (f"{HERE}:Missing", f"{HERE} has no 'Missing'"),
-        ("examples.own_objective:Steps", "is no subclass of achieve.algo.objectives.AuxiliaryObjective"),
+        ("examples.own_objective:Steps", "is not a subclass of achieve.algo.objectives.AuxiliaryObjective"),
         (f"{HERE}:Half", "which lacks updates"),
         (f"{HERE}:Nameless", "has no `name`"),
         (f"{HERE}:NotAName", "has no `name`"),
