@@ -43,4 +43,5 @@ class InverseDynamics(AuxiliaryObjective):
         loss = nn.functional.cross_entropy(logits, actions)
         accuracy = (logits.argmax(1) == actions).float().mean()
         everywhere = torch.arange(len(steps), device=steps.device)  # where policy and value are held in place
-        return Terms(loss, steps, phi, everywhere, torch.ones_like(everywhere, dtype=phi.dtype), (accuracy,))
+        weights = torch.ones_like(everywhere, dtype=phi.dtype)
+        return Terms(loss, steps, phi, states=everywhere, weights=weights, statistics=(accuracy,))

@@ -380,8 +380,8 @@ def validate(config: TrainConfig) -> None:
         raise ConfigError(f"qrdqn.{other[0]} has no effect on PPO; use --preset qrdqn or --learner qrdqn")
     if config.rollout_steps == 1:
         raise ConfigError(
-            "one environment with a rollout of one step has a single advantage, which cannot be normalised; give "
-            "env.num-envs or ppo.rollout-length more"
+            "one environment with a rollout of one step has a single advantage, which cannot be normalised; "
+            "increase env.num-envs or ppo.rollout-length"
         )
     if config.rollout_steps % ppo.num_minibatches:
         raise ConfigError(
@@ -413,7 +413,7 @@ def _validate_qrdqn(config: TrainConfig) -> None:
     if rows < 3:
         raise ConfigError(
             f"a replay of {values.replay_size} steps has {rows} for each of {config.env.num_envs} environments, and "
-            "needs 3; give qrdqn.replay-size more"
+            "needs 3; increase qrdqn.replay-size"
         )
     if values.learning_starts > rows * config.env.num_envs:
         raise ConfigError(

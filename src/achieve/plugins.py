@@ -54,7 +54,7 @@ def load_class(name: str, setting: str, base: type) -> Any:
     found = load(name, setting)
     where = f"{base.__module__}.{base.__qualname__}"
     if not (isinstance(found, type) and issubclass(found, base)):
-        raise ConfigError(f"{setting} is {name!r}, which is no subclass of {where}")
+        raise ConfigError(f"{setting} is {name!r}, which is not a subclass of {where}")
     if inspect.isabstract(found):
         missing = ", ".join(sorted(getattr(found, "__abstractmethods__", ())))
         raise ConfigError(f"{setting} is {name!r}, which lacks {missing}; {where} says what each must do")

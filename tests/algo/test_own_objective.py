@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
-from achieve.algo.objectives import AuxiliaryObjective, Tables, Terms, find_objectives
+from achieve.algo.objectives import AuxiliaryObjective, Tables, Terms, Update, find_objectives
 from achieve.config import DistillConfig
+from achieve.data.trajectories import Trajectory
 from achieve.errors import ConfigError
 from examples.own_objective import InverseDynamics
 from tests.algo.distilling import make_setting
@@ -17,6 +22,10 @@ HERE = "tests.algo.test_own_objective"
 
 class Nameless(InverseDynamics):
     name = ""
+
+
+class NotAName(InverseDynamics):
+    name = None  # type: ignore[assignment]
 
 
 class Half(AuxiliaryObjective):
@@ -47,11 +56,72 @@ def test_it_learns_together_with_the_papers() -> None:
     [
         ("no.such_module:Objective", "there is no module 'no'"),
         (f"{HERE}:Missing", f"{HERE} has no 'Missing'"),
-        ("examples.own_objective:Steps", "is no subclass of achieve.algo.objectives.AuxiliaryObjective"),
+        ("examples.own_objective:Steps", "is not a subclass of achieve.algo.objectives.AuxiliaryObjective"),
         (f"{HERE}:Half", "which lacks updates"),
         (f"{HERE}:Nameless", "has no `name`"),
+        (f"{HERE}:NotAName", "has no `name`"),
     ],
 )
 def test_what_is_missing_is_said(name: str, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         find_objectives(DistillConfig(objectives=(name,)))
+
+
+@dataclass(frozen=True)
+class Fractions:
+    steps: Any
+
+
+class FloatBatch(InverseDynamics):
+    def updates(self, episodes: Sequence[Trajectory], rng: np.random.Generator) -> Iterator[Update]:
+        yield Update(Fractions(np.full(3, 0.5)))
+
+
+class BareBatch(InverseDynamics):
+    def updates(self, episodes: Sequence[Trajectory], rng: np.random.Generator) -> Iterator[Update]:
+        yield Fractions(episodes[0].steps)  # type: ignore[misc]
+
+
+class BareLoss(InverseDynamics):
+    def loss(self, batch: Tables) -> Terms:
+        return super().loss(batch).loss  # type: ignore[return-value]
+
+
+class LossPerStep(InverseDynamics):
+    def loss(self, batch: Tables) -> Terms:
+        terms = super().loss(batch)
+        return replace(terms, loss=terms.phi.mean(1))
+
+
+class Uncounted(InverseDynamics):
+    statistics = ()  # type: ignore[assignment]
+
+
+class FewWeights(InverseDynamics):
+    def loss(self, batch: Tables) -> Terms:
+        terms = super().loss(batch)
+        return replace(terms, weights=terms.weights[1:])
+
+
+class ReadsRewards(InverseDynamics):
+    def loss(self, batch: Tables) -> Terms:
+        self.context.pick("rewards", batch["steps"])
+        return super().loss(batch)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("FloatBatch", r"Fractions\.steps is float64 of shape \(3,\)"),
+        ("BareBatch", r"inverse: `updates` yields Fractions; wrap it as Update\(batch\)"),
+        ("BareLoss", "inverse: `loss` returns Tensor; it must return Terms"),
+        ("LossPerStep", r"inverse: loss has shape \[\d+\]; it must be a scalar"),
+        ("Uncounted", r"inverse: Terms\.statistics has length 1 and the `statistics` of the class 0"),
+        ("FewWeights", r"inverse: Terms\.states has \d+ rows and Terms\.weights \d+"),
+        ("ReadsRewards", "reads 'rewards', which the experience does not have"),
+    ],
+)
+def test_what_does_not_fit_is_said_in_its_first_phase(name: str, sentence: str) -> None:
+    setting = make_setting(replace(CONFIG, objectives=(f"{HERE}:{name}",)), moved=0.0)
+    with pytest.raises(ConfigError, match=sentence):
+        setting.distiller.run(np.random.default_rng(0), torch.Generator())

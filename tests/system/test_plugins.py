@@ -98,7 +98,7 @@ def test_what_a_file_would_import_to_learn_and_to_act() -> None:
         ({"model": {"encoder": "resnet"}}, "model.encoder has 'resnet'; known are residual, strided, mlp, or"),
         ({"learner": "sac"}, "learner has 'sac'; known are ppo, qrdqn, or"),
         ({"callbacks": ["watch"]}, "callbacks has 'watch'; give code of your own as module:Class"),
-        ({"model": {"encoder": "examples.own_callback:EarlyStop"}}, "no subclass of achieve.nn.encoder.Encoder"),
+        ({"model": {"encoder": "examples.own_callback:EarlyStop"}}, "not a subclass of achieve.nn.encoder.Encoder"),
         ({"model": {"encoder": "tests.system.test_plugins:Narrow"}}, r"makes \[2, 3\] of two observations"),
     ],
 )

@@ -144,5 +144,5 @@ def test_a_buffer_too_large_is_refused_before_it_is_made(tmp_path: Path, monkeyp
 
 
 def test_one_environment_and_one_step_is_refused_for_what_it_is() -> None:
-    with pytest.raises(ConfigError, match=r"a single advantage, which cannot be normalised; give env.num-envs or ppo"):
+    with pytest.raises(ConfigError, match=r"which cannot be normalised; increase env.num-envs or ppo"):
         small_config("ppo", env={"num_envs": 1}, ppo={"rollout_length": 1, "num_minibatches": 1})

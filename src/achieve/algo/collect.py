@@ -96,7 +96,7 @@ class Collector:
         return [self.memory, self._latent]
 
     def tensors(self) -> dict[str, Tensor]:
-        """What goes on from step to step, as it lives: writing into it restores it."""
+        """Return what is carried from step to step. The tensors are live: copying into them restores it."""
         return {
             "memory": self.memory,
             "latent": self._latent,

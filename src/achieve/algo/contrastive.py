@@ -1,4 +1,4 @@
-"""The contrastive objectives of achievement distillation and what keeps the policy in place meanwhile."""
+"""Equations of achievement distillation: ``nu``, the contrastive loss, ``R_pi`` and ``R_V`` of a state, the memory."""
 
 from __future__ import annotations
 

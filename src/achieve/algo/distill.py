@@ -24,6 +24,7 @@ from achieve.config import DistillConfig
 from achieve.data.batches import layout, pack, unpack
 from achieve.data.trajectories import Trajectory
 from achieve.data.transfer import upload
+from achieve.errors import ConfigError
 from achieve.nn.available import small_kernels
 from achieve.nn.cuda_graphs import GraphRunner
 from achieve.nn.model import AchievementNetwork
@@ -152,6 +153,10 @@ class Distiller:
     ) -> None:
         """Make the updates of one objective over all episodes."""
         updates = list(objective.updates(episodes, rng))
+        for update in updates:
+            if not isinstance(update, Update):
+                kind = type(update).__name__
+                raise ConfigError(f"{objective.name}: `updates` yields {kind}; wrap it as Update(batch)")
         if self._cuda_graphs:
             updates = [Update(_padded(update.batch), _padded(update.preparation)) for update in updates]
         rows = self._upload([update.batch for update in updates])
@@ -179,9 +184,12 @@ class Distiller:
         kind: type,
         lengths: tuple[int, ...],
     ) -> None:
-        """Make one update: the objective's loss, regularised, and a step of its optimiser."""
+        """Make one update: the objective's loss, regularised, and a step of its optimiser.
+
+        ``row`` is the update's batch as :func:`achieve.data.batches.pack` made it, of this kind and these lengths.
+        """
         optimizer = self.optimizers[objective.name]
-        terms = loss(unpack(kind, row, lengths))
+        terms = _checked(objective, loss(unpack(kind, row, lengths)))
         memory = self._experience.flat("memory").index_select(0, terms.steps)
         penalties = self.regularizer.terms(terms.phi, memory, terms.steps, terms.states, terms.weights)
         total = terms.loss
@@ -268,6 +276,28 @@ def has_kernels(network: AchievementNetwork) -> bool:
     from achieve.nn.contrastive_kernels import supports
 
     return supports(network.latent_size, network.num_actions)
+
+
+def _checked(objective: AuxiliaryObjective, terms: Any) -> Terms:
+    """Return the terms of an update; raise ConfigError unless they fit together. Looks at shapes alone."""
+    if not isinstance(terms, Terms):
+        raise ConfigError(f"{objective.name}: `loss` returns {type(terms).__name__}; it must return Terms")
+    names = objective.statistics
+    if len(terms.statistics) != len(names):
+        raise ConfigError(
+            f"{objective.name}: Terms.statistics has length {len(terms.statistics)} and the `statistics` of the class "
+            f"{len(names)}; there must be as many"
+        )
+    for scalar, value in zip(("loss", *names), (terms.loss, *terms.statistics), strict=True):
+        if value.dim():
+            raise ConfigError(f"{objective.name}: {scalar} has shape {list(value.shape)}; it must be a scalar")
+    for one, other in (("steps", "phi"), ("states", "weights")):
+        rows = [len(getattr(terms, name)) for name in (one, other)]
+        if rows[0] != rows[1]:
+            raise ConfigError(
+                f"{objective.name}: Terms.{one} has {rows[0]} rows and Terms.{other} {rows[1]}; there must be as many"
+            )
+    return terms
 
 
 def _padded(batch: Any) -> Any:

@@ -69,7 +69,7 @@ class PPOLearner:
         return [*all_state(self._network, [self.optimizer]), self._meters.sums]
 
     def tensors(self) -> dict[str, Tensor]:
-        """What goes on from minibatch to minibatch, as it lives: writing into it restores it."""
+        """Return what is carried from minibatch to minibatch. The tensors are live: copying into them restores it."""
         return {"order": self._order, "meters": self._meters.sums}
 
     def update(self, rng: np.random.Generator) -> dict[str, float]:

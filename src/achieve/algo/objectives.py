@@ -59,8 +59,19 @@ class Context:
     fused: bool = False
 
     def pick(self, name: str, steps: Tensor) -> Tensor:
-        """Return the rows of a tensor of the experience at these steps."""
-        return self.experience.flat(name).index_select(0, steps)
+        """Return `observations`, `actions` or `memory` of these steps: [B, ...], on the device.
+
+        Rewards are not there: an episode's ``unlocks`` say which of its steps were rewarded. With PPO, the tensors of
+        :class:`achieve.data.buffer.RolloutBuffer` can be read too, such as `returns`.
+        """
+        try:
+            table = self.experience.flat(name)
+        except (AttributeError, KeyError, TypeError):
+            raise ConfigError(
+                f"an objective reads {name!r}, which the experience does not have on the device; it has observations, "
+                "actions and memory, and the unlocks of an episode say which of its steps were rewarded"
+            ) from None
+        return table.index_select(0, steps)
 
 
 @dataclass(frozen=True)
@@ -68,7 +79,7 @@ class Update:
     """The index arrays of one update, drawn on the host.
 
     Attributes:
-        batch: a dataclass of int64 arrays; ``loss`` is handed its fields as tensors on the device.
+        batch: a dataclass of one-dimensional integer arrays; ``loss`` is handed its fields as tensors on the device.
         preparation: another, for ``prepare``, where something has to be computed first and without gradients.
     """
 
@@ -86,8 +97,8 @@ class Terms:
         loss: scalar, to be minimised.
         steps: [B], the steps of the experience that were encoded.
         phi: [B, D], their latents, with gradients.
-        states: [R], places in ``steps`` to regularise on.
-        weights: [R], 0 where a state is only padding.
+        states: [R], places in ``steps`` (0 to B - 1, not rows of the experience) to regularise on.
+        weights: [R], how much each state counts; 0 where it is only padding.
         statistics: scalars for the log, in the order of ``AuxiliaryObjective.statistics``.
         skip: scalar, 1 where there is nothing to learn from and no update is to be made.
     """
@@ -177,7 +188,7 @@ class AchievementPrediction(AuxiliaryObjective):
         return Terms(loss, steps, phi, states, twice, (accuracy,))
 
     def _fused_loss(self, batch: Tables) -> Terms:
-        """The same with few launches."""
+        """What :meth:`loss` defines, in few launches."""
         from achieve.nn.contrastive_kernels import prediction_loss
         from achieve.nn.predictor_kernels import predict_direction
 
@@ -272,7 +283,7 @@ class AchievementMatching(AuxiliaryObjective):
         return Terms(loss, steps, phi, states, weights, statistics, skip=(count == 0).float())
 
     def _fused_loss(self, batch: Tables) -> Terms:
-        """The same with few launches, matches and all."""
+        """What :meth:`loss` defines, matches included, in few launches."""
         from achieve.nn.contrastive_kernels import matching_loss
 
         config, steps = self.context.config, batch["images"]
@@ -366,7 +377,8 @@ def find_objectives(config: DistillConfig) -> list[type[AuxiliaryObjective]]:
     found: list[type[AuxiliaryObjective]] = []
     for name in config.objectives:
         cls = OBJECTIVES.get(name) or load_class(name, "distill.objectives", AuxiliaryObjective)
-        if not getattr(cls, "name", "").isidentifier():
+        own = getattr(cls, "name", None)
+        if not isinstance(own, str) or not own.isidentifier():
             raise ConfigError(f"{name} has no `name`; give the class one, such as name = 'reconstruction'")
         if cls.name in [other.name for other in found]:
             raise ConfigError(f"two of the auxiliary objectives are named {cls.name!r}; give each a name of its own")

@@ -95,7 +95,7 @@ class PolicyValueRegularizer:
         return weighted_mean(divergence, weights), weighted_mean(deviation, weights)
 
     def _fused_terms(self, phi: Tensor, memory: Tensor, tables: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, ...]:
-        """The same with few launches."""
+        """What :meth:`terms` defines, in few launches."""
         from achieve.nn.penalty_kernels import policy_value_penalties
 
         return policy_value_penalties(

@@ -22,7 +22,7 @@ class WorldArguments:
     env: str | None = None
     """Environment to play in, by default the agent's own; `module:function` here also permits that code to run."""
     trust: bool = False
-    """Import the code that somebody else's file names: an environment `module:function`, or an option of one."""
+    """Import the code that somebody else's file names: an environment, an option of one, an encoder."""
     seed: int = 0
     """Seed of the worlds."""
 

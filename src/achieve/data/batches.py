@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from achieve.data.trajectories import IntArray, Trajectory, anchor_steps
+from achieve.errors import ConfigError
 
 T = TypeVar("T", "PredictionBatch", "SourceBatch", "TargetBatch")
 
@@ -240,8 +241,19 @@ def bucket(size: int, sizes: Sequence[int]) -> int:
 
 
 def pack(batch: Any) -> NDArray[np.int32]:
-    """Return all arrays of a batch in one row, so that they travel to the device in one copy."""
-    return np.concatenate([getattr(batch, f.name) for f in fields(batch)]).astype(np.int32)
+    """Return all arrays of a batch in one row, so that they travel to the device in one copy.
+
+    Raises:
+        ConfigError: if an array is not one-dimensional, or not of whole numbers, which would be cut off.
+    """
+    arrays = {f.name: np.asarray(getattr(batch, f.name)) for f in fields(batch)}
+    for name, array in arrays.items():
+        if array.ndim != 1 or array.dtype.kind not in "biu":
+            raise ConfigError(
+                f"{type(batch).__name__}.{name} is {array.dtype} of shape {array.shape}; a batch is made of "
+                "one-dimensional integer arrays, which say where to look in the experience"
+            )
+    return np.concatenate(list(arrays.values())).astype(np.int32)
 
 
 def layout(batch: Any) -> tuple[int, ...]:

@@ -20,7 +20,8 @@ class Trajectory:
 
     Attributes:
         steps: [L], positions of the steps in the flattened buffer (time major, environments minor).
-        unlocks: [m], the steps t < L - 1 that unlocked an achievement, which is ``(o_t, a_t, o_{t+1})``.
+        unlocks: [m], places in ``steps``: the t < L - 1 at which an achievement ``(o_t, a_t, o_{t+1})`` was unlocked.
+            Its two positions in the buffer are ``steps[unlocks]`` and ``steps[unlocks + 1]``.
     """
 
     steps: IntArray

@@ -9,7 +9,7 @@ library product of so few rows spreads over few multiprocessors. Three kernels d
 3. :func:`_choose`: logits, action, log-probability, value, memory; one program for each environment, and some that copy
    the observations.
 
-The plain twin is `Collector._act_on_device` without them.
+Their plain twin, which defines what is computed, is `Collector._choose` in `algo/collect.py`.
 """
 
 from __future__ import annotations

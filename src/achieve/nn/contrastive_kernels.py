@@ -1,8 +1,9 @@
 """Triton kernels of the auxiliary phase: each loss with its gradient in one or two launches.
 
-An update of the phase is small, and the plain losses of `contrastive.py`, which define what is computed here,
-are dozens of launches on a few kilobytes each. These kernels read the index tables themselves. Where
-several terms of a loss meet in one row of a gradient, at most two do, so that atomic additions have one result.
+Their plain twins, which define what is computed, are `AchievementPrediction.loss`, `AchievementMatching.loss` and
+`AchievementMatching.prepare` in `algo/objectives.py`. An update of the phase is small, and those are dozens of launches
+on a few kilobytes each. These kernels read the index tables themselves. Where several terms of a loss meet in one row
+of a gradient, at most two do, so that atomic additions have one result.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 :class:`_Tower` runs a chain of up to five of them as one autograd function, because backward every convolution hands
 the one before it more than a gradient. The kernels, and how a norm folds into a convolution, are in
-`convolution_kernels.py`.
+`convolution_kernels.py`. The plain twin, which defines what is computed, is `ResidualBlock` in `nn/encoder.py`.
 """
 
 from __future__ import annotations

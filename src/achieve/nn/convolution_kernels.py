@@ -15,6 +15,8 @@ Backward, with ``g`` the gradient of ``y``, the two means that a norm's gradient
 finished in registers as well. Gradients are stored as ``rstd g``. What the weights' gradient needs to know of the
 norm are sums of ``g`` over each class of pixels. Sums over classes, and reading tables by class, are products with a
 matrix of ones and zeros, which the tensor cores do on the side.
+
+Their plain twin, which defines what is computed, is `ResidualBlock` in `nn/encoder.py`.
 """
 
 from __future__ import annotations

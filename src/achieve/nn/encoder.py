@@ -97,7 +97,7 @@ class ImageEncoder(nn.Module):
 
     def features(self, images: UInt8[Tensor, "B H W C"]) -> Float[Tensor, "B C2 H2 W2"]:
         """Return the convolutional part's output."""
-        raise TypeError("an encoder says itself what its convolutions are")
+        raise TypeError("a subclass must define its own convolutions")
 
     def head(self, features: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D"]:
         """Return the dense part's output, in float32 whatever the convolutions ran in."""

@@ -1,10 +1,11 @@
 """The residual encoder's convolutional part on a GPU: half-precision convolutions between fused norms and pools.
 
-Computes what `ResidualEncoder.features` computes, from the same weights: activations are stored in half precision, sums
-and statistics are float32. The default is fp16, whose ten bits of mantissa are those of the TF32 convolutions the
-published runs had; `bf16` has seven, which shows in the representations, as they are differences of latents. Against
-fp16's narrow range, gradients are scaled on their way in, by a power of two chosen on the device at every step, and
-scaled back by the optimiser or in :meth:`FusedEncoder.finish_backward`.
+The plain twin, which defines what is computed, is `ResidualEncoder.features` in `nn/encoder.py`, on the same weights.
+Here activations are stored in half precision, sums and statistics are float32. The default is fp16, whose ten bits of
+mantissa are those of the TF32 convolutions the published runs had; `bf16` has seven, which shows in the
+representations, as they are differences of latents. Against fp16's narrow range, gradients are scaled on their way in,
+by a power of two chosen on the device at every step, and scaled back by the optimiser or in
+:meth:`FusedEncoder.finish_backward`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Eighteen outputs of two thousand inputs are too few for a library product to fill a GPU with, and it takes many: latent
 and memory are joined, there are two products forward and four backward, and sums for the biases. Here both are read
-where they are, and the layers are one. The plain twin is `ActorCritic.heads`.
+where they are, and the layers are one. Their plain twin, which defines what is computed, is the rest of
+`ActorCritic.heads`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Triton kernels of the encoder and of the transport solver. Their plain twins are in `encoder.py` and `transport.py`.
+"""Triton kernels of the encoder's norms and pools, and of the transport solver.
+
+Their plain twins, which define what is computed, are `Stack` in `nn/encoder.py` and `partial_transport` in
+`algo/transport.py`.
 
 Images are stored channels last. A group norm with one group is a mean and a deviation over a whole image: one program
 reads an image twice, the second time from cache, and does what stands around the norm (ReLU, the residual addition) on

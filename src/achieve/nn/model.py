@@ -91,7 +91,7 @@ class AchievementNetwork(nn.Module):
 
     def add_heads(self, width: int) -> None:
         """The learner's own layers, on so many inputs; drawn after the encoder and before the auxiliary nets."""
-        raise TypeError("a network says itself what its heads are")
+        raise TypeError("a subclass must add its own heads")
 
     @property
     def latent_size(self) -> int:

@@ -1,7 +1,8 @@
 """Triton kernels of the optimiser: the gradients' norm, what to do with them, and Adam's step.
 
 They go over flat buffers in blocks, each of which belongs to one parameter (:class:`achieve.nn.flat.FlatParameters`).
-Sums are taken in a fixed order. The plain twin is :class:`torch.optim.Adam` behind ``clip_grad_norm_``.
+Sums are taken in a fixed order. Their plain twin, which defines what is computed, is :class:`torch.optim.Adam` behind
+``clip_grad_norm_``, as in `nn/optim.py`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 The dense layers read an image's features channel by channel, the convolutions pixel by pixel: the order changes here.
 On its way back the gradient is brought to a largest entry of 2^-headroom, by a power of two that is left on the device.
+The plain twin is the end of `ResidualEncoder.features`, in `nn/encoder.py`.
 """
 
 from __future__ import annotations

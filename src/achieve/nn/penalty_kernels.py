@@ -1,7 +1,8 @@
 """Triton kernels of PPO's regularisers: heads, divergence, deviation and the value normaliser in two launches.
 
-`PolicyValueRegularizer.terms` defines what is computed. Images count as often as their states are looked at, so the
-heads run once for each image and states are never laid out; counts are whole numbers, with exact sums in any order.
+Their plain twin, which defines what is computed, is `PolicyValueRegularizer.terms` in `algo/regularizers.py`. Images
+count as often as their states are looked at, so the heads run once for each image and states are never laid out; counts
+are whole numbers, with exact sums in any order.
 """
 
 from __future__ import annotations

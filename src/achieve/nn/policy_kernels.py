@@ -1,8 +1,9 @@
 """Triton kernels around PPO's losses: advantages, the loss of a minibatch with its gradient, running statistics.
 
 A minibatch has a few hundred numbers of each kind. What plain functions do with them in a hundred launches, each of
-which takes longer than its work, is two here: one for loss and gradient, one that sums up. Their plain twins are in
-`algo/gae.py`, `algo/ppo.py`, `algo/meters.py` and `normalizer.py`: those say what is meant, and run on a CPU.
+which takes longer than its work, is two here: one for loss and gradient, one that sums up. Their plain twins, which
+define what is computed, are `gae` in `algo/gae.py`, `PPOLearner.loss` in `algo/learner.py`, `ValueNormalizer.update` in
+`nn/normalizer.py` and `Meters.add` in `algo/meters.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Triton kernels of the predictor's input: FiLM, the memory beside it and the first layer's norm in one pass.
 
-`FiLM.forward`, `AchievementNetwork.predict_direction` and `NormDense.forward` define what is computed. Gradients of the
-actions' scales and shifts are sums over the images with that action, taken as products with a one-hot matrix: no atomic
-additions, one result.
+Their plain twin, which defines what is computed, is `AchievementNetwork.predict_direction` in `nn/model.py`, with
+`FiLM` and `NormDense`. Gradients of the actions' scales and shifts are sums over the images with that action, taken as
+products with a one-hot matrix: no atomic additions, one result.
 """
 
 from __future__ import annotations

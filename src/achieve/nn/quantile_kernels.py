@@ -1,8 +1,8 @@
 """A Triton kernel for QR-DQN's loss: the best next actions, their targets, the quantile Huber loss and its gradient.
 
 The loss compares all pairs of quantiles and targets, 200 x 200 in each state. Written out, tables of that size go
-through memory a dozen times; here one program takes a state, and pairs stay in registers. Its plain twin is the
-composition of the functions of `algo/quantile.py`, as `QRDQNLearner.loss` has it.
+through memory a dozen times; here one program takes a state, and pairs stay in registers. Its plain twin, which defines
+what is computed, is `QRDQNLearner.loss` in `algo/qrdqn.py`.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class PPOTrainer(BaseTrainer):
             RolloutBuffer.nbytes(*room, self.observation_dtype.itemsize),
             self.device,
             f"a buffer of {room[0]} x {room[1]} steps of {room[2]:,} environments",
-            "give env.num-envs, ppo.rollout-length or distill.rollouts-per-phase less",
+            "reduce env.num-envs, ppo.rollout-length or distill.rollouts-per-phase",
         )
         self.buffer = self.store = RolloutBuffer(*room, self.device, self.observation_dtype)
         how: dict[str, Any] = {"cuda_graphs": config.compile, "safe_point": self.safe_point}

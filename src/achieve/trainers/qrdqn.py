@@ -296,7 +296,7 @@ def make_replay(config: TrainConfig, shape: ReplayShape, device: torch.device) -
     """Return the replay buffer, or raise ConfigError if it does not fit into memory."""
     storage = replay_storage(config.replay_device, shape, device)
     what = f"a replay of {config.qrdqn.replay_size:,} steps"
-    check_memory(shape.nbytes, storage, what, "give qrdqn.replay-size less, or another --replay-device")
+    check_memory(shape.nbytes, storage, what, "reduce qrdqn.replay-size, or choose another --replay-device")
     return Replay(shape, device, storage)
 
 

@@ -35,7 +35,7 @@ def make_envs(config: TrainConfig) -> Any:
     """Return the training environments of a run."""
     env = config.env
     worlds = env.num_envs * WORLD_BYTES.get(env.name, 0)
-    check_memory(worlds, torch.device("cpu"), f"{env.num_envs:,} environments", "give env.num-envs less")
+    check_memory(worlds, torch.device("cpu"), f"{env.num_envs:,} environments", "reduce env.num-envs")
     with making_env(env.name):
         return make_vec(
             env.name,
