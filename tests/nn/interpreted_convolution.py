@@ -16,6 +16,7 @@ from achieve.nn.layers import NormConv
 
 EPS = 1e-5
 TILE = Tile(64, 16, 16, 4, 1)
+TMA = TILE._replace(rows=32, tma=True)
 
 
 def draw(*shape: int, seed: int, offset: float = 0.0) -> Tensor:
@@ -64,8 +65,11 @@ def test_folded_weights(shape: tuple[int, ...], layout: torch.memory_format) -> 
         torch.testing.assert_close(table.double(), sums, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("tile", [None, TILE])
+# With every shape; and whole rows of images, for the tensor memory accelerator.
+TILES = [(shape, tile) for shape in SHAPES for tile in (None, TILE)] + [(shape, TMA) for shape in SHAPES[:2]]
+
+
+@pytest.mark.parametrize(("shape", "tile"), TILES)
 @pytest.mark.parametrize(("relu", "add"), [(False, False), (True, False), (True, True)])
 def test_forward(shape: tuple[int, ...], tile: Tile | None, relu: bool, add: bool) -> None:
     layer = Layer(*shape)
@@ -92,8 +96,7 @@ def backward(layer: Layer, upstream: Tensor) -> tuple[Gradient, convolution.Resu
     return convolution.begin_backward(upstream, result.out, layer.folded, result.moments, relu=False), result
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("tile", [None, TILE])
+@pytest.mark.parametrize(("shape", "tile"), TILES)
 def test_input_gradient(shape: tuple[int, ...], tile: Tile | None) -> None:
     """With that of a skip connection on top."""
     layer = Layer(*shape)
@@ -145,14 +148,16 @@ def test_what_is_passed_to_the_convolution_before(shape: tuple[int, ...], kept: 
 
 
 @pytest.mark.parametrize(
-    ("shape", "tile", "programs"),
+    ("shape", "tile"),
     [
-        (SHAPES[0], None, 264),
-        (SHAPES[1], WeightTile(16, 16, 1, 16, 4, 1), 30),
-        (SHAPES[2], WeightTile(16, 16, 3, 32, 4, 1), 1),
+        (SHAPES[0], None),
+        (SHAPES[1], WeightTile(16, 16, 1, 16, 4, 1, 30)),
+        (SHAPES[2], WeightTile(16, 16, 3, 32, 4, 1, 1)),
+        (SHAPES[0], WeightTile(16, 16, 1, 32, 4, 1, 18, tma=True)),
+        (SHAPES[1], WeightTile(16, 16, 3, 32, 4, 1, 30, tma=True)),
     ],
 )
-def test_weight_gradients(shape: tuple[int, ...], tile: WeightTile | None, programs: int) -> None:
+def test_weight_gradients(shape: tuple[int, ...], tile: WeightTile | None) -> None:
     """The weights', the gain's and the bias's, however many programs add them up."""
     layer = Layer(*shape)
     leaves = layer.leaves()
@@ -162,7 +167,7 @@ def test_weight_gradients(shape: tuple[int, ...], tile: WeightTile | None, progr
     grad, result = backward(layer, upstream)
     affine = torch.full((9 * out.shape[1], 2, layer.x.shape[1]), torch.nan)
     weight = convolution.weight_gradient(
-        grad, layer.x, result.moments, layer.weight, layer.gain, layer.bias, affine, tile, programs
+        grad, layer.x, result.moments, layer.weight, layer.gain, layer.bias, affine, tile
     )
     for mine, wanted in zip((weight, *affine.sum(0)), expected, strict=True):
         torch.testing.assert_close(mine.double(), wanted, atol=1e-3, rtol=1e-4)

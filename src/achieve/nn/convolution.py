@@ -13,20 +13,22 @@ from typing import Any, NamedTuple, cast
 import torch
 import triton
 from torch import Tensor, nn
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from achieve.nn import convolution_kernels as kernels
 from achieve.nn.layers import NormConv
 
 # Programs that keep most of a GPU busy: below, tiles are made smaller. An H200 has 132 multiprocessors.
 ENOUGH_PROGRAMS = 100
-# Programs of a weight gradient: each adds up its own stretch of pixels.
-WEIGHT_PROGRAMS = 264
 # Stretches of tiles whose sums by class are added up apart.
 STRETCHES = 64
 
 
 class Tile(NamedTuple):
-    """Pixels by output channels of a program, and how many input channels it takes at a time."""
+    """Pixels by output channels of a program, and how many input channels it takes at a time.
+
+    With ``tma`` the tensor memory accelerator loads the factors: a tile must then be whole rows of an image.
+    """
 
     rows: int
     columns: int
@@ -34,10 +36,14 @@ class Tile(NamedTuple):
     warps: int
     stages: int
     registers: int | None = None
+    tma: bool = False
 
 
 class WeightTile(NamedTuple):
-    """Outputs by inputs of a program, for one tap or for three, and how many pixels it takes at a time."""
+    """Outputs by inputs of a program, for one tap or for three, and how many pixels it takes at a time.
+
+    There are about so many programs: each adds up its own stretch of pixels.
+    """
 
     outputs: int
     inputs: int
@@ -45,6 +51,8 @@ class WeightTile(NamedTuple):
     depth: int
     warps: int
     stages: int
+    programs: int = 132
+    tma: bool = False
 
 
 class Folded(NamedTuple):
@@ -62,21 +70,56 @@ class Gradient(NamedTuple):
     class_sums: Tensor
 
 
-def choose_tile(images: int, pixels: int, outputs: int, inputs: int, device: torch.device) -> Tile:
+def choose_tile(x: Tensor, outputs: int, *, backward: bool = False) -> Tile:
     """Return the largest tile with which there are enough programs."""
+    images, inputs, height, width = x.shape
+    pixels = height * width
     rows, columns = min(128, max(16, triton.next_power_of_2(pixels))), min(128, outputs)
     while images * pixels * outputs < ENOUGH_PROGRAMS * rows * columns and rows * columns > 512:
         if rows >= columns and rows > 16:
             rows //= 2
         else:
             columns //= 2
-    return Tile(rows, columns, min(64, inputs), 8 if rows * columns >= 128 * 128 else 4, _stages(device))
+    depth, large = min(64, inputs), rows * columns >= 128 * 128
+    if not (_has_tma(x.device) and _whole_rows(x, rows) and rows >= 64 and columns >= 64 and depth == 64):
+        return Tile(rows, columns, depth, 8 if large and not backward else 4, _stages(x.device))
+    # Two programs of 8 warps or three of 4 to a multiprocessor: one loads its epilogue's inputs while others multiply.
+    registers = 128 if large else 168
+    return Tile(rows, columns, depth, 8 if large else 4, 4 if rows == 64 else 3, registers, tma=True)
 
 
-def choose_weight_tile(outputs: int, inputs: int, device: torch.device) -> WeightTile:
+def choose_weight_tile(x: Tensor, outputs: int) -> WeightTile:
     """Return the tile of a weight gradient."""
-    rows, columns = min(128, outputs), min(64, inputs)
-    return WeightTile(rows, columns, 3, 64, 8 if rows * columns >= 128 * 64 else 4, _stages(device))
+    _, inputs, height, width = x.shape
+    # The smallest images leave each program few pixels to add up.
+    rows, columns = min(64 if height * width <= 64 else 128, outputs), min(64, inputs)
+    wide = rows * columns >= 128 * 64
+    tma = _has_tma(x.device) and _whole_rows(x, 64) and rows >= 64 and columns == 64
+    stages = _stages(x.device) + (tma and wide)
+    return WeightTile(rows, columns, 3, 64, 8 if wide else 4, stages, 132 if wide or height * width <= 64 else 264, tma)
+
+
+@cache
+def _has_tma(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+def _whole_rows(x: Tensor, rows: int) -> bool:
+    """Whether a tile of so many pixels is whole rows of one image."""
+    height, width = x.shape[2:]
+    return rows % width == 0 and height * width % rows == 0
+
+
+def _image_blocks(x: Tensor, tile_rows: int, channels: int) -> TensorDescriptor:
+    """Describes images [N, H, W, C] in blocks of whole rows: what lies outside reads as zero."""
+    block = [1, tile_rows // x.shape[3], x.shape[3], channels]
+    x = x.permute(0, 2, 3, 1)
+    return TensorDescriptor(x, list(x.shape), list(x.stride()), block)
+
+
+def _blocks(x: Tensor, rows: int, columns: int) -> TensorDescriptor:
+    """Describes a matrix in blocks."""
+    return TensorDescriptor(x, list(x.shape), list(x.stride()), [rows, columns])
 
 
 @cache
@@ -164,18 +207,24 @@ def convolve(
     """``conv(norm(x))``, its ReLU with ``relu``, plus ``skip`` if any; with ``keep``, the ReLU is stored apart too."""
     n, c, h, w = x.shape
     outputs = folded.weight.shape[0]
-    tile = tile or choose_tile(n, h * w, outputs, c, x.device)
+    tile = tile or choose_tile(x, outputs)
     rows, tiles = _tiles(h * w, tile.rows)
+    factors: tuple[Any, Any] = (x, folded.weight)
+    if tile.tma:
+        factors = (
+            _image_blocks(x, rows, tile.depth), _blocks(folded.weight.flatten(1), tile.columns, tile.depth)
+        )  # fmt: skip
     out = _like(x, outputs)
     kept = _like(x, outputs) if keep else None
     column_tiles = outputs // tile.columns
     out_sums = _empty_sums(n, tiles * column_tiles, x.device)
     moments = torch.empty(n, 2, device=x.device)
     kernels.forward[(n * tiles * column_tiles,)](
-        x, folded.weight, folded.table, sums, out if skip is None else skip, out if kept is None else kept, out,
+        *factors, folded.table, sums, out if skip is None else skip, out if kept is None else kept, out,
         out_sums, moments, eps, H=h, W=w, C=c, OUT=outputs, **_parts(sums),
         RELU=relu, ADD=skip is not None, KEEP=keep, SUMS=relu,
-        BM=rows, BN=tile.columns, BK=tile.depth, num_warps=tile.warps, num_stages=tile.stages, maxnreg=tile.registers,
+        BM=rows, BN=tile.columns, BK=tile.depth, TMA=tile.tma,
+        num_warps=tile.warps, num_stages=tile.stages, maxnreg=tile.registers,
     )  # fmt: skip
     return Result(out, kept, out_sums, moments)
 
@@ -221,17 +270,23 @@ def convolve_backward(
     """The gradient of a convolution's raw input, ``grad_sum`` added, if to be stored; that of the one before it."""
     n, c, h, w = x.shape
     outputs = folded.weight.shape[0]
-    tile = tile or choose_tile(n, h * w, c, outputs, x.device)
+    tile = tile or choose_tile(grad.scaled, c, backward=True)
     rows, tiles = _tiles(h * w, tile.rows)
+    factors: tuple[Any, Any] = (grad.scaled, folded.weight)
+    if tile.tma:
+        factors = (
+            _image_blocks(grad.scaled, rows, tile.depth), _blocks(folded.weight.flatten(1), tile.depth, tile.columns)
+        )  # fmt: skip
     grad_x = _like(x, c) if store else None
     result = _empty_gradient(x, tiles, tile.columns) if before is not None else None
     kept, own, moments_before = before if before is not None else (None, folded, moments)
     kernels.backward[(n * tiles * (c // tile.columns),)](
-        grad.scaled, folded.weight, x, grad.sums, moments, x if grad_sum is None else grad_sum,
+        *factors, x, grad.sums, moments, x if grad_sum is None else grad_sum,
         x if grad_x is None else grad_x, x if kept is None else kept, own.table, moments_before,
         *(result or (x, moments, moments)), H=h, W=w, C=c, OUT=outputs, **_parts(grad.sums),
         HAS_GRAD_SUM=grad_sum is not None, STORE_X=store, BEFORE=before is not None, KEPT=kept is not None,
-        BM=rows, BN=tile.columns, BK=tile.depth, num_warps=tile.warps, num_stages=tile.stages, maxnreg=tile.registers,
+        BM=rows, BN=tile.columns, BK=tile.depth, TMA=tile.tma,
+        num_warps=tile.warps, num_stages=tile.stages, maxnreg=tile.registers,
     )  # fmt: skip
     return grad_x, result
 
@@ -245,7 +300,6 @@ def weight_gradient(
     bias: Tensor,
     affine: Tensor,
     tile: WeightTile | None = None,
-    programs: int = WEIGHT_PROGRAMS,
 ) -> Tensor:
     """The gradient of a convolution's weights, [O, C, 3, 3] in float32.
 
@@ -253,14 +307,19 @@ def weight_gradient(
     """
     n, c, h, w = x.shape
     outputs = weight.shape[0]
-    tile = tile or choose_weight_tile(outputs, c, x.device)
+    tile = tile or choose_weight_tile(x, outputs)
     groups = (outputs // tile.outputs) * (c // tile.inputs) * (9 // tile.taps)
-    steps = triton.cdiv(triton.cdiv(n * h * w, max(1, programs // groups)), tile.depth)
+    steps = triton.cdiv(triton.cdiv(n * h * w, max(1, tile.programs // groups)), tile.depth)
     splits = triton.cdiv(n * h * w, steps * tile.depth)
     parts = torch.empty(splits, outputs, 9, c, device=x.device)
+    factors: tuple[Any, Any] = (grad.scaled, x)
+    if tile.tma:
+        by_pixel = grad.scaled.permute(0, 2, 3, 1).reshape(-1, outputs)
+        factors = (_blocks(by_pixel, tile.depth, tile.outputs), _image_blocks(x, tile.depth, tile.inputs))
     kernels.weight_gradient[(groups, splits)](
-        grad.scaled, x, parts, n * h * w, steps, H=h, W=w, C=c, OUT=outputs, TAPS=tile.taps,
-        BM=tile.outputs, BN=tile.inputs, BK=tile.depth, num_warps=tile.warps, num_stages=tile.stages,
+        *factors, parts, n * h * w, steps, H=h, W=w, C=c, OUT=outputs, TAPS=tile.taps,
+        BM=tile.outputs, BN=tile.inputs, BK=tile.depth, TMA=tile.tma,
+        num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     tiles = grad.class_sums.shape[1]
     per_program = triton.cdiv(n * tiles, STRETCHES)

@@ -35,10 +35,11 @@ def _place(tile, HW: tl.constexpr, BM: tl.constexpr):
 
 
 @triton.jit
-def _sum_parts(part_ptr, image, which: tl.constexpr, parts, PARTS: tl.constexpr):
-    """The sum of one of the two quantities of ``[N, 2, parts]``."""
+def _load_parts(part_ptr, image, parts, PARTS: tl.constexpr):
+    """The parts of an image's two quantities, of ``[N, 2, parts]``: asked for early, and added up when needed."""
     part = tl.arange(0, PARTS)
-    return tl.sum(tl.load(part_ptr + (image * 2 + which) * parts + part, mask=part < parts, other=0.0), 0)
+    at = part_ptr + image * 2 * parts + part
+    return tl.load(at, mask=part < parts, other=0.0), tl.load(at + parts, mask=part < parts, other=0.0)
 
 
 @triton.jit
@@ -62,29 +63,51 @@ def _border_class(pixel, H: tl.constexpr, W: tl.constexpr):
 
 @triton.jit
 def _accumulate(
-    x_ptr, weight_ptr, pixel, exists, column,
-    H: tl.constexpr, W: tl.constexpr, K: tl.constexpr, STRIDE_K: tl.constexpr, STRIDE_N: tl.constexpr,
-    STRIDE_TAP: tl.constexpr, FLIP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    x_ptr, weight_ptr, image, tile, first, pixel, exists, column_tile,
+    H: tl.constexpr, W: tl.constexpr, K: tl.constexpr, N: tl.constexpr, FLIP: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TMA: tl.constexpr,
 ):  # fmt: skip
-    """The sum over nine taps and ``K`` channels, of pixels from ``x_ptr`` on."""
-    h = pixel // W
-    w = pixel % W
-    # A bit for each tap that lies inside the image.
-    up = tl.where(h > 0, 0x007, 0) | 0x038 | tl.where(h < H - 1, 0x1C0, 0)
-    side = tl.where(w > 0, 0x049, 0) | 0x092 | tl.where(w < W - 1, 0x124, 0)
-    inside = tl.where(exists, up & side, 0)
-    k = tl.arange(0, BK)
-    x_at = x_ptr + tl.arange(0, BM)[:, None] * K + k[None, :]
-    weight_at = weight_ptr + k[:, None] * STRIDE_K + column[None, :] * STRIDE_N
-    total = tl.zeros([BM, BN], tl.float32)
-    for step in range(9 * (K // BK)):
-        tap = step // (K // BK)
-        channel = (step % (K // BK)) * BK
-        shift = (tap // 3 - 1) * W + tap % 3 - 1
-        x = tl.load(x_at + (shift * K + channel), mask=(((inside >> tap) & 1) != 0)[:, None], other=0.0)
-        weight_tap = 8 - tap if FLIP else tap
-        weight = tl.load(weight_at + (weight_tap * STRIDE_TAP + channel * STRIDE_K))
-        total = tl.dot(x, weight, total)
+    """The sum over nine taps and ``K`` channels for a tile of pixels; with ``FLIP``, of the transposed convolution.
+
+    ``TMA``: both are descriptors. What lies outside an image reads as zero, and a tile is whole rows of one. The product
+    is computed transposed, because only the second factor is reshaped where it lies, in shared memory.
+    """
+    chunks: tl.constexpr = K // BK
+    if TMA:
+        top = (tile % (H * W // BM)) * (BM // W)
+        transposed = tl.zeros([BN, BM], tl.float32)
+        for step in range(9 * chunks):
+            tap = step // chunks
+            channel = (step % chunks) * BK
+            x = x_ptr.load([image, top + (tap // 3 - 1), tap % 3 - 1, channel]).reshape(BM, BK)
+            if FLIP:
+                weight = weight_ptr.load([channel, (8 - tap) * N + column_tile * BN]).T
+            else:
+                weight = weight_ptr.load([column_tile * BN, tap * K + channel])
+            transposed = tl.dot(weight, x.T, transposed)
+        total = tl.trans(transposed)
+    else:
+        total = tl.zeros([BM, BN], tl.float32)
+        h = pixel // W
+        w = pixel % W
+        # A bit for each tap that lies inside the image.
+        up = tl.where(h > 0, 0x007, 0) | 0x038 | tl.where(h < H - 1, 0x1C0, 0)
+        side = tl.where(w > 0, 0x049, 0) | 0x092 | tl.where(w < W - 1, 0x124, 0)
+        inside = tl.where(exists, up & side, 0)
+        k = tl.arange(0, BK)
+        column = column_tile * BN + tl.arange(0, BN)
+        x_at = x_ptr + first * K + tl.arange(0, BM)[:, None] * K + k[None, :]
+        if FLIP:
+            weight_at = weight_ptr + k[:, None] * (9 * N) + column[None, :]
+        else:
+            weight_at = weight_ptr + k[:, None] + column[None, :] * (9 * K)
+        for step in range(9 * chunks):
+            tap = step // chunks
+            channel = (step % chunks) * BK
+            shift = (tap // 3 - 1) * W + tap % 3 - 1
+            x = tl.load(x_at + (shift * K + channel), mask=(((inside >> tap) & 1) != 0)[:, None], other=0.0)
+            weight = tl.load(weight_at + ((8 - tap) * N + channel * (9 * N) if FLIP else tap * K + channel))
+            total = tl.dot(x, weight, total)
     return total
 
 
@@ -93,7 +116,7 @@ def forward(
     x_ptr, weight_ptr, table_ptr, part_ptr, skip_ptr, relu_ptr, out_ptr, out_part_ptr, moment_ptr, eps, parts,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUT: tl.constexpr, PARTS: tl.constexpr,
     RELU: tl.constexpr, ADD: tl.constexpr, KEEP: tl.constexpr, SUMS: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TMA: tl.constexpr,
 ):  # fmt: skip
     """A tile of ``conv(norm(x))``, of its ReLU, or of that and a skip connection; and the sums of the norm after it."""
     column_tiles: tl.constexpr = OUT // BN
@@ -102,30 +125,31 @@ def forward(
     column_tile = tl.program_id(0) % column_tiles
     image, first, pixel, exists = _place(tile, H * W, BM)
     column = column_tile * BN + tl.arange(0, BN)
+    means, squares = _load_parts(part_ptr, image, parts, PARTS)
     total = _accumulate(
-        x_ptr + first * C, weight_ptr, pixel, exists, column, H, W, C, 1, 9 * C, C, False, BM, BN, BK
+        x_ptr, weight_ptr, image, tile, first, pixel, exists, column_tile, H, W, C, OUT, False, BM, BN, BK, TMA
     )
+    at = first * OUT + tl.arange(0, BM)[:, None] * OUT + column[None, :]
+    row_exists = exists[:, None]
     size: tl.constexpr = H * W * C
-    mean = _sum_parts(part_ptr, image, 0, parts, PARTS) / size
-    square = _sum_parts(part_ptr, image, 1, parts, PARTS) / size
-    rstd = 1.0 / tl.sqrt(tl.maximum(square - mean * mean, 0.0) + eps)
+    mean = tl.sum(means, 0) / size
+    rstd = 1.0 / tl.sqrt(tl.maximum(tl.sum(squares, 0) / size - mean * mean, 0.0) + eps)
     if (column_tile == 0) & (tile % tiles == 0):
         tl.store(moment_ptr + image * 2, mean)
         tl.store(moment_ptr + image * 2 + 1, rstd)
     # What is added depends on a pixel's class alone. In two halves, it keeps its precision.
     row = tl.arange(0, 32)
     kind = row % 16
-    at = kind[:, None] * OUT + column[None, :]
-    by_mean = tl.load(table_ptr + at, mask=(kind < 9)[:, None], other=0.0)
-    by_bias = tl.load(table_ptr + 9 * OUT + at, mask=(kind < 9)[:, None], other=0.0)
+    entry = kind[:, None] * OUT + column[None, :]
+    real = (kind < 9)[:, None]
+    by_mean = tl.load(table_ptr + entry, mask=real, other=0.0)
+    by_bias = tl.load(table_ptr + 9 * OUT + entry, mask=real, other=0.0)
     added = by_bias - rstd * mean * by_mean
-    half = added.to(x_ptr.dtype.element_ty)
-    rest = (added - half.to(tl.float32)).to(x_ptr.dtype.element_ty)
+    half = added.to(out_ptr.dtype.element_ty)
+    rest = (added - half.to(tl.float32)).to(out_ptr.dtype.element_ty)
     halves = tl.where((row < 16)[:, None], half, rest)
-    chosen = (_border_class(pixel, H, W)[:, None] == kind[None, :]).to(x_ptr.dtype.element_ty)
+    chosen = (_border_class(pixel, H, W)[:, None] == kind[None, :]).to(out_ptr.dtype.element_ty)
     y = tl.dot(chosen, halves, total * rstd)
-    at = first * OUT + tl.arange(0, BM)[:, None] * OUT + column[None, :]
-    row_exists = exists[:, None]
     if RELU:
         y = tl.maximum(y, 0.0)
     if KEEP:
@@ -144,25 +168,23 @@ def forward(
 
 @triton.jit
 def _store_gradient(
-    grad, y, exists, pixel, first, image, column, table_ptr, rstd_ptr, out_ptr, out_part_ptr, out_class_ptr,
-    tile, column_tile,
+    grad, y, exists, pixel, first, rstd, column, table_ptr, out_ptr, out_part_ptr, out_class_ptr, tile, column_tile,
     H: tl.constexpr, W: tl.constexpr, OUT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """Stores ``rstd g`` for a convolution with output ``y``, what its norm's gradient needs, and sums by class."""
     tiles: tl.constexpr = (H * W + BM - 1) // BM
     by_y = tl.sum(tl.sum(grad * y, 1), 0)
-    rstd = tl.load(rstd_ptr + image * 2 + 1)
+    kind = tl.arange(0, 16)
+    real = (kind < 9)[None, :]
+    entry = kind[None, :] * OUT + column[:, None]
+    by_mean = tl.load(table_ptr + entry, mask=real, other=0.0)
+    by_bias = tl.load(table_ptr + 9 * OUT + entry, mask=real, other=0.0)
     stored = (grad * rstd).to(out_ptr.dtype.element_ty)
     at = first * OUT + tl.arange(0, BM)[:, None] * OUT + column[None, :]
     tl.store(out_ptr + at, stored, mask=exists[:, None])
-    kind = tl.arange(0, 16)
     chosen = (_border_class(pixel, H, W)[:, None] == kind[None, :]).to(out_ptr.dtype.element_ty)
     sums = tl.dot(tl.trans(stored), chosen)
-    real = (kind < 9)[None, :]
-    at = kind[None, :] * OUT + column[:, None]
-    tl.store(out_class_ptr + tile.to(tl.int64) * (9 * OUT) + at, sums, mask=real)
-    by_mean = tl.load(table_ptr + at, mask=real, other=0.0)
-    by_bias = tl.load(table_ptr + 9 * OUT + at, mask=real, other=0.0)
+    tl.store(out_class_ptr + tile.to(tl.int64) * (9 * OUT) + entry, sums, mask=real)
     _store_parts(
         out_part_ptr, tl.sum(tl.sum(sums * by_mean, 1), 0) / rstd, by_y - tl.sum(tl.sum(sums * by_bias, 1), 0) / rstd,
         tile, column_tile, tiles, OUT // BN,
@@ -175,7 +197,7 @@ def backward(
     relu_ptr, table_ptr, moment_before_ptr, out_ptr, out_part_ptr, out_class_ptr, parts,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUT: tl.constexpr, PARTS: tl.constexpr,
     HAS_GRAD_SUM: tl.constexpr, STORE_X: tl.constexpr, BEFORE: tl.constexpr, KEPT: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TMA: tl.constexpr,
 ):  # fmt: skip
     """A tile of the gradient of the raw input ``x``, and of the convolution before, whose ReLU ``x`` holds."""
     column_tiles: tl.constexpr = C // BN
@@ -183,29 +205,30 @@ def backward(
     column_tile = tl.program_id(0) % column_tiles
     image, first, pixel, exists = _place(tile, H * W, BM)
     column = column_tile * BN + tl.arange(0, BN)
-    total = _accumulate(
-        grad_ptr + first * OUT, weight_ptr, pixel, exists, column, H, W, OUT, 9 * C, 1, C, True, BM, BN, BK
-    )
-    size: tl.constexpr = H * W * C
-    shift = _sum_parts(part_ptr, image, 0, parts, PARTS) / size
-    slope = _sum_parts(part_ptr, image, 1, parts, PARTS) / size
+    shifts, slopes = _load_parts(part_ptr, image, parts, PARTS)
     mean = tl.load(moment_ptr + image * 2)
     rstd = tl.load(moment_ptr + image * 2 + 1)
+    rstd_before = tl.load(moment_before_ptr + image * 2 + 1) if BEFORE else rstd
+    total = _accumulate(
+        grad_ptr, weight_ptr, image, tile, first, pixel, exists, column_tile, H, W, OUT, C, True, BM, BN, BK, TMA
+    )
     at = first * C + tl.arange(0, BM)[:, None] * C + column[None, :]
     row_exists = exists[:, None]
+    # Loads before stores: their latencies overlap.
     x = tl.load(x_ptr + at, mask=row_exists, other=0.0).to(tl.float32)
+    size: tl.constexpr = H * W * C
     # rstd (shift + (x - mean) rstd slope), as a line in x.
-    by_x = rstd * rstd * slope
-    result = total - x * by_x - (rstd * shift - mean * by_x)
+    by_x = rstd * rstd * tl.sum(slopes, 0) / size
+    result = total - x * by_x - (rstd * tl.sum(shifts, 0) / size - mean * by_x)
     if HAS_GRAD_SUM:
         result += tl.load(grad_sum_ptr + at, mask=row_exists, other=0.0).to(tl.float32)
+    y = tl.load(relu_ptr + at, mask=row_exists, other=0.0).to(tl.float32) if BEFORE and KEPT else x
     if STORE_X:
         tl.store(grad_x_ptr + at, result.to(grad_x_ptr.dtype.element_ty), mask=row_exists)
     if BEFORE:
-        y = tl.load(relu_ptr + at, mask=row_exists, other=0.0).to(tl.float32) if KEPT else x
         _store_gradient(
-            tl.where(y > 0, result, 0.0), y, exists, pixel, first, image, column, table_ptr, moment_before_ptr,
-            out_ptr, out_part_ptr, out_class_ptr, tile, column_tile, H, W, C, BM, BN,
+            tl.where(y > 0, result, 0.0), y, exists, pixel, first, rstd_before, column, table_ptr, out_ptr,
+            out_part_ptr, out_class_ptr, tile, column_tile, H, W, C, BM, BN,
         )  # fmt: skip
 
 
@@ -225,8 +248,9 @@ def begin_backward(
     y = tl.load(y_ptr + at, mask=exists[:, None], other=0.0).to(tl.float32)
     if RELU:
         grad = tl.where(y > 0, grad, 0.0)
+    rstd = tl.load(moment_ptr + image * 2 + 1)
     _store_gradient(
-        grad, y, exists, pixel, first, image, column, table_ptr, moment_ptr, out_ptr, out_part_ptr, out_class_ptr,
+        grad, y, exists, pixel, first, rstd, column, table_ptr, out_ptr, out_part_ptr, out_class_ptr,
         tile, column_tile, H, W, OUT, BM, BN,
     )  # fmt: skip
 
@@ -292,7 +316,7 @@ def _shifted(x_ptr, pixel, live, c, h, w, down, right, H: tl.constexpr, W: tl.co
 def weight_gradient(
     grad_ptr, x_ptr, out_ptr, pixels, steps,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUT: tl.constexpr, TAPS: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TMA: tl.constexpr,
 ):  # fmt: skip
     """``sum g x`` over a stretch of pixels, for one tap or a row of three: [stretches, O, 9, C]."""
     c_tiles: tl.constexpr = C // BN
@@ -303,11 +327,6 @@ def weight_gradient(
     o = (pid // (c_tiles * groups)) * BM + tl.arange(0, BM)
     split = tl.program_id(1)
     start = split.to(tl.int64) * steps * BK
-    # Offsets from the stretch's first pixel fit into 32 bits, those from the tensor's need not.
-    grad_ptr += start * OUT
-    x_ptr += start * C
-    left = pixels - start
-    offset = (start % (H * W)).to(tl.int32)
     first = tl.zeros([BM, BN], tl.float32)
     if TAPS == 3:
         second = tl.zeros([BM, BN], tl.float32)
@@ -317,17 +336,35 @@ def weight_gradient(
     else:
         down = group // 3 - 1
         right = group % 3 - 1
-    for step in range(steps):
-        pixel = step * BK + tl.arange(0, BK)
-        live = pixel < left
-        in_image = (offset + pixel) % (H * W)
-        h = in_image // W
-        w = in_image % W
-        grad = tl.load(grad_ptr + pixel[None, :] * OUT + o[:, None], mask=live[None, :], other=0.0)
-        first = tl.dot(grad, _shifted(x_ptr, pixel, live, c, h, w, down, right, H, W, C), first)
-        if TAPS == 3:
-            second = tl.dot(grad, _shifted(x_ptr, pixel, live, c, h, w, down, 0, H, W, C), second)
-            third = tl.dot(grad, _shifted(x_ptr, pixel, live, c, h, w, down, 1, H, W, C), third)
+    if TMA:
+        # Descriptors, as in _accumulate: of pixels by outputs, and of images.
+        begin = start.to(tl.int32)
+        channel = (pid % c_tiles) * BN
+        for pixel in range(begin, tl.minimum(begin + steps * BK, pixels), BK):
+            image = pixel // (H * W)
+            top = (pixel % (H * W)) // W + down
+            grad = grad_ptr.load([pixel, (pid // (c_tiles * groups)) * BM]).T
+            first = tl.dot(grad, x_ptr.load([image, top, right, channel]).reshape(BK, BN), first)
+            if TAPS == 3:
+                second = tl.dot(grad, x_ptr.load([image, top, 0, channel]).reshape(BK, BN), second)
+                third = tl.dot(grad, x_ptr.load([image, top, 1, channel]).reshape(BK, BN), third)
+    else:
+        # Offsets from the stretch's first pixel fit into 32 bits, those from the tensor's need not.
+        grad_ptr += start * OUT
+        x_ptr += start * C
+        left = pixels - start
+        offset = (start % (H * W)).to(tl.int32)
+        for step in range(steps):
+            pixel = step * BK + tl.arange(0, BK)
+            live = pixel < left
+            in_image = (offset + pixel) % (H * W)
+            h = in_image // W
+            w = in_image % W
+            grad = tl.load(grad_ptr + pixel[None, :] * OUT + o[:, None], mask=live[None, :], other=0.0)
+            first = tl.dot(grad, _shifted(x_ptr, pixel, live, c, h, w, down, right, H, W, C), first)
+            if TAPS == 3:
+                second = tl.dot(grad, _shifted(x_ptr, pixel, live, c, h, w, down, 0, H, W, C), second)
+                third = tl.dot(grad, _shifted(x_ptr, pixel, live, c, h, w, down, 1, H, W, C), third)
     at = out_ptr + split.to(tl.int64) * (OUT * 9 * C) + o[:, None] * (9 * C) + group * (TAPS * C) + c[None, :]
     tl.store(at, first)
     if TAPS == 3:
