@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from achieve.nn import convolution
 from achieve.nn.convolution import Before, Folded, Gradient, Tile, WeightTile
+from achieve.nn.kernels import pool_forward
 from achieve.nn.layers import NormConv
 
 EPS = 1e-5
@@ -147,6 +148,26 @@ def test_what_is_passed_to_the_convolution_before(shape: tuple[int, ...], kept: 
     torch.testing.assert_close(mine.double(), expected, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_beginning_at_a_pool(shape: tuple[int, ...]) -> None:
+    """As from the gradient that PyTorch's max-pool leaves."""
+    layer = Layer(*shape)
+    result = layer.convolve(relu=False)
+    y = result.out.clone(memory_format=torch.preserve_format).requires_grad_()
+    expected = F.max_pool2d(y.relu(), 3, stride=2, padding=1)
+    upstream = draw(*expected.shape, seed=5)
+    (at_y,) = torch.autograd.grad(expected, y, upstream)
+    wanted = convolution.begin_backward(
+        at_y.contiguous(memory_format=torch.channels_last), result.out, layer.folded, result.moments, relu=False
+    )
+    pooled, winner = pool_forward(result.out, None)
+    mine = convolution.begin_pool_backward(
+        upstream, pooled, winner, (shape[3], shape[4]), layer.folded, result.moments
+    )
+    for got, one in zip(mine, wanted, strict=True):
+        torch.testing.assert_close(got, one, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("shape", "tile"),
     [
@@ -187,7 +208,7 @@ def test_a_tower(count: int) -> None:
     def twin(x: Tensor) -> Tensor:
         for first, second in (layers[:2], layers[2:4]):
             x = x + second(first(x))
-        return layers[4].conv(layers[4].norm(x)) if count == 5 else x
+        return F.max_pool2d(layers[4](x), 3, stride=2, padding=1) if count == 5 else x
 
     for layer in layers:
         layer.double()

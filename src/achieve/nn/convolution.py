@@ -16,10 +16,13 @@ from torch import Tensor, nn
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from achieve.nn import convolution_kernels as kernels
+from achieve.nn.kernels import pool_forward
 from achieve.nn.layers import NormConv
 
 # Programs that keep most of a GPU busy: below, tiles are made smaller. An H200 has 132 multiprocessors.
 ENOUGH_PROGRAMS = 100
+# Convolutions of a stack's blocks.
+BLOCK_LAYERS = 4
 # Stretches of tiles whose sums by class are added up apart.
 STRETCHES = 64
 
@@ -137,9 +140,9 @@ def _tiles(pixels: int, rows: int) -> tuple[int, int]:
     return rows, triton.cdiv(pixels, rows)
 
 
-def _like(x: Tensor, channels: int) -> Tensor:
-    n, _, h, w = x.shape
-    return torch.empty((n, channels, h, w), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+def _like(x: Tensor, channels: int, shape: tuple[int, int] | None = None) -> Tensor:
+    h, w = shape or x.shape[2:]
+    return torch.empty((len(x), channels, h, w), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
 
 
 def _empty_sums(images: int, parts: int, device: torch.device) -> Tensor:
@@ -229,11 +232,10 @@ def convolve(
     return Result(out, kept, out_sums, moments)
 
 
-def _empty_gradient(x: Tensor, tiles: int, columns: int) -> Gradient:
+def _empty_gradient(x: Tensor, tiles: int, columns: int, shape: tuple[int, int] | None = None) -> Gradient:
     n, c = x.shape[:2]
-    return Gradient(
-        _like(x, c), _empty_sums(n, tiles * (c // columns), x.device), torch.empty(n, tiles, 9, c, device=x.device)
-    )
+    sums = _empty_sums(n, tiles * (c // columns), x.device)
+    return Gradient(_like(x, c, shape), sums, torch.empty(n, tiles, 9, c, device=x.device))
 
 
 def begin_backward(grad: Tensor, y: Tensor, folded: Folded, moments: Tensor, *, relu: bool) -> Gradient:
@@ -244,6 +246,21 @@ def begin_backward(grad: Tensor, y: Tensor, folded: Folded, moments: Tensor, *, 
     result = _empty_gradient(y, tiles, columns)
     kernels.begin_backward[(n * tiles * (c // columns),)](
         grad, y, folded.table, moments, *result, H=h, W=w, OUT=c, RELU=relu, BM=rows, BN=columns
+    )
+    return result
+
+
+def begin_pool_backward(
+    grad: Tensor, pooled: Tensor, winner: Tensor, shape: tuple[int, int], folded: Folded, moments: Tensor
+) -> Gradient:
+    """:func:`begin_backward` from the gradient of the ReLU's max-pool, of an output of that height and width."""
+    n, c, oh, ow = pooled.shape
+    h, w = shape
+    columns = min(64, c)
+    rows, tiles = _tiles(h * w, 64)
+    result = _empty_gradient(pooled, tiles, columns, shape)
+    kernels.begin_pool_backward[(n * tiles * (c // columns),)](
+        grad, pooled, winner, folded.table, moments, *result, H=h, W=w, OH=oh, OW=ow, OUT=c, BM=rows, BN=columns
     )
     return result
 
@@ -339,7 +356,7 @@ def weight_gradient(
 
 
 class _Tower(torch.autograd.Function):
-    """Two residual blocks on ``x``, and the next stack's convolution if there is one, before its ReLU.
+    """Two residual blocks on ``x``; if there is a next stack, its convolution, ReLU and max-pool too.
 
     ``parameters`` are weight, gain and bias of each of the four or five convolutions. Their gradients are left in
     ``pending``, or without it returned, as any other function does.
@@ -361,12 +378,16 @@ class _Tower(torch.autograd.Function):
         for index, (weights, small) in enumerate(zip(folded, eps, strict=True)):
             adds = index % 2 == 1
             result = convolve(
-                x, sums, weights, small, relu=index < 4, skip=skip if adds else None, keep=adds and train
+                x, sums, weights, small, relu=index < BLOCK_LAYERS, skip=skip if adds else None, keep=adds and train
             )
             # What the ReLU made of this convolution's output: kept apart where a skip connection was added to it.
             saved += [x, result.moments, result.out if result.kept is None else result.kept]
             x, sums = result.out, result.sums
             skip = x if adds else skip
+        if len(folded) > BLOCK_LAYERS:
+            ctx.shape = x.shape[2:]
+            x, winner = pool_forward(x, None)
+            saved[-1:] = [x, winner]
         if train:
             ctx.save_for_backward(*saved)
         ctx.folded, ctx.pending, ctx.parameters = folded, pending, parameters
@@ -377,9 +398,13 @@ class _Tower(torch.autograd.Function):
         folded = ctx.folded
         count = len(folded)
         saved, parameters = ctx.saved_tensors, ctx.parameters
-        inputs, moments, relus = saved[0::3], saved[1::3], saved[2::3]
+        inputs, moments, relus = (saved[i : 3 * count : 3] for i in range(3))
         grad_x = grads[0].contiguous(memory_format=torch.channels_last)
-        grad = begin_backward(grad_x, relus[-1], folded[-1], moments[-1], relu=count == 4)
+        if count > BLOCK_LAYERS:
+            pooled, winner = saved[-2:]
+            grad = begin_pool_backward(grad_x, pooled, winner, ctx.shape, folded[-1], moments[-1])
+        else:
+            grad = begin_backward(grad_x, relus[-1], folded[-1], moments[-1], relu=True)
         gradients: list[Tensor] = []
         most = max(weights.weight.shape[0] for weights in folded)
         channels = inputs[0].shape[1]
@@ -393,7 +418,7 @@ class _Tower(torch.autograd.Function):
                 before = Before(relus[index - 1] if joins else None, folded[index - 1], moments[index - 1])
             stored, passed = convolve_backward(
                 grad, folded[index], inputs[index], moments[index],
-                grad_sum=grad_x if joins and index < 4 else None, store=joins, before=before,
+                grad_sum=grad_x if joins and index < BLOCK_LAYERS else None, store=joins, before=before,
             )  # fmt: skip
             grad_x = cast(Tensor, stored) if joins else grad_x
             grad = cast(Gradient, passed)
@@ -427,7 +452,7 @@ class Tower:
         self._fold(self._cached)  # in place: captured graphs read from there
 
     def __call__(self, x: Tensor, *, cached: bool) -> Tensor:
-        """Return the blocks' output, or the following convolution's before its ReLU."""
+        """Return the blocks' output, or that of the following convolution and max-pool."""
         folded = self._cached if cached else self._fold([empty_folded(w, self._dtype) for w in self._weights])
         parameters = [
             p for w, norm in zip(self._weights, self._norms, strict=True) for p in (w, norm.weight, norm.bias)

@@ -168,12 +168,11 @@ def forward(
 
 @triton.jit
 def _store_gradient(
-    grad, y, exists, pixel, first, rstd, column, table_ptr, out_ptr, out_part_ptr, out_class_ptr, tile, column_tile,
+    grad, by_y, exists, pixel, first, rstd, column, table_ptr, out_ptr, out_part_ptr, out_class_ptr, tile, column_tile,
     H: tl.constexpr, W: tl.constexpr, OUT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """Stores ``rstd g`` for a convolution with output ``y``, what its norm's gradient needs, and sums by class."""
+    """Stores ``rstd g``, what the gradient of the norm needs (``by_y`` is ``sum g y``), and sums by class."""
     tiles: tl.constexpr = (H * W + BM - 1) // BM
-    by_y = tl.sum(tl.sum(grad * y, 1), 0)
     kind = tl.arange(0, 16)
     real = (kind < 9)[None, :]
     entry = kind[None, :] * OUT + column[:, None]
@@ -226,8 +225,9 @@ def backward(
     if STORE_X:
         tl.store(grad_x_ptr + at, result.to(grad_x_ptr.dtype.element_ty), mask=row_exists)
     if BEFORE:
+        result = tl.where(y > 0, result, 0.0)
         _store_gradient(
-            tl.where(y > 0, result, 0.0), y, exists, pixel, first, rstd_before, column, table_ptr, out_ptr,
+            result, tl.sum(tl.sum(result * y, 1), 0), exists, pixel, first, rstd_before, column, table_ptr, out_ptr,
             out_part_ptr, out_class_ptr, tile, column_tile, H, W, C, BM, BN,
         )  # fmt: skip
 
@@ -250,8 +250,48 @@ def begin_backward(
         grad = tl.where(y > 0, grad, 0.0)
     rstd = tl.load(moment_ptr + image * 2 + 1)
     _store_gradient(
-        grad, y, exists, pixel, first, rstd, column, table_ptr, out_ptr, out_part_ptr, out_class_ptr,
+        grad, tl.sum(tl.sum(grad * y, 1), 0), exists, pixel, first, rstd, column, table_ptr, out_ptr, out_part_ptr, out_class_ptr,
         tile, column_tile, H, W, OUT, BM, BN,
+    )  # fmt: skip
+
+
+@triton.jit
+def begin_pool_backward(
+    grad_ptr, pooled_ptr, winner_ptr, table_ptr, moment_ptr, out_ptr, out_part_ptr, out_class_ptr,
+    H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, OUT: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """:func:`begin_backward` from the gradient of the output's ReLU and max-pool, which says which pixels won."""
+    column_tiles: tl.constexpr = OUT // BN
+    tile = tl.program_id(0) // column_tiles
+    column_tile = tl.program_id(0) % column_tiles
+    image, first, pixel, exists = _place(tile, H * W, BM)
+    column = column_tile * BN + tl.arange(0, BN)
+    h = pixel // W
+    w = pixel % W
+    base = image.to(tl.int64) * (OH * OW * OUT)
+    grad = tl.zeros([BM, BN], tl.float32)
+    product = tl.zeros([BM, BN], tl.float32)
+    # An odd row lies in two windows, as the last row of one and the first of the next; an even row in one.
+    for down in tl.static_range(2):
+        oh = h // 2 + down
+        for right in tl.static_range(2):
+            ow = w // 2 + right
+            ok = exists & (oh < OH) & (ow < OW)
+            if down == 1:
+                ok = ok & (h % 2 == 1)
+            if right == 1:
+                ok = ok & (w % 2 == 1)
+            tap = (h - 2 * oh + 1) * 3 + (w - 2 * ow + 1)
+            at = base + ((oh * OW + ow) * OUT)[:, None] + column[None, :]
+            won = tl.load(winner_ptr + at, mask=ok[:, None], other=9).to(tl.int32) == tap[:, None]
+            part = tl.where(won, tl.load(grad_ptr + at, mask=ok[:, None], other=0.0).to(tl.float32), 0.0)
+            grad += part
+            product += part * tl.load(pooled_ptr + at, mask=ok[:, None], other=0.0).to(tl.float32)
+    rstd = tl.load(moment_ptr + image * 2 + 1)
+    _store_gradient(
+        grad, tl.sum(tl.sum(product, 1), 0), exists, pixel, first, rstd, column, table_ptr, out_ptr, out_part_ptr,
+        out_class_ptr, tile, column_tile, H, W, OUT, BM, BN,
     )  # fmt: skip
 
 

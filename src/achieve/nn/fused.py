@@ -317,11 +317,13 @@ class FusedEncoder:
         stacks = [cast(Stack, module) for module in self._encoder.stacks]
         z = cast(Tensor, _EntryConv.apply(x, self._entry.weight, self._entry_half, self.flat.sink))
         own = bool(self._towers) and (self._own or not torch.is_grad_enabled())
+        pooled = False
         for index, stack in enumerate(stacks):
-            x = cast(Tensor, _Pool.apply(z, stack.entry.conv.bias, self.flat.sink))
+            x = z if pooled else cast(Tensor, _Pool.apply(z, stack.entry.conv.bias, self.flat.sink))
             x = self._norm(cast(nn.GroupNorm, stack.norm), x, relu=False)
             following = stacks[index + 1].entry if index + 1 < len(stacks) else None
-            if own and convolution.fits(x):
+            pooled = own and convolution.fits(x)
+            if pooled:
                 z, skip = self._towers[index](x, cached=cached), None
             else:
                 z, skip = self._blocks(stack, x, following)
