@@ -84,7 +84,7 @@ def choose_tile(x: Tensor, outputs: int, *, backward: bool = False) -> Tile:
         else:
             columns //= 2
     depth, large = min(64, inputs), rows * columns >= 128 * 128
-    if not (_has_tma(x.device) and _whole_rows(x, rows) and rows >= 64 and columns >= 64 and depth == 64):
+    if not (has_tma(x.device) and _whole_rows(x, rows) and rows >= 64 and columns >= 64 and depth == 64):
         return Tile(rows, columns, depth, 8 if large and not backward else 4, _stages(x.device))
     # Two programs of 8 warps or three of 4 to a multiprocessor: one loads its epilogue's inputs while others multiply.
     registers = 128 if large else 168
@@ -97,13 +97,14 @@ def choose_weight_tile(x: Tensor, outputs: int) -> WeightTile:
     # The smallest images leave each program few pixels to add up.
     rows, columns = min(64 if height * width <= 64 else 128, outputs), min(64, inputs)
     wide = rows * columns >= 128 * 64
-    tma = _has_tma(x.device) and _whole_rows(x, 64) and rows >= 64 and columns == 64
+    tma = has_tma(x.device) and _whole_rows(x, 64) and rows >= 64 and columns == 64
     stages = _stages(x.device) + (tma and wide)
     return WeightTile(rows, columns, 3, 64, 8 if wide else 4, stages, 132 if wide or height * width <= 64 else 264, tma)
 
 
 @cache
-def _has_tma(device: torch.device) -> bool:
+def has_tma(device: torch.device) -> bool:
+    """Whether this device has a tensor memory accelerator: compute capability 9.0 on."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 

@@ -69,7 +69,7 @@ def _accumulate(
 ):  # fmt: skip
     """The sum over nine taps and ``K`` channels for a tile of pixels; with ``FLIP``, of the transposed convolution.
 
-    ``TMA``: both are descriptors. What lies outside an image reads as zero, and a tile is whole rows of one. The product
+    ``TMA``: both are descriptors. What lies outside an image reads as zero; a tile is whole rows of one. The product
     is computed transposed, because only the second factor is reshaped where it lies, in shared memory.
     """
     chunks: tl.constexpr = K // BK
@@ -250,8 +250,8 @@ def begin_backward(
         grad = tl.where(y > 0, grad, 0.0)
     rstd = tl.load(moment_ptr + image * 2 + 1)
     _store_gradient(
-        grad, tl.sum(tl.sum(grad * y, 1), 0), exists, pixel, first, rstd, column, table_ptr, out_ptr, out_part_ptr, out_class_ptr,
-        tile, column_tile, H, W, OUT, BM, BN,
+        grad, tl.sum(tl.sum(grad * y, 1), 0), exists, pixel, first, rstd, column, table_ptr, out_ptr, out_part_ptr,
+        out_class_ptr, tile, column_tile, H, W, OUT, BM, BN,
     )  # fmt: skip
 
 
