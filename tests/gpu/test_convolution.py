@@ -14,7 +14,9 @@ from tests.gpu.common import DEVICE
 pytestmark = pytest.mark.gpu
 
 # Images, channels in and out, sides: the encoder's, with batches that fill the device and that do not; odd ones.
-CASES = [(9, 64, 128, 32, 32), (300, 128, 128, 8, 8), (5, 32, 64, 21, 42), (60, 64, 128, 32, 32), (110, 128, 128, 16, 16)]
+CASES = [
+    (9, 64, 128, 32, 32), (300, 128, 128, 8, 8), (5, 32, 64, 21, 42), (60, 64, 128, 32, 32), (110, 128, 128, 16, 16)
+]  # fmt: skip
 
 
 def relative(mine: Tensor, wanted: Tensor) -> float:

@@ -25,6 +25,11 @@ def draw(*shape: int, seed: int, offset: float = 0.0) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last) if len(shape) == 4 else x
 
 
+def fold(*layer: Tensor) -> Folded:
+    (folded,) = convolution.fold([layer], convolution.empty_folded(layer[:1], torch.float32))
+    return folded
+
+
 class Layer:
     """A norm and the convolution after it, drawn at random, and an input whose mean is not zero."""
 
@@ -33,9 +38,7 @@ class Layer:
         self.weight = draw(outputs, inputs, 3, 3, seed=seed + 1).contiguous() / 10
         self.gain = draw(inputs, seed=seed + 2, offset=1.0)
         self.bias = draw(inputs, seed=seed + 3) / 3
-        self.folded: Folded = convolution.fold(
-            self.weight, self.gain, self.bias, convolution.empty_folded(self.weight, torch.float32)
-        )
+        self.folded = fold(self.weight, self.gain, self.bias)
 
     def convolve(self, **options: object) -> convolution.Result:
         return convolution.convolve(self.x, convolution.image_sums(self.x), self.folded, EPS, **options)
@@ -57,7 +60,7 @@ def test_folded_weights(shape: tuple[int, ...], layout: torch.memory_format) -> 
     """By hand: the sums of the taps inside, for a first, an inner and a last row and column."""
     layer = Layer(*shape)
     weight = layer.weight.contiguous(memory_format=layout)
-    folded = convolution.fold(weight, layer.gain, layer.bias, convolution.empty_folded(weight, torch.float32))
+    folded = fold(weight, layer.gain, layer.bias)
     expected = layer.weight * layer.gain[:, None, None]
     assert torch.equal(folded.weight, expected.flatten(2).transpose(1, 2))
     ones = torch.ones(1, 1, 3, 3, dtype=torch.float64)

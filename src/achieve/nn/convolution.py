@@ -7,6 +7,7 @@ the one before it more than a gradient. The kernels, and how a norm folds into a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple, cast
 
@@ -160,21 +161,30 @@ def _weight_strides(weight: Tensor) -> tuple[int, int, int]:
     return weight.stride(0), weight.stride(1), weight.stride(3)
 
 
-def empty_folded(weight: Tensor, dtype: torch.dtype) -> Folded:
-    """Return the memory that :func:`fold` fills."""
-    outputs, inputs = weight.shape[:2]
-    return Folded(
-        torch.empty(outputs, 9, inputs, dtype=dtype, device=weight.device),
-        torch.empty(2, 9, outputs, device=weight.device),
-    )
+def empty_folded(weights: Sequence[Tensor], dtype: torch.dtype) -> list[Folded]:
+    """Return the memory that :func:`fold` fills: one stretch for the weights, one for the tables."""
+    sizes = [weight.shape[:2] for weight in weights]
+    halves = torch.empty(sum(9 * o * c for o, c in sizes), dtype=dtype, device=weights[0].device)
+    tables = torch.empty(sum(18 * o for o, _ in sizes), device=weights[0].device)
+    return [
+        Folded(half.view(o, 9, c), table.view(2, 9, o))
+        for (o, c), half, table in zip(
+            sizes, halves.split([9 * o * c for o, c in sizes]), tables.split([18 * o for o, _ in sizes]), strict=True
+        )
+    ]
 
 
-def fold(weight: Tensor, gain: Tensor, bias: Tensor, into: Folded) -> Folded:
-    """Fold a norm's gain and bias into the convolution after it."""
-    outputs, inputs = weight.shape[:2]
-    kernels.fold_weights[(outputs,)](
-        weight, gain, bias, into.weight, into.table, *_weight_strides(weight), C=inputs, OUT=outputs
-    )
+def fold(layers: Sequence[tuple[Tensor, Tensor, Tensor]], into: list[Folded]) -> list[Folded]:
+    """Fold norms' gains and biases into the convolutions after them: (weight, gain, bias) of up to five in a row.
+
+    All have as many inputs, and all but the last as many outputs.
+    """
+    outputs, inputs = layers[-1][0].shape[:2]
+    five = [*layers, *[layers[0]] * (5 - len(layers))]
+    kernels.fold_weights[(max(outputs, inputs), len(layers))](
+        *(tensor for layer in five for tensor in layer), into[0].weight, into[0].table, outputs,
+        *_weight_strides(layers[0][0]), C=inputs,
+    )  # fmt: skip
     return into
 
 
@@ -449,23 +459,22 @@ class Tower:
     def cache_weights(self) -> None:
         """Fold the weights now, for calls with ``cached``: right while they do not change."""
         if not self._cached:
-            self._cached = [empty_folded(weight, self._dtype) for weight in self._weights]
+            self._cached = empty_folded(self._weights, self._dtype)
         self._fold(self._cached)  # in place: captured graphs read from there
 
     def __call__(self, x: Tensor, *, cached: bool) -> Tensor:
         """Return the blocks' output, or that of the following convolution and max-pool."""
-        folded = self._cached if cached else self._fold([empty_folded(w, self._dtype) for w in self._weights])
-        parameters = [
-            p for w, norm in zip(self._weights, self._norms, strict=True) for p in (w, norm.weight, norm.bias)
-        ]
+        folded = self._cached if cached else self._fold(empty_folded(self._weights, self._dtype))
+        parameters = [p for layer in self._layers() for p in layer]
         eps = [norm.eps for norm in self._norms]
         return cast(Tensor, _Tower.apply(x, folded, eps, torch.is_grad_enabled(), self._pending, *parameters))
 
+    def _layers(self) -> list[tuple[Tensor, Tensor, Tensor]]:
+        return [(weight, norm.weight, norm.bias) for weight, norm in zip(self._weights, self._norms, strict=True)]
+
     def _fold(self, into: list[Folded]) -> list[Folded]:
         with torch.no_grad():
-            for weight, norm, one in zip(self._weights, self._norms, into, strict=True):
-                fold(weight, norm.weight, norm.bias, one)
-        return into
+            return fold(self._layers(), into)
 
 
 def supports(device: torch.device) -> bool:

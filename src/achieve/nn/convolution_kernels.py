@@ -320,16 +320,34 @@ def _inside(kind, tap):
     return row & ((kind % 3 != 0) | (tap % 3 != 0)) & ((kind % 3 != 2) | (tap % 3 != 2))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["last"])
 def fold_weights(
-    weight_ptr, gain_ptr, bias_ptr, out_ptr, table_ptr, stride_o, stride_c, stride_tap,
-    C: tl.constexpr, OUT: tl.constexpr,
+    weight_ptr, gain_ptr, bias_ptr, weight_1, gain_1, bias_1, weight_2, gain_2, bias_2, weight_3, gain_3, bias_3,
+    weight_4, gain_4, bias_4, out_ptr, table_ptr, last, stride_o, stride_c, stride_tap, C: tl.constexpr,
 ):  # fmt: skip
-    """``W gain`` in half precision, [O, 9, C], and the tables ``S`` and ``Z``, [2, 9, O]; one program: one output."""
+    """``W gain`` in half precision, [O, 9, C], and the tables ``S`` and ``Z``, [2, 9, O]; one program: one output.
+
+    Of up to five convolutions: they have C outputs each, but for the last, which has ``last``.
+    """
     o = tl.program_id(0)
+    layer = tl.program_id(1)
+    outputs = C
+    if layer == tl.num_programs(1) - 1:
+        outputs = last
+    if layer == 1:
+        weight_ptr, gain_ptr, bias_ptr = weight_1, gain_1, bias_1
+    if layer == 2:
+        weight_ptr, gain_ptr, bias_ptr = weight_2, gain_2, bias_2
+    if layer == 3:
+        weight_ptr, gain_ptr, bias_ptr = weight_3, gain_3, bias_3
+    if layer == 4:
+        weight_ptr, gain_ptr, bias_ptr = weight_4, gain_4, bias_4
+    out_ptr += layer * (9 * C * C)
+    table_ptr += layer * (18 * C)
+    some = o < outputs
     tap = tl.arange(0, 16)
     c = tl.arange(0, C)
-    real = (tap < 9)[:, None]
+    real = ((tap < 9) & some)[:, None]
     at = o * stride_o + tap[:, None] * stride_tap + c[None, :] * stride_c
     weight = tl.load(weight_ptr + at, mask=real, other=0.0)
     folded = (weight * tl.load(gain_ptr + c)[None, :]).to(out_ptr.dtype.element_ty)
@@ -339,9 +357,9 @@ def fold_weights(
     by_bias = tl.sum(weight * tl.load(bias_ptr + c)[None, :], 1)
     kind = tl.arange(0, 16)
     inside = _inside(kind[:, None], tap[None, :])
-    table = table_ptr + kind * OUT + o
-    tl.store(table, tl.sum(tl.where(inside, by_mean[None, :], 0.0), 1), mask=kind < 9)
-    tl.store(table + 9 * OUT, tl.sum(tl.where(inside, by_bias[None, :], 0.0), 1), mask=kind < 9)
+    table = table_ptr + kind * outputs + o
+    tl.store(table, tl.sum(tl.where(inside, by_mean[None, :], 0.0), 1), mask=(kind < 9) & some)
+    tl.store(table + 9 * outputs, tl.sum(tl.where(inside, by_bias[None, :], 0.0), 1), mask=(kind < 9) & some)
 
 
 @triton.jit
