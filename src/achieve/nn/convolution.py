@@ -78,14 +78,16 @@ def choose_tile(x: Tensor, outputs: int, *, backward: bool = False) -> Tile:
     """Return the largest tile with which there are enough programs."""
     images, inputs, height, width = x.shape
     pixels = height * width
-    rows, columns = min(128, max(16, triton.next_power_of_2(pixels))), min(128, outputs)
+    largest = rows, columns = min(128, max(16, triton.next_power_of_2(pixels))), min(128, outputs)
     while images * pixels * outputs < ENOUGH_PROGRAMS * rows * columns and rows * columns > 512:
         if rows >= columns and rows > 16:
             rows //= 2
         else:
             columns //= 2
     depth, large = min(64, inputs), rows * columns >= 128 * 128
-    if not (has_tma(x.device) and _whole_rows(x, rows) and rows >= 64 and columns >= 64 and depth == 64):
+    wide = rows >= 64 and columns >= 64 and depth == 64
+    # Few images are a matter of latency: fetching a descriptor would add to it.
+    if not (has_tma(x.device) and wide and (rows, columns) == largest and _whole_rows(x, rows)):
         return Tile(rows, columns, depth, 8 if large and not backward else 4, _stages(x.device))
     # Two programs of 8 warps or three of 4 to a multiprocessor: one loads its epilogue's inputs while others multiply.
     registers = 128 if large else 168

@@ -35,6 +35,12 @@ def _place(tile, HW: tl.constexpr, BM: tl.constexpr):
 
 
 @triton.jit
+def _total(values):
+    """The sum of all, each thread's own first."""
+    return tl.sum(tl.ravel(values, can_reorder=True), 0)
+
+
+@triton.jit
 def _load_parts(part_ptr, image, parts, PARTS: tl.constexpr):
     """The parts of an image's two quantities, of ``[N, 2, parts]``: asked for early, and added up when needed."""
     part = tl.arange(0, PARTS)
@@ -69,13 +75,13 @@ def _accumulate(
 ):  # fmt: skip
     """The sum over nine taps and ``K`` channels for a tile of pixels; with ``FLIP``, of the transposed convolution.
 
-    ``TMA``: both are descriptors. What lies outside an image reads as zero; a tile is whole rows of one. The product
-    is computed transposed, because only the second factor is reshaped where it lies, in shared memory.
+    ``TMA``: both are descriptors. What lies outside an image reads as zero; a tile is whole rows of one. The result
+    is transposed, because only a product's second factor is reshaped where it lies, in shared memory.
     """
     chunks: tl.constexpr = K // BK
     if TMA:
         top = (tile % (H * W // BM)) * (BM // W)
-        transposed = tl.zeros([BN, BM], tl.float32)
+        total = tl.zeros([BN, BM], tl.float32)
         for step in range(9 * chunks):
             tap = step // chunks
             channel = (step % chunks) * BK
@@ -84,8 +90,7 @@ def _accumulate(
                 weight = weight_ptr.load([channel, (8 - tap) * N + column_tile * BN]).T
             else:
                 weight = weight_ptr.load([column_tile * BN, tap * K + channel])
-            transposed = tl.dot(weight, x.T, transposed)
-        total = tl.trans(transposed)
+            total = tl.dot(weight, x.T, total)
     else:
         total = tl.zeros([BM, BN], tl.float32)
         h = pixel // W
@@ -149,19 +154,24 @@ def forward(
     rest = (added - half.to(tl.float32)).to(out_ptr.dtype.element_ty)
     halves = tl.where((row < 16)[:, None], half, rest)
     chosen = (_border_class(pixel, H, W)[:, None] == kind[None, :]).to(out_ptr.dtype.element_ty)
-    y = tl.dot(chosen, halves, total * rstd)
+    if TMA:
+        y = tl.trans(tl.dot(tl.trans(halves), tl.trans(chosen), total * rstd))
+    else:
+        y = tl.dot(chosen, halves, total * rstd)
     if RELU:
         y = tl.maximum(y, 0.0)
+    if ADD:
+        summed = y + tl.load(skip_ptr + at, mask=row_exists, other=0.0).to(tl.float32)
     if KEEP:
         tl.store(relu_ptr + at, y.to(relu_ptr.dtype.element_ty), mask=row_exists)
     if ADD:
-        y += tl.load(skip_ptr + at, mask=row_exists, other=0.0).to(tl.float32)
+        y = summed
     stored = y.to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + at, stored, mask=row_exists)
     if SUMS:
         seen = tl.where(row_exists, stored.to(tl.float32), 0.0)
         _store_parts(
-            out_part_ptr, tl.sum(tl.sum(seen, 1), 0), tl.sum(tl.sum(seen * seen, 1), 0), tile, column_tile, tiles,
+            out_part_ptr, _total(seen), _total(seen * seen), tile, column_tile, tiles,
             column_tiles,
         )  # fmt: skip
 
@@ -185,7 +195,7 @@ def _store_gradient(
     sums = tl.dot(tl.trans(stored), chosen)
     tl.store(out_class_ptr + tile.to(tl.int64) * (9 * OUT) + entry, sums, mask=real)
     _store_parts(
-        out_part_ptr, tl.sum(tl.sum(sums * by_mean, 1), 0) / rstd, by_y - tl.sum(tl.sum(sums * by_bias, 1), 0) / rstd,
+        out_part_ptr, _total(sums * by_mean) / rstd, by_y - _total(sums * by_bias) / rstd,
         tile, column_tile, tiles, OUT // BN,
     )  # fmt: skip
 
@@ -218,7 +228,7 @@ def backward(
     size: tl.constexpr = H * W * C
     # rstd (shift + (x - mean) rstd slope), as a line in x.
     by_x = rstd * rstd * tl.sum(slopes, 0) / size
-    result = total - x * by_x - (rstd * tl.sum(shifts, 0) / size - mean * by_x)
+    result = (tl.trans(total) if TMA else total) - x * by_x - (rstd * tl.sum(shifts, 0) / size - mean * by_x)
     if HAS_GRAD_SUM:
         result += tl.load(grad_sum_ptr + at, mask=row_exists, other=0.0).to(tl.float32)
     y = tl.load(relu_ptr + at, mask=row_exists, other=0.0).to(tl.float32) if BEFORE and KEPT else x
@@ -227,7 +237,7 @@ def backward(
     if BEFORE:
         result = tl.where(y > 0, result, 0.0)
         _store_gradient(
-            result, tl.sum(tl.sum(result * y, 1), 0), exists, pixel, first, rstd_before, column, table_ptr, out_ptr,
+            result, _total(result * y), exists, pixel, first, rstd_before, column, table_ptr, out_ptr,
             out_part_ptr, out_class_ptr, tile, column_tile, H, W, C, BM, BN,
         )  # fmt: skip
 
@@ -250,7 +260,7 @@ def begin_backward(
         grad = tl.where(y > 0, grad, 0.0)
     rstd = tl.load(moment_ptr + image * 2 + 1)
     _store_gradient(
-        grad, tl.sum(tl.sum(grad * y, 1), 0), exists, pixel, first, rstd, column, table_ptr, out_ptr, out_part_ptr,
+        grad, _total(grad * y), exists, pixel, first, rstd, column, table_ptr, out_ptr, out_part_ptr,
         out_class_ptr, tile, column_tile, H, W, OUT, BM, BN,
     )  # fmt: skip
 
@@ -290,7 +300,7 @@ def begin_pool_backward(
             product += part * tl.load(pooled_ptr + at, mask=ok[:, None], other=0.0).to(tl.float32)
     rstd = tl.load(moment_ptr + image * 2 + 1)
     _store_gradient(
-        grad, tl.sum(tl.sum(product, 1), 0), exists, pixel, first, rstd, column, table_ptr, out_ptr, out_part_ptr,
+        grad, _total(product), exists, pixel, first, rstd, column, table_ptr, out_ptr, out_part_ptr,
         out_class_ptr, tile, column_tile, H, W, OUT, BM, BN,
     )  # fmt: skip
 
@@ -308,7 +318,7 @@ def image_sums(
     at = first * C + tl.arange(0, BM)[:, None] * C + column[None, :]
     x = tl.load(x_ptr + at, mask=exists[:, None], other=0.0).to(tl.float32)
     _store_parts(
-        out_part_ptr, tl.sum(tl.sum(x, 1), 0), tl.sum(tl.sum(x * x, 1), 0), tile, column_tile,
+        out_part_ptr, _total(x), _total(x * x), tile, column_tile,
         (HW + BM - 1) // BM, column_tiles,
     )  # fmt: skip
 
