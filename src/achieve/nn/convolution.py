@@ -273,8 +273,9 @@ def begin_pool_backward(
     rows, tiles = _tiles(h * w, 64)
     result = _empty_gradient(pooled, tiles, columns, shape)
     kernels.begin_pool_backward[(n * tiles * (c // columns),)](
-        grad, pooled, winner, folded.table, moments, *result, H=h, W=w, OH=oh, OW=ow, OUT=c, BM=rows, BN=columns
-    )
+        grad, pooled, winner, folded.table, moments, *result, H=h, W=w, OH=oh, OW=ow, OUT=c, BM=rows, BN=columns,
+        num_warps=8,
+    )  # fmt: skip
     return result
 
 
