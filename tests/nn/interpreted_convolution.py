@@ -12,15 +12,22 @@ from torch.nn import functional as F
 
 from achieve.nn import convolution
 from achieve.nn.convolution import Before, Folded, Gradient, Tile, WeightTile
+from achieve.nn.kernels import pool_forward
 from achieve.nn.layers import NormConv
 
 EPS = 1e-5
 TILE = Tile(64, 16, 16, 4, 1)
+TMA = TILE._replace(rows=32, tma=True)
 
 
 def draw(*shape: int, seed: int, offset: float = 0.0) -> Tensor:
     x = torch.randn(shape, generator=torch.Generator().manual_seed(seed)) + offset
     return x.contiguous(memory_format=torch.channels_last) if len(shape) == 4 else x
+
+
+def fold(*layer: Tensor) -> Folded:
+    (folded,) = convolution.fold([layer], convolution.empty_folded(layer[:1], torch.float32))
+    return folded
 
 
 class Layer:
@@ -31,9 +38,7 @@ class Layer:
         self.weight = draw(outputs, inputs, 3, 3, seed=seed + 1).contiguous() / 10
         self.gain = draw(inputs, seed=seed + 2, offset=1.0)
         self.bias = draw(inputs, seed=seed + 3) / 3
-        self.folded: Folded = convolution.fold(
-            self.weight, self.gain, self.bias, convolution.empty_folded(self.weight, torch.float32)
-        )
+        self.folded = fold(self.weight, self.gain, self.bias)
 
     def convolve(self, **options: object) -> convolution.Result:
         return convolution.convolve(self.x, convolution.image_sums(self.x), self.folded, EPS, **options)
@@ -55,7 +60,7 @@ def test_folded_weights(shape: tuple[int, ...], layout: torch.memory_format) -> 
     """By hand: the sums of the taps inside, for a first, an inner and a last row and column."""
     layer = Layer(*shape)
     weight = layer.weight.contiguous(memory_format=layout)
-    folded = convolution.fold(weight, layer.gain, layer.bias, convolution.empty_folded(weight, torch.float32))
+    folded = fold(weight, layer.gain, layer.bias)
     expected = layer.weight * layer.gain[:, None, None]
     assert torch.equal(folded.weight, expected.flatten(2).transpose(1, 2))
     ones = torch.ones(1, 1, 3, 3, dtype=torch.float64)
@@ -64,8 +69,11 @@ def test_folded_weights(shape: tuple[int, ...], layout: torch.memory_format) -> 
         torch.testing.assert_close(table.double(), sums, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("tile", [None, TILE])
+# With every shape; and whole rows of images, for the tensor memory accelerator.
+TILES = [(shape, tile) for shape in SHAPES for tile in (None, TILE)] + [(shape, TMA) for shape in SHAPES[:2]]
+
+
+@pytest.mark.parametrize(("shape", "tile"), TILES)
 @pytest.mark.parametrize(("relu", "add"), [(False, False), (True, False), (True, True)])
 def test_forward(shape: tuple[int, ...], tile: Tile | None, relu: bool, add: bool) -> None:
     layer = Layer(*shape)
@@ -92,8 +100,7 @@ def backward(layer: Layer, upstream: Tensor) -> tuple[Gradient, convolution.Resu
     return convolution.begin_backward(upstream, result.out, layer.folded, result.moments, relu=False), result
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("tile", [None, TILE])
+@pytest.mark.parametrize(("shape", "tile"), TILES)
 def test_input_gradient(shape: tuple[int, ...], tile: Tile | None) -> None:
     """With that of a skip connection on top."""
     layer = Layer(*shape)
@@ -144,15 +151,37 @@ def test_what_is_passed_to_the_convolution_before(shape: tuple[int, ...], kept: 
     torch.testing.assert_close(mine.double(), expected, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_beginning_at_a_pool(shape: tuple[int, ...]) -> None:
+    """As from the gradient that PyTorch's max-pool leaves."""
+    layer = Layer(*shape)
+    result = layer.convolve(relu=False)
+    y = result.out.clone(memory_format=torch.preserve_format).requires_grad_()
+    expected = F.max_pool2d(y.relu(), 3, stride=2, padding=1)
+    upstream = draw(*expected.shape, seed=5)
+    (at_y,) = torch.autograd.grad(expected, y, upstream)
+    wanted = convolution.begin_backward(
+        at_y.contiguous(memory_format=torch.channels_last), result.out, layer.folded, result.moments, relu=False
+    )
+    pooled, winner = pool_forward(result.out, None)
+    mine = convolution.begin_pool_backward(
+        upstream, pooled, winner, (shape[3], shape[4]), layer.folded, result.moments
+    )
+    for got, one in zip(mine, wanted, strict=True):
+        torch.testing.assert_close(got, one, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize(
-    ("shape", "tile", "programs"),
+    ("shape", "tile"),
     [
-        (SHAPES[0], None, 264),
-        (SHAPES[1], WeightTile(16, 16, 1, 16, 4, 1), 30),
-        (SHAPES[2], WeightTile(16, 16, 3, 32, 4, 1), 1),
+        (SHAPES[0], None),
+        (SHAPES[1], WeightTile(16, 16, 1, 16, 4, 1, 30)),
+        (SHAPES[2], WeightTile(16, 16, 3, 32, 4, 1, 1)),
+        (SHAPES[0], WeightTile(16, 16, 1, 32, 4, 1, 18, tma=True)),
+        (SHAPES[1], WeightTile(16, 16, 3, 32, 4, 1, 30, tma=True)),
     ],
 )
-def test_weight_gradients(shape: tuple[int, ...], tile: WeightTile | None, programs: int) -> None:
+def test_weight_gradients(shape: tuple[int, ...], tile: WeightTile | None) -> None:
     """The weights', the gain's and the bias's, however many programs add them up."""
     layer = Layer(*shape)
     leaves = layer.leaves()
@@ -162,7 +191,7 @@ def test_weight_gradients(shape: tuple[int, ...], tile: WeightTile | None, progr
     grad, result = backward(layer, upstream)
     affine = torch.full((9 * out.shape[1], 2, layer.x.shape[1]), torch.nan)
     weight = convolution.weight_gradient(
-        grad, layer.x, result.moments, layer.weight, layer.gain, layer.bias, affine, tile, programs
+        grad, layer.x, result.moments, layer.weight, layer.gain, layer.bias, affine, tile
     )
     for mine, wanted in zip((weight, *affine.sum(0)), expected, strict=True):
         torch.testing.assert_close(mine.double(), wanted, atol=1e-3, rtol=1e-4)
@@ -182,7 +211,7 @@ def test_a_tower(count: int) -> None:
     def twin(x: Tensor) -> Tensor:
         for first, second in (layers[:2], layers[2:4]):
             x = x + second(first(x))
-        return layers[4].conv(layers[4].norm(x)) if count == 5 else x
+        return F.max_pool2d(layers[4](x), 3, stride=2, padding=1) if count == 5 else x
 
     for layer in layers:
         layer.double()

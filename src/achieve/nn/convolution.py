@@ -7,26 +7,32 @@ the one before it more than a gradient. The kernels, and how a norm folds into a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple, cast
 
 import torch
 import triton
 from torch import Tensor, nn
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from achieve.nn import convolution_kernels as kernels
+from achieve.nn.kernels import pool_forward
 from achieve.nn.layers import NormConv
 
 # Programs that keep most of a GPU busy: below, tiles are made smaller. An H200 has 132 multiprocessors.
 ENOUGH_PROGRAMS = 100
-# Programs of a weight gradient: each adds up its own stretch of pixels.
-WEIGHT_PROGRAMS = 264
+# Convolutions of a stack's blocks.
+BLOCK_LAYERS = 4
 # Stretches of tiles whose sums by class are added up apart.
 STRETCHES = 64
 
 
 class Tile(NamedTuple):
-    """Pixels by output channels of a program, and how many input channels it takes at a time."""
+    """Pixels by output channels of a program, and how many input channels it takes at a time.
+
+    With ``tma`` the tensor memory accelerator loads the factors: a tile must then be whole rows of an image.
+    """
 
     rows: int
     columns: int
@@ -34,10 +40,14 @@ class Tile(NamedTuple):
     warps: int
     stages: int
     registers: int | None = None
+    tma: bool = False
 
 
 class WeightTile(NamedTuple):
-    """Outputs by inputs of a program, for one tap or for three, and how many pixels it takes at a time."""
+    """Outputs by inputs of a program, for one tap or for three, and how many pixels it takes at a time.
+
+    There are about so many programs: each adds up its own stretch of pixels.
+    """
 
     outputs: int
     inputs: int
@@ -45,6 +55,8 @@ class WeightTile(NamedTuple):
     depth: int
     warps: int
     stages: int
+    programs: int = 132
+    tma: bool = False
 
 
 class Folded(NamedTuple):
@@ -62,21 +74,59 @@ class Gradient(NamedTuple):
     class_sums: Tensor
 
 
-def choose_tile(images: int, pixels: int, outputs: int, inputs: int, device: torch.device) -> Tile:
+def choose_tile(x: Tensor, outputs: int, *, backward: bool = False) -> Tile:
     """Return the largest tile with which there are enough programs."""
-    rows, columns = min(128, max(16, triton.next_power_of_2(pixels))), min(128, outputs)
+    images, inputs, height, width = x.shape
+    pixels = height * width
+    largest = rows, columns = min(128, max(16, triton.next_power_of_2(pixels))), min(128, outputs)
     while images * pixels * outputs < ENOUGH_PROGRAMS * rows * columns and rows * columns > 512:
         if rows >= columns and rows > 16:
             rows //= 2
         else:
             columns //= 2
-    return Tile(rows, columns, min(64, inputs), 8 if rows * columns >= 128 * 128 else 4, _stages(device))
+    depth, large = min(64, inputs), rows * columns >= 128 * 128
+    wide = rows >= 64 and columns >= 64 and depth == 64
+    # Few images are a matter of latency: fetching a descriptor would add to it.
+    if not (has_tma(x.device) and wide and (rows, columns) == largest and _whole_rows(x, rows)):
+        return Tile(rows, columns, depth, 8 if large and not backward else 4, _stages(x.device))
+    # Two programs of 8 warps or three of 4 to a multiprocessor: one loads its epilogue's inputs while others multiply.
+    registers = 128 if large else 168
+    return Tile(rows, columns, depth, 8 if large else 4, 4 if rows == 64 else 3, registers, tma=True)
 
 
-def choose_weight_tile(outputs: int, inputs: int, device: torch.device) -> WeightTile:
+def choose_weight_tile(x: Tensor, outputs: int) -> WeightTile:
     """Return the tile of a weight gradient."""
-    rows, columns = min(128, outputs), min(64, inputs)
-    return WeightTile(rows, columns, 3, 64, 8 if rows * columns >= 128 * 64 else 4, _stages(device))
+    _, inputs, height, width = x.shape
+    # The smallest images leave each program few pixels to add up.
+    rows, columns = min(64 if height * width <= 64 else 128, outputs), min(64, inputs)
+    wide = rows * columns >= 128 * 64
+    tma = has_tma(x.device) and _whole_rows(x, 64) and rows >= 64 and columns == 64
+    stages = _stages(x.device) + (tma and wide)
+    return WeightTile(rows, columns, 3, 64, 8 if wide else 4, stages, 132 if wide or height * width <= 64 else 264, tma)
+
+
+@cache
+def has_tma(device: torch.device) -> bool:
+    """Whether this device has a tensor memory accelerator: compute capability 9.0 on."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+def _whole_rows(x: Tensor, rows: int) -> bool:
+    """Whether a tile of so many pixels is whole rows of one image."""
+    height, width = x.shape[2:]
+    return rows % width == 0 and height * width % rows == 0
+
+
+def _image_blocks(x: Tensor, tile_rows: int, channels: int) -> TensorDescriptor:
+    """Describes images [N, H, W, C] in blocks of whole rows: what lies outside reads as zero."""
+    block = [1, tile_rows // x.shape[3], x.shape[3], channels]
+    x = x.permute(0, 2, 3, 1)
+    return TensorDescriptor(x, list(x.shape), list(x.stride()), block)
+
+
+def _blocks(x: Tensor, rows: int, columns: int) -> TensorDescriptor:
+    """Describes a matrix in blocks."""
+    return TensorDescriptor(x, list(x.shape), list(x.stride()), [rows, columns])
 
 
 @cache
@@ -94,9 +144,9 @@ def _tiles(pixels: int, rows: int) -> tuple[int, int]:
     return rows, triton.cdiv(pixels, rows)
 
 
-def _like(x: Tensor, channels: int) -> Tensor:
-    n, _, h, w = x.shape
-    return torch.empty((n, channels, h, w), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+def _like(x: Tensor, channels: int, shape: tuple[int, int] | None = None) -> Tensor:
+    h, w = shape or x.shape[2:]
+    return torch.empty((len(x), channels, h, w), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
 
 
 def _empty_sums(images: int, parts: int, device: torch.device) -> Tensor:
@@ -113,21 +163,30 @@ def _weight_strides(weight: Tensor) -> tuple[int, int, int]:
     return weight.stride(0), weight.stride(1), weight.stride(3)
 
 
-def empty_folded(weight: Tensor, dtype: torch.dtype) -> Folded:
-    """Return the memory that :func:`fold` fills."""
-    outputs, inputs = weight.shape[:2]
-    return Folded(
-        torch.empty(outputs, 9, inputs, dtype=dtype, device=weight.device),
-        torch.empty(2, 9, outputs, device=weight.device),
-    )
+def empty_folded(weights: Sequence[Tensor], dtype: torch.dtype) -> list[Folded]:
+    """Return the memory that :func:`fold` fills: one stretch for the weights, one for the tables."""
+    sizes = [weight.shape[:2] for weight in weights]
+    halves = torch.empty(sum(9 * o * c for o, c in sizes), dtype=dtype, device=weights[0].device)
+    tables = torch.empty(sum(18 * o for o, _ in sizes), device=weights[0].device)
+    return [
+        Folded(half.view(o, 9, c), table.view(2, 9, o))
+        for (o, c), half, table in zip(
+            sizes, halves.split([9 * o * c for o, c in sizes]), tables.split([18 * o for o, _ in sizes]), strict=True
+        )
+    ]
 
 
-def fold(weight: Tensor, gain: Tensor, bias: Tensor, into: Folded) -> Folded:
-    """Fold a norm's gain and bias into the convolution after it."""
-    outputs, inputs = weight.shape[:2]
-    kernels.fold_weights[(outputs,)](
-        weight, gain, bias, into.weight, into.table, *_weight_strides(weight), C=inputs, OUT=outputs
-    )
+def fold(layers: Sequence[tuple[Tensor, Tensor, Tensor]], into: list[Folded]) -> list[Folded]:
+    """Fold norms' gains and biases into the convolutions after them: (weight, gain, bias) of up to five in a row.
+
+    All have as many inputs, and all but the last as many outputs.
+    """
+    outputs, inputs = layers[-1][0].shape[:2]
+    five = [*layers, *[layers[0]] * (5 - len(layers))]
+    kernels.fold_weights[(max(outputs, inputs), len(layers))](
+        *(tensor for layer in five for tensor in layer), into[0].weight, into[0].table, outputs,
+        *_weight_strides(layers[0][0]), C=inputs,
+    )  # fmt: skip
     return into
 
 
@@ -164,27 +223,32 @@ def convolve(
     """``conv(norm(x))``, its ReLU with ``relu``, plus ``skip`` if any; with ``keep``, the ReLU is stored apart too."""
     n, c, h, w = x.shape
     outputs = folded.weight.shape[0]
-    tile = tile or choose_tile(n, h * w, outputs, c, x.device)
+    tile = tile or choose_tile(x, outputs)
     rows, tiles = _tiles(h * w, tile.rows)
+    factors: tuple[Any, Any] = (x, folded.weight)
+    if tile.tma:
+        factors = (
+            _image_blocks(x, rows, tile.depth), _blocks(folded.weight.flatten(1), tile.columns, tile.depth)
+        )  # fmt: skip
     out = _like(x, outputs)
     kept = _like(x, outputs) if keep else None
     column_tiles = outputs // tile.columns
     out_sums = _empty_sums(n, tiles * column_tiles, x.device)
     moments = torch.empty(n, 2, device=x.device)
     kernels.forward[(n * tiles * column_tiles,)](
-        x, folded.weight, folded.table, sums, out if skip is None else skip, out if kept is None else kept, out,
+        *factors, folded.table, sums, out if skip is None else skip, out if kept is None else kept, out,
         out_sums, moments, eps, H=h, W=w, C=c, OUT=outputs, **_parts(sums),
         RELU=relu, ADD=skip is not None, KEEP=keep, SUMS=relu,
-        BM=rows, BN=tile.columns, BK=tile.depth, num_warps=tile.warps, num_stages=tile.stages, maxnreg=tile.registers,
+        BM=rows, BN=tile.columns, BK=tile.depth, TMA=tile.tma,
+        num_warps=tile.warps, num_stages=tile.stages, maxnreg=tile.registers,
     )  # fmt: skip
     return Result(out, kept, out_sums, moments)
 
 
-def _empty_gradient(x: Tensor, tiles: int, columns: int) -> Gradient:
+def _empty_gradient(x: Tensor, tiles: int, columns: int, shape: tuple[int, int] | None = None) -> Gradient:
     n, c = x.shape[:2]
-    return Gradient(
-        _like(x, c), _empty_sums(n, tiles * (c // columns), x.device), torch.empty(n, tiles, 9, c, device=x.device)
-    )
+    sums = _empty_sums(n, tiles * (c // columns), x.device)
+    return Gradient(_like(x, c, shape), sums, torch.empty(n, tiles, 9, c, device=x.device))
 
 
 def begin_backward(grad: Tensor, y: Tensor, folded: Folded, moments: Tensor, *, relu: bool) -> Gradient:
@@ -196,6 +260,22 @@ def begin_backward(grad: Tensor, y: Tensor, folded: Folded, moments: Tensor, *, 
     kernels.begin_backward[(n * tiles * (c // columns),)](
         grad, y, folded.table, moments, *result, H=h, W=w, OUT=c, RELU=relu, BM=rows, BN=columns
     )
+    return result
+
+
+def begin_pool_backward(
+    grad: Tensor, pooled: Tensor, winner: Tensor, shape: tuple[int, int], folded: Folded, moments: Tensor
+) -> Gradient:
+    """:func:`begin_backward` from the gradient of the ReLU's max-pool, of an output of that height and width."""
+    n, c, oh, ow = pooled.shape
+    h, w = shape
+    columns = min(64, c)
+    rows, tiles = _tiles(h * w, 64)
+    result = _empty_gradient(pooled, tiles, columns, shape)
+    kernels.begin_pool_backward[(n * tiles * (c // columns),)](
+        grad, pooled, winner, folded.table, moments, *result, H=h, W=w, OH=oh, OW=ow, OUT=c, BM=rows, BN=columns,
+        num_warps=8,
+    )  # fmt: skip
     return result
 
 
@@ -221,17 +301,23 @@ def convolve_backward(
     """The gradient of a convolution's raw input, ``grad_sum`` added, if to be stored; that of the one before it."""
     n, c, h, w = x.shape
     outputs = folded.weight.shape[0]
-    tile = tile or choose_tile(n, h * w, c, outputs, x.device)
+    tile = tile or choose_tile(grad.scaled, c, backward=True)
     rows, tiles = _tiles(h * w, tile.rows)
+    factors: tuple[Any, Any] = (grad.scaled, folded.weight)
+    if tile.tma:
+        factors = (
+            _image_blocks(grad.scaled, rows, tile.depth), _blocks(folded.weight.flatten(1), tile.depth, tile.columns)
+        )  # fmt: skip
     grad_x = _like(x, c) if store else None
     result = _empty_gradient(x, tiles, tile.columns) if before is not None else None
     kept, own, moments_before = before if before is not None else (None, folded, moments)
     kernels.backward[(n * tiles * (c // tile.columns),)](
-        grad.scaled, folded.weight, x, grad.sums, moments, x if grad_sum is None else grad_sum,
+        *factors, x, grad.sums, moments, x if grad_sum is None else grad_sum,
         x if grad_x is None else grad_x, x if kept is None else kept, own.table, moments_before,
         *(result or (x, moments, moments)), H=h, W=w, C=c, OUT=outputs, **_parts(grad.sums),
         HAS_GRAD_SUM=grad_sum is not None, STORE_X=store, BEFORE=before is not None, KEPT=kept is not None,
-        BM=rows, BN=tile.columns, BK=tile.depth, num_warps=tile.warps, num_stages=tile.stages, maxnreg=tile.registers,
+        BM=rows, BN=tile.columns, BK=tile.depth, TMA=tile.tma,
+        num_warps=tile.warps, num_stages=tile.stages, maxnreg=tile.registers,
     )  # fmt: skip
     return grad_x, result
 
@@ -245,7 +331,6 @@ def weight_gradient(
     bias: Tensor,
     affine: Tensor,
     tile: WeightTile | None = None,
-    programs: int = WEIGHT_PROGRAMS,
 ) -> Tensor:
     """The gradient of a convolution's weights, [O, C, 3, 3] in float32.
 
@@ -253,14 +338,19 @@ def weight_gradient(
     """
     n, c, h, w = x.shape
     outputs = weight.shape[0]
-    tile = tile or choose_weight_tile(outputs, c, x.device)
+    tile = tile or choose_weight_tile(x, outputs)
     groups = (outputs // tile.outputs) * (c // tile.inputs) * (9 // tile.taps)
-    steps = triton.cdiv(triton.cdiv(n * h * w, max(1, programs // groups)), tile.depth)
+    steps = triton.cdiv(triton.cdiv(n * h * w, max(1, tile.programs // groups)), tile.depth)
     splits = triton.cdiv(n * h * w, steps * tile.depth)
     parts = torch.empty(splits, outputs, 9, c, device=x.device)
+    factors: tuple[Any, Any] = (grad.scaled, x)
+    if tile.tma:
+        by_pixel = grad.scaled.permute(0, 2, 3, 1).reshape(-1, outputs)
+        factors = (_blocks(by_pixel, tile.depth, tile.outputs), _image_blocks(x, tile.depth, tile.inputs))
     kernels.weight_gradient[(groups, splits)](
-        grad.scaled, x, parts, n * h * w, steps, H=h, W=w, C=c, OUT=outputs, TAPS=tile.taps,
-        BM=tile.outputs, BN=tile.inputs, BK=tile.depth, num_warps=tile.warps, num_stages=tile.stages,
+        *factors, parts, n * h * w, steps, H=h, W=w, C=c, OUT=outputs, TAPS=tile.taps,
+        BM=tile.outputs, BN=tile.inputs, BK=tile.depth, TMA=tile.tma,
+        num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     tiles = grad.class_sums.shape[1]
     per_program = triton.cdiv(n * tiles, STRETCHES)
@@ -280,7 +370,7 @@ def weight_gradient(
 
 
 class _Tower(torch.autograd.Function):
-    """Two residual blocks on ``x``, and the next stack's convolution if there is one, before its ReLU.
+    """Two residual blocks on ``x``; if there is a next stack, its convolution, ReLU and max-pool too.
 
     ``parameters`` are weight, gain and bias of each of the four or five convolutions. Their gradients are left in
     ``pending``, or without it returned, as any other function does.
@@ -302,12 +392,16 @@ class _Tower(torch.autograd.Function):
         for index, (weights, small) in enumerate(zip(folded, eps, strict=True)):
             adds = index % 2 == 1
             result = convolve(
-                x, sums, weights, small, relu=index < 4, skip=skip if adds else None, keep=adds and train
+                x, sums, weights, small, relu=index < BLOCK_LAYERS, skip=skip if adds else None, keep=adds and train
             )
             # What the ReLU made of this convolution's output: kept apart where a skip connection was added to it.
             saved += [x, result.moments, result.out if result.kept is None else result.kept]
             x, sums = result.out, result.sums
             skip = x if adds else skip
+        if len(folded) > BLOCK_LAYERS:
+            ctx.shape = x.shape[2:]
+            x, winner = pool_forward(x, None)
+            saved[-1:] = [x, winner]
         if train:
             ctx.save_for_backward(*saved)
         ctx.folded, ctx.pending, ctx.parameters = folded, pending, parameters
@@ -318,9 +412,13 @@ class _Tower(torch.autograd.Function):
         folded = ctx.folded
         count = len(folded)
         saved, parameters = ctx.saved_tensors, ctx.parameters
-        inputs, moments, relus = saved[0::3], saved[1::3], saved[2::3]
+        inputs, moments, relus = (saved[i : 3 * count : 3] for i in range(3))
         grad_x = grads[0].contiguous(memory_format=torch.channels_last)
-        grad = begin_backward(grad_x, relus[-1], folded[-1], moments[-1], relu=count == 4)
+        if count > BLOCK_LAYERS:
+            pooled, winner = saved[-2:]
+            grad = begin_pool_backward(grad_x, pooled, winner, ctx.shape, folded[-1], moments[-1])
+        else:
+            grad = begin_backward(grad_x, relus[-1], folded[-1], moments[-1], relu=True)
         gradients: list[Tensor] = []
         most = max(weights.weight.shape[0] for weights in folded)
         channels = inputs[0].shape[1]
@@ -334,7 +432,7 @@ class _Tower(torch.autograd.Function):
                 before = Before(relus[index - 1] if joins else None, folded[index - 1], moments[index - 1])
             stored, passed = convolve_backward(
                 grad, folded[index], inputs[index], moments[index],
-                grad_sum=grad_x if joins and index < 4 else None, store=joins, before=before,
+                grad_sum=grad_x if joins and index < BLOCK_LAYERS else None, store=joins, before=before,
             )  # fmt: skip
             grad_x = cast(Tensor, stored) if joins else grad_x
             grad = cast(Gradient, passed)
@@ -364,23 +462,22 @@ class Tower:
     def cache_weights(self) -> None:
         """Fold the weights now, for calls with ``cached``: right while they do not change."""
         if not self._cached:
-            self._cached = [empty_folded(weight, self._dtype) for weight in self._weights]
+            self._cached = empty_folded(self._weights, self._dtype)
         self._fold(self._cached)  # in place: captured graphs read from there
 
     def __call__(self, x: Tensor, *, cached: bool) -> Tensor:
-        """Return the blocks' output, or the following convolution's before its ReLU."""
-        folded = self._cached if cached else self._fold([empty_folded(w, self._dtype) for w in self._weights])
-        parameters = [
-            p for w, norm in zip(self._weights, self._norms, strict=True) for p in (w, norm.weight, norm.bias)
-        ]
+        """Return the blocks' output, or that of the following convolution and max-pool."""
+        folded = self._cached if cached else self._fold(empty_folded(self._weights, self._dtype))
+        parameters = [p for layer in self._layers() for p in layer]
         eps = [norm.eps for norm in self._norms]
         return cast(Tensor, _Tower.apply(x, folded, eps, torch.is_grad_enabled(), self._pending, *parameters))
 
+    def _layers(self) -> list[tuple[Tensor, Tensor, Tensor]]:
+        return [(weight, norm.weight, norm.bias) for weight, norm in zip(self._weights, self._norms, strict=True)]
+
     def _fold(self, into: list[Folded]) -> list[Folded]:
         with torch.no_grad():
-            for weight, norm, one in zip(self._weights, self._norms, into, strict=True):
-                fold(weight, norm.weight, norm.bias, one)
-        return into
+            return fold(self._layers(), into)
 
 
 def supports(device: torch.device) -> bool:

@@ -37,10 +37,17 @@ def _place(tile, HW: tl.constexpr, BM: tl.constexpr):
 
 
 @triton.jit
-def _sum_parts(part_ptr, image, which: tl.constexpr, parts, PARTS: tl.constexpr):
-    """The sum of one of the two quantities of ``[N, 2, parts]``."""
+def _total(values):
+    """The sum of all, each thread's own first."""
+    return tl.sum(tl.ravel(values, can_reorder=True), 0)
+
+
+@triton.jit
+def _load_parts(part_ptr, image, parts, PARTS: tl.constexpr):
+    """The parts of an image's two quantities, of ``[N, 2, parts]``: asked for early, and added up when needed."""
     part = tl.arange(0, PARTS)
-    return tl.sum(tl.load(part_ptr + (image * 2 + which) * parts + part, mask=part < parts, other=0.0), 0)
+    at = part_ptr + image * 2 * parts + part
+    return tl.load(at, mask=part < parts, other=0.0), tl.load(at + parts, mask=part < parts, other=0.0)
 
 
 @triton.jit
@@ -64,29 +71,50 @@ def _border_class(pixel, H: tl.constexpr, W: tl.constexpr):
 
 @triton.jit
 def _accumulate(
-    x_ptr, weight_ptr, pixel, exists, column,
-    H: tl.constexpr, W: tl.constexpr, K: tl.constexpr, STRIDE_K: tl.constexpr, STRIDE_N: tl.constexpr,
-    STRIDE_TAP: tl.constexpr, FLIP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    x_ptr, weight_ptr, image, tile, first, pixel, exists, column_tile,
+    H: tl.constexpr, W: tl.constexpr, K: tl.constexpr, N: tl.constexpr, FLIP: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TMA: tl.constexpr,
 ):  # fmt: skip
-    """The sum over nine taps and ``K`` channels, of pixels from ``x_ptr`` on."""
-    h = pixel // W
-    w = pixel % W
-    # A bit for each tap that lies inside the image.
-    up = tl.where(h > 0, 0x007, 0) | 0x038 | tl.where(h < H - 1, 0x1C0, 0)
-    side = tl.where(w > 0, 0x049, 0) | 0x092 | tl.where(w < W - 1, 0x124, 0)
-    inside = tl.where(exists, up & side, 0)
-    k = tl.arange(0, BK)
-    x_at = x_ptr + tl.arange(0, BM)[:, None] * K + k[None, :]
-    weight_at = weight_ptr + k[:, None] * STRIDE_K + column[None, :] * STRIDE_N
-    total = tl.zeros([BM, BN], tl.float32)
-    for step in range(9 * (K // BK)):
-        tap = step // (K // BK)
-        channel = (step % (K // BK)) * BK
-        shift = (tap // 3 - 1) * W + tap % 3 - 1
-        x = tl.load(x_at + (shift * K + channel), mask=(((inside >> tap) & 1) != 0)[:, None], other=0.0)
-        weight_tap = 8 - tap if FLIP else tap
-        weight = tl.load(weight_at + (weight_tap * STRIDE_TAP + channel * STRIDE_K))
-        total = tl.dot(x, weight, total)
+    """The sum over nine taps and ``K`` channels for a tile of pixels; with ``FLIP``, of the transposed convolution.
+
+    ``TMA``: both are descriptors. What lies outside an image reads as zero; a tile is whole rows of one. The result
+    is transposed, because only a product's second factor is reshaped where it lies, in shared memory.
+    """
+    chunks: tl.constexpr = K // BK
+    if TMA:
+        top = (tile % (H * W // BM)) * (BM // W)
+        total = tl.zeros([BN, BM], tl.float32)
+        for step in range(9 * chunks):
+            tap = step // chunks
+            channel = (step % chunks) * BK
+            x = x_ptr.load([image, top + (tap // 3 - 1), tap % 3 - 1, channel]).reshape(BM, BK)
+            if FLIP:
+                weight = weight_ptr.load([channel, (8 - tap) * N + column_tile * BN]).T
+            else:
+                weight = weight_ptr.load([column_tile * BN, tap * K + channel])
+            total = tl.dot(weight, x.T, total)
+    else:
+        total = tl.zeros([BM, BN], tl.float32)
+        h = pixel // W
+        w = pixel % W
+        # A bit for each tap that lies inside the image.
+        up = tl.where(h > 0, 0x007, 0) | 0x038 | tl.where(h < H - 1, 0x1C0, 0)
+        side = tl.where(w > 0, 0x049, 0) | 0x092 | tl.where(w < W - 1, 0x124, 0)
+        inside = tl.where(exists, up & side, 0)
+        k = tl.arange(0, BK)
+        column = column_tile * BN + tl.arange(0, BN)
+        x_at = x_ptr + first * K + tl.arange(0, BM)[:, None] * K + k[None, :]
+        if FLIP:
+            weight_at = weight_ptr + k[:, None] * (9 * N) + column[None, :]
+        else:
+            weight_at = weight_ptr + k[:, None] + column[None, :] * (9 * K)
+        for step in range(9 * chunks):
+            tap = step // chunks
+            channel = (step % chunks) * BK
+            shift = (tap // 3 - 1) * W + tap % 3 - 1
+            x = tl.load(x_at + (shift * K + channel), mask=(((inside >> tap) & 1) != 0)[:, None], other=0.0)
+            weight = tl.load(weight_at + ((8 - tap) * N + channel * (9 * N) if FLIP else tap * K + channel))
+            total = tl.dot(x, weight, total)
     return total
 
 
@@ -95,7 +123,7 @@ def forward(
     x_ptr, weight_ptr, table_ptr, part_ptr, skip_ptr, relu_ptr, out_ptr, out_part_ptr, moment_ptr, eps, parts,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUT: tl.constexpr, PARTS: tl.constexpr,
     RELU: tl.constexpr, ADD: tl.constexpr, KEEP: tl.constexpr, SUMS: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TMA: tl.constexpr,
 ):  # fmt: skip
     """A tile of ``conv(norm(x))``, of its ReLU, or of that and a skip connection; and the sums of the norm after it."""
     column_tiles: tl.constexpr = OUT // BN
@@ -104,69 +132,72 @@ def forward(
     column_tile = tl.program_id(0) % column_tiles
     image, first, pixel, exists = _place(tile, H * W, BM)
     column = column_tile * BN + tl.arange(0, BN)
+    means, squares = _load_parts(part_ptr, image, parts, PARTS)
     total = _accumulate(
-        x_ptr + first * C, weight_ptr, pixel, exists, column, H, W, C, 1, 9 * C, C, False, BM, BN, BK
+        x_ptr, weight_ptr, image, tile, first, pixel, exists, column_tile, H, W, C, OUT, False, BM, BN, BK, TMA
     )
+    at = first * OUT + tl.arange(0, BM)[:, None] * OUT + column[None, :]
+    row_exists = exists[:, None]
     size: tl.constexpr = H * W * C
-    mean = _sum_parts(part_ptr, image, 0, parts, PARTS) / size
-    square = _sum_parts(part_ptr, image, 1, parts, PARTS) / size
-    rstd = 1.0 / tl.sqrt(tl.maximum(square - mean * mean, 0.0) + eps)
+    mean = tl.sum(means, 0) / size
+    rstd = 1.0 / tl.sqrt(tl.maximum(tl.sum(squares, 0) / size - mean * mean, 0.0) + eps)
     if (column_tile == 0) & (tile % tiles == 0):
         tl.store(moment_ptr + image * 2, mean)
         tl.store(moment_ptr + image * 2 + 1, rstd)
     # What is added depends on a pixel's class alone. In two halves, it keeps its precision.
     row = tl.arange(0, 32)
     kind = row % 16
-    at = kind[:, None] * OUT + column[None, :]
-    by_mean = tl.load(table_ptr + at, mask=(kind < 9)[:, None], other=0.0)
-    by_bias = tl.load(table_ptr + 9 * OUT + at, mask=(kind < 9)[:, None], other=0.0)
+    entry = kind[:, None] * OUT + column[None, :]
+    real = (kind < 9)[:, None]
+    by_mean = tl.load(table_ptr + entry, mask=real, other=0.0)
+    by_bias = tl.load(table_ptr + 9 * OUT + entry, mask=real, other=0.0)
     added = by_bias - rstd * mean * by_mean
-    half = added.to(x_ptr.dtype.element_ty)
-    rest = (added - half.to(tl.float32)).to(x_ptr.dtype.element_ty)
+    half = added.to(out_ptr.dtype.element_ty)
+    rest = (added - half.to(tl.float32)).to(out_ptr.dtype.element_ty)
     halves = tl.where((row < 16)[:, None], half, rest)
-    chosen = (_border_class(pixel, H, W)[:, None] == kind[None, :]).to(x_ptr.dtype.element_ty)
-    y = tl.dot(chosen, halves, total * rstd)
-    at = first * OUT + tl.arange(0, BM)[:, None] * OUT + column[None, :]
-    row_exists = exists[:, None]
+    chosen = (_border_class(pixel, H, W)[:, None] == kind[None, :]).to(out_ptr.dtype.element_ty)
+    if TMA:
+        y = tl.trans(tl.dot(tl.trans(halves), tl.trans(chosen), total * rstd))
+    else:
+        y = tl.dot(chosen, halves, total * rstd)
     if RELU:
         y = tl.maximum(y, 0.0)
+    if ADD:
+        summed = y + tl.load(skip_ptr + at, mask=row_exists, other=0.0).to(tl.float32)
     if KEEP:
         tl.store(relu_ptr + at, y.to(relu_ptr.dtype.element_ty), mask=row_exists)
     if ADD:
-        y += tl.load(skip_ptr + at, mask=row_exists, other=0.0).to(tl.float32)
+        y = summed
     stored = y.to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + at, stored, mask=row_exists)
     if SUMS:
         seen = tl.where(row_exists, stored.to(tl.float32), 0.0)
         _store_parts(
-            out_part_ptr, tl.sum(tl.sum(seen, 1), 0), tl.sum(tl.sum(seen * seen, 1), 0), tile, column_tile, tiles,
+            out_part_ptr, _total(seen), _total(seen * seen), tile, column_tile, tiles,
             column_tiles,
         )  # fmt: skip
 
 
 @triton.jit
 def _store_gradient(
-    grad, y, exists, pixel, first, image, column, table_ptr, rstd_ptr, out_ptr, out_part_ptr, out_class_ptr,
-    tile, column_tile,
+    grad, by_y, exists, pixel, first, rstd, column, table_ptr, out_ptr, out_part_ptr, out_class_ptr, tile, column_tile,
     H: tl.constexpr, W: tl.constexpr, OUT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """Stores ``rstd g`` for a convolution with output ``y``, what its norm's gradient needs, and sums by class."""
+    """Stores ``rstd g``, what the gradient of the norm needs (``by_y`` is ``sum g y``), and sums by class."""
     tiles: tl.constexpr = (H * W + BM - 1) // BM
-    by_y = tl.sum(tl.sum(grad * y, 1), 0)
-    rstd = tl.load(rstd_ptr + image * 2 + 1)
+    kind = tl.arange(0, 16)
+    real = (kind < 9)[None, :]
+    entry = kind[None, :] * OUT + column[:, None]
+    by_mean = tl.load(table_ptr + entry, mask=real, other=0.0)
+    by_bias = tl.load(table_ptr + 9 * OUT + entry, mask=real, other=0.0)
     stored = (grad * rstd).to(out_ptr.dtype.element_ty)
     at = first * OUT + tl.arange(0, BM)[:, None] * OUT + column[None, :]
     tl.store(out_ptr + at, stored, mask=exists[:, None])
-    kind = tl.arange(0, 16)
     chosen = (_border_class(pixel, H, W)[:, None] == kind[None, :]).to(out_ptr.dtype.element_ty)
     sums = tl.dot(tl.trans(stored), chosen)
-    real = (kind < 9)[None, :]
-    at = kind[None, :] * OUT + column[:, None]
-    tl.store(out_class_ptr + tile.to(tl.int64) * (9 * OUT) + at, sums, mask=real)
-    by_mean = tl.load(table_ptr + at, mask=real, other=0.0)
-    by_bias = tl.load(table_ptr + 9 * OUT + at, mask=real, other=0.0)
+    tl.store(out_class_ptr + tile.to(tl.int64) * (9 * OUT) + entry, sums, mask=real)
     _store_parts(
-        out_part_ptr, tl.sum(tl.sum(sums * by_mean, 1), 0) / rstd, by_y - tl.sum(tl.sum(sums * by_bias, 1), 0) / rstd,
+        out_part_ptr, _total(sums * by_mean) / rstd, by_y - _total(sums * by_bias) / rstd,
         tile, column_tile, tiles, OUT // BN,
     )  # fmt: skip
 
@@ -177,7 +208,7 @@ def backward(
     relu_ptr, table_ptr, moment_before_ptr, out_ptr, out_part_ptr, out_class_ptr, parts,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUT: tl.constexpr, PARTS: tl.constexpr,
     HAS_GRAD_SUM: tl.constexpr, STORE_X: tl.constexpr, BEFORE: tl.constexpr, KEPT: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TMA: tl.constexpr,
 ):  # fmt: skip
     """A tile of the gradient of the raw input ``x``, and of the convolution before, whose ReLU ``x`` holds."""
     column_tiles: tl.constexpr = C // BN
@@ -185,29 +216,31 @@ def backward(
     column_tile = tl.program_id(0) % column_tiles
     image, first, pixel, exists = _place(tile, H * W, BM)
     column = column_tile * BN + tl.arange(0, BN)
-    total = _accumulate(
-        grad_ptr + first * OUT, weight_ptr, pixel, exists, column, H, W, OUT, 9 * C, 1, C, True, BM, BN, BK
-    )
-    size: tl.constexpr = H * W * C
-    shift = _sum_parts(part_ptr, image, 0, parts, PARTS) / size
-    slope = _sum_parts(part_ptr, image, 1, parts, PARTS) / size
+    shifts, slopes = _load_parts(part_ptr, image, parts, PARTS)
     mean = tl.load(moment_ptr + image * 2)
     rstd = tl.load(moment_ptr + image * 2 + 1)
+    rstd_before = tl.load(moment_before_ptr + image * 2 + 1) if BEFORE else rstd
+    total = _accumulate(
+        grad_ptr, weight_ptr, image, tile, first, pixel, exists, column_tile, H, W, OUT, C, True, BM, BN, BK, TMA
+    )
     at = first * C + tl.arange(0, BM)[:, None] * C + column[None, :]
     row_exists = exists[:, None]
+    # Loads before stores: their latencies overlap.
     x = tl.load(x_ptr + at, mask=row_exists, other=0.0).to(tl.float32)
+    size: tl.constexpr = H * W * C
     # rstd (shift + (x - mean) rstd slope), as a line in x.
-    by_x = rstd * rstd * slope
-    result = total - x * by_x - (rstd * shift - mean * by_x)
+    by_x = rstd * rstd * tl.sum(slopes, 0) / size
+    result = (tl.trans(total) if TMA else total) - x * by_x - (rstd * tl.sum(shifts, 0) / size - mean * by_x)
     if HAS_GRAD_SUM:
         result += tl.load(grad_sum_ptr + at, mask=row_exists, other=0.0).to(tl.float32)
+    y = tl.load(relu_ptr + at, mask=row_exists, other=0.0).to(tl.float32) if BEFORE and KEPT else x
     if STORE_X:
         tl.store(grad_x_ptr + at, result.to(grad_x_ptr.dtype.element_ty), mask=row_exists)
     if BEFORE:
-        y = tl.load(relu_ptr + at, mask=row_exists, other=0.0).to(tl.float32) if KEPT else x
+        result = tl.where(y > 0, result, 0.0)
         _store_gradient(
-            tl.where(y > 0, result, 0.0), y, exists, pixel, first, image, column, table_ptr, moment_before_ptr,
-            out_ptr, out_part_ptr, out_class_ptr, tile, column_tile, H, W, C, BM, BN,
+            result, _total(result * y), exists, pixel, first, rstd_before, column, table_ptr, out_ptr,
+            out_part_ptr, out_class_ptr, tile, column_tile, H, W, C, BM, BN,
         )  # fmt: skip
 
 
@@ -227,9 +260,50 @@ def begin_backward(
     y = tl.load(y_ptr + at, mask=exists[:, None], other=0.0).to(tl.float32)
     if RELU:
         grad = tl.where(y > 0, grad, 0.0)
+    rstd = tl.load(moment_ptr + image * 2 + 1)
     _store_gradient(
-        grad, y, exists, pixel, first, image, column, table_ptr, moment_ptr, out_ptr, out_part_ptr, out_class_ptr,
-        tile, column_tile, H, W, OUT, BM, BN,
+        grad, _total(grad * y), exists, pixel, first, rstd, column, table_ptr, out_ptr, out_part_ptr,
+        out_class_ptr, tile, column_tile, H, W, OUT, BM, BN,
+    )  # fmt: skip
+
+
+@triton.jit
+def begin_pool_backward(
+    grad_ptr, pooled_ptr, winner_ptr, table_ptr, moment_ptr, out_ptr, out_part_ptr, out_class_ptr,
+    H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, OUT: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """:func:`begin_backward` from the gradient of the output's ReLU and max-pool, which says which pixels won."""
+    column_tiles: tl.constexpr = OUT // BN
+    tile = tl.program_id(0) // column_tiles
+    column_tile = tl.program_id(0) % column_tiles
+    image, first, pixel, exists = _place(tile, H * W, BM)
+    column = column_tile * BN + tl.arange(0, BN)
+    h = pixel // W
+    w = pixel % W
+    base = image.to(tl.int64) * (OH * OW * OUT)
+    grad = tl.zeros([BM, BN], tl.float32)
+    product = tl.zeros([BM, BN], tl.float32)
+    # An odd row lies in two windows, as the last row of one and the first of the next; an even row in one.
+    for down in tl.static_range(2):
+        oh = h // 2 + down
+        for right in tl.static_range(2):
+            ow = w // 2 + right
+            ok = exists & (oh < OH) & (ow < OW)
+            if down == 1:
+                ok = ok & (h % 2 == 1)
+            if right == 1:
+                ok = ok & (w % 2 == 1)
+            tap = (h - 2 * oh + 1) * 3 + (w - 2 * ow + 1)
+            at = base + ((oh * OW + ow) * OUT)[:, None] + column[None, :]
+            won = tl.load(winner_ptr + at, mask=ok[:, None], other=9).to(tl.int32) == tap[:, None]
+            part = tl.where(won, tl.load(grad_ptr + at, mask=ok[:, None], other=0.0).to(tl.float32), 0.0)
+            grad += part
+            product += part * tl.load(pooled_ptr + at, mask=ok[:, None], other=0.0).to(tl.float32)
+    rstd = tl.load(moment_ptr + image * 2 + 1)
+    _store_gradient(
+        grad, _total(product), exists, pixel, first, rstd, column, table_ptr, out_ptr, out_part_ptr,
+        out_class_ptr, tile, column_tile, H, W, OUT, BM, BN,
     )  # fmt: skip
 
 
@@ -246,7 +320,7 @@ def image_sums(
     at = first * C + tl.arange(0, BM)[:, None] * C + column[None, :]
     x = tl.load(x_ptr + at, mask=exists[:, None], other=0.0).to(tl.float32)
     _store_parts(
-        out_part_ptr, tl.sum(tl.sum(x, 1), 0), tl.sum(tl.sum(x * x, 1), 0), tile, column_tile,
+        out_part_ptr, _total(x), _total(x * x), tile, column_tile,
         (HW + BM - 1) // BM, column_tiles,
     )  # fmt: skip
 
@@ -258,16 +332,34 @@ def _inside(kind, tap):
     return row & ((kind % 3 != 0) | (tap % 3 != 0)) & ((kind % 3 != 2) | (tap % 3 != 2))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["last"])
 def fold_weights(
-    weight_ptr, gain_ptr, bias_ptr, out_ptr, table_ptr, stride_o, stride_c, stride_tap,
-    C: tl.constexpr, OUT: tl.constexpr,
+    weight_ptr, gain_ptr, bias_ptr, weight_1, gain_1, bias_1, weight_2, gain_2, bias_2, weight_3, gain_3, bias_3,
+    weight_4, gain_4, bias_4, out_ptr, table_ptr, last, stride_o, stride_c, stride_tap, C: tl.constexpr,
 ):  # fmt: skip
-    """``W gain`` in half precision, [O, 9, C], and the tables ``S`` and ``Z``, [2, 9, O]; one program: one output."""
+    """``W gain`` in half precision, [O, 9, C], and the tables ``S`` and ``Z``, [2, 9, O]; one program: one output.
+
+    Of up to five convolutions: they have C outputs each, but for the last, which has ``last``.
+    """
     o = tl.program_id(0)
+    layer = tl.program_id(1)
+    outputs = C
+    if layer == tl.num_programs(1) - 1:
+        outputs = last
+    if layer == 1:
+        weight_ptr, gain_ptr, bias_ptr = weight_1, gain_1, bias_1
+    if layer == 2:
+        weight_ptr, gain_ptr, bias_ptr = weight_2, gain_2, bias_2
+    if layer == 3:
+        weight_ptr, gain_ptr, bias_ptr = weight_3, gain_3, bias_3
+    if layer == 4:
+        weight_ptr, gain_ptr, bias_ptr = weight_4, gain_4, bias_4
+    out_ptr += layer * (9 * C * C)
+    table_ptr += layer * (18 * C)
+    some = o < outputs
     tap = tl.arange(0, 16)
     c = tl.arange(0, C)
-    real = (tap < 9)[:, None]
+    real = ((tap < 9) & some)[:, None]
     at = o * stride_o + tap[:, None] * stride_tap + c[None, :] * stride_c
     weight = tl.load(weight_ptr + at, mask=real, other=0.0)
     folded = (weight * tl.load(gain_ptr + c)[None, :]).to(out_ptr.dtype.element_ty)
@@ -277,9 +369,9 @@ def fold_weights(
     by_bias = tl.sum(weight * tl.load(bias_ptr + c)[None, :], 1)
     kind = tl.arange(0, 16)
     inside = _inside(kind[:, None], tap[None, :])
-    table = table_ptr + kind * OUT + o
-    tl.store(table, tl.sum(tl.where(inside, by_mean[None, :], 0.0), 1), mask=kind < 9)
-    tl.store(table + 9 * OUT, tl.sum(tl.where(inside, by_bias[None, :], 0.0), 1), mask=kind < 9)
+    table = table_ptr + kind * outputs + o
+    tl.store(table, tl.sum(tl.where(inside, by_mean[None, :], 0.0), 1), mask=(kind < 9) & some)
+    tl.store(table + 9 * outputs, tl.sum(tl.where(inside, by_bias[None, :], 0.0), 1), mask=(kind < 9) & some)
 
 
 @triton.jit
@@ -294,7 +386,7 @@ def _shifted(x_ptr, pixel, live, c, h, w, down, right, H: tl.constexpr, W: tl.co
 def weight_gradient(
     grad_ptr, x_ptr, out_ptr, pixels, steps,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUT: tl.constexpr, TAPS: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TMA: tl.constexpr,
 ):  # fmt: skip
     """``sum g x`` over a stretch of pixels, for one tap or a row of three: [stretches, O, 9, C]."""
     c_tiles: tl.constexpr = C // BN
@@ -305,11 +397,6 @@ def weight_gradient(
     o = (pid // (c_tiles * groups)) * BM + tl.arange(0, BM)
     split = tl.program_id(1)
     start = split.to(tl.int64) * steps * BK
-    # Offsets from the stretch's first pixel fit into 32 bits, those from the tensor's need not.
-    grad_ptr += start * OUT
-    x_ptr += start * C
-    left = pixels - start
-    offset = (start % (H * W)).to(tl.int32)
     first = tl.zeros([BM, BN], tl.float32)
     if TAPS == 3:
         second = tl.zeros([BM, BN], tl.float32)
@@ -319,17 +406,35 @@ def weight_gradient(
     else:
         down = group // 3 - 1
         right = group % 3 - 1
-    for step in range(steps):
-        pixel = step * BK + tl.arange(0, BK)
-        live = pixel < left
-        in_image = (offset + pixel) % (H * W)
-        h = in_image // W
-        w = in_image % W
-        grad = tl.load(grad_ptr + pixel[None, :] * OUT + o[:, None], mask=live[None, :], other=0.0)
-        first = tl.dot(grad, _shifted(x_ptr, pixel, live, c, h, w, down, right, H, W, C), first)
-        if TAPS == 3:
-            second = tl.dot(grad, _shifted(x_ptr, pixel, live, c, h, w, down, 0, H, W, C), second)
-            third = tl.dot(grad, _shifted(x_ptr, pixel, live, c, h, w, down, 1, H, W, C), third)
+    if TMA:
+        # Descriptors, as in _accumulate: of pixels by outputs, and of images.
+        begin = start.to(tl.int32)
+        channel = (pid % c_tiles) * BN
+        for pixel in range(begin, tl.minimum(begin + steps * BK, pixels), BK):
+            image = pixel // (H * W)
+            top = (pixel % (H * W)) // W + down
+            grad = grad_ptr.load([pixel, (pid // (c_tiles * groups)) * BM]).T
+            first = tl.dot(grad, x_ptr.load([image, top, right, channel]).reshape(BK, BN), first)
+            if TAPS == 3:
+                second = tl.dot(grad, x_ptr.load([image, top, 0, channel]).reshape(BK, BN), second)
+                third = tl.dot(grad, x_ptr.load([image, top, 1, channel]).reshape(BK, BN), third)
+    else:
+        # Offsets from the stretch's first pixel fit into 32 bits, those from the tensor's need not.
+        grad_ptr += start * OUT
+        x_ptr += start * C
+        left = pixels - start
+        offset = (start % (H * W)).to(tl.int32)
+        for step in range(steps):
+            pixel = step * BK + tl.arange(0, BK)
+            live = pixel < left
+            in_image = (offset + pixel) % (H * W)
+            h = in_image // W
+            w = in_image % W
+            grad = tl.load(grad_ptr + pixel[None, :] * OUT + o[:, None], mask=live[None, :], other=0.0)
+            first = tl.dot(grad, _shifted(x_ptr, pixel, live, c, h, w, down, right, H, W, C), first)
+            if TAPS == 3:
+                second = tl.dot(grad, _shifted(x_ptr, pixel, live, c, h, w, down, 0, H, W, C), second)
+                third = tl.dot(grad, _shifted(x_ptr, pixel, live, c, h, w, down, 1, H, W, C), third)
     at = out_ptr + split.to(tl.int64) * (OUT * 9 * C) + o[:, None] * (9 * C) + group * (TAPS * C) + c[None, :]
     tl.store(at, first)
     if TAPS == 3:

@@ -221,14 +221,14 @@ class FusedEncoder:
     half precision and wait in ``flat.pending``. All of the convolutional part carry a scale until
     :meth:`finish_backward`, or until the optimiser takes them times ``half.scale``.
 
-    Without gradients the blocks' convolutions are this package's own, where the device has the tensor cores for them.
-    With gradients they are the library's, which are as quick there (`benchmarks/learner.md`).
+    The blocks' convolutions are this package's own, where the device has the tensor cores for them. With gradients it
+    needs a tensor memory accelerator too: elsewhere the library's are as quick.
 
     Args:
         encoder: whose features to compute.
         dtype: of activations and of the weights they meet.
         others: parameters to lay out with the encoder's.
-        own: whether to use own convolutions, with gradients too.
+        own: whether to use own convolutions, with gradients too; by default, where they are quicker.
     """
 
     def __init__(
@@ -270,6 +270,7 @@ class FusedEncoder:
         self._half_of: dict[Tensor, Tensor] = {p: self.flat.view(self.half.weights, p) for p in convs}
         self._own = own
         has_own = convolution.supports(device) if own is None else own
+        self._own_backward = convolution.has_tma(device) if own is None else own
         self._towers = [
             convolution.Tower(layers, dtype, self.flat.pending)
             for layers in (_inner_layers(encoder) if has_own else [])
@@ -317,12 +318,14 @@ class FusedEncoder:
         x = kernels.prepare(images, self._dtype)
         stacks = [cast(Stack, module) for module in self._encoder.stacks]
         z = cast(Tensor, _EntryConv.apply(x, self._entry.weight, self._entry_half, self.flat.sink))
-        own = bool(self._towers) and (self._own or not torch.is_grad_enabled())
+        own = bool(self._towers) and (self._own_backward or not torch.is_grad_enabled())
+        pooled = False
         for index, stack in enumerate(stacks):
-            x = cast(Tensor, _Pool.apply(z, stack.entry.conv.bias, self.flat.sink))
+            x = z if pooled else cast(Tensor, _Pool.apply(z, stack.entry.conv.bias, self.flat.sink))
             x = self._norm(cast(nn.GroupNorm, stack.norm), x, relu=False)
             following = stacks[index + 1].entry if index + 1 < len(stacks) else None
-            if own and convolution.fits(x):
+            pooled = own and convolution.fits(x)
+            if pooled:
                 z, skip = self._towers[index](x, cached=cached), None
             else:
                 z, skip = self._blocks(stack, x, following)
