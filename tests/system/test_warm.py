@@ -130,9 +130,7 @@ def test_a_cache_that_cannot_be_written_is_ignored(trainer: Any, place: Path) ->
 
 
 @pytest.mark.parametrize("how", ["limit", "close"])
-def test_processes_that_hang_are_ended(
-    trainer: Any, monkeypatch: pytest.MonkeyPatch, place: Path, how: str
-) -> None:
+def test_processes_that_hang_are_ended(trainer: Any, monkeypatch: pytest.MonkeyPatch, place: Path, how: str) -> None:
     mine = place.parent.parent / "pids"
     command(
         monkeypatch,

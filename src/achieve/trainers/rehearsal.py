@@ -1,8 +1,8 @@
 """A run's parts on made-up data, to find every GPU kernel it will launch and to compile all of them side by side.
 
 Triton asks a hook before it compiles. Here the hook hands the request to a pool of processes and has the launch
-skipped, so that the rehearsal is over in seconds; its numbers mean nothing. What the pool compiles, Triton keeps on disk
-for the run itself. To be run as `python -m achieve.trainers.rehearsal`, by :class:`achieve.trainers.warm.WarmUp`.
+skipped, so that the rehearsal is over in seconds; its numbers mean nothing. What the pool compiles, Triton keeps on
+disk for the run itself. :class:`achieve.trainers.warm.WarmUp` runs it as `python -m achieve.trainers.rehearsal`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from achieve.processes import end_with_parent
 if TYPE_CHECKING:
     from achieve.algo.distill import PhaseReport
 
-MOST_PROCESSES = 12
+MOST_PROCESSES = 8
 EPISODES = ((3, 20, 4), (5, 60, 8), (5, 200, 20))
 """Auxiliary phases to rehearse: episodes, their length, their unlocks. Few images have kernels of their own."""
 ROWS = 8

@@ -2,8 +2,8 @@
 
 Triton compiles a kernel at its first launch and keeps it on disk. One after another that takes a minute, spread over
 the first phases. Here another process rehearses the run (:mod:`achieve.trainers.rehearsal`) and compiles all kernels
-side by side, while this one compiles the environment. Whatever goes wrong there costs time alone: a run compiles what it
-does not find.
+side by side, while this one compiles the environment. Whatever goes wrong there costs time alone: a run compiles what
+it does not find.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class WarmUp:
         log.warning("achieve: compiling GPU kernels for this machine (about 15 seconds, once)")
         if not self._take():
             return
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115, closed by `close`
         self._process = subprocess.Popen(
             COMMAND,
             stdin=subprocess.PIPE,
