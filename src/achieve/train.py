@@ -35,6 +35,7 @@ from achieve.trainers.journal import Journal
 from achieve.trainers.ppo import PPOTrainer
 from achieve.trainers.qrdqn import QRDQNTrainer
 from achieve.trainers.setup import check_spaces, make_envs, resolve_device
+from achieve.trainers.warm import WarmUp
 
 __all__ = ["Interrupted", "PPOTrainer", "check_spaces", "default_folder", "make_envs", "resolve_device", "train"]
 
@@ -83,6 +84,8 @@ def train(config: TrainConfig, folder: str | Path | None = None, *, quiet: bool 
         checkpoint = load_checkpoint(run.checkpoint)
         trainer = make_trainer(config)
         stack.callback(trainer.close)
+        warm_up = WarmUp(trainer)
+        stack.callback(warm_up.close)
         taken = take_weights(trainer) if checkpoint is None else None
         files = RowFiles(run.checkpoint)
         if checkpoint is not None:
@@ -97,6 +100,7 @@ def train(config: TrainConfig, folder: str | Path | None = None, *, quiet: bool 
             check_log(log, length)
         if checkpoint is None:
             trainer.start()
+        warm_up.wait()
 
         run.record()
         logs = (stack.enter_context(JsonlWriter(run.episodes)), stack.enter_context(JsonlWriter(run.metrics)))

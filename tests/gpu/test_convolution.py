@@ -52,9 +52,9 @@ def twin(layers: list[NormConv], x: Tensor, upstream: Tensor, dtype: torch.dtype
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize(("dtype", "forward", "backward"), [(torch.float16, 2e-3, 0.05), (torch.bfloat16, 2e-2, 0.2)])
+@pytest.mark.parametrize(("dtype", "forward", "backward"), [(torch.float16, 2e-3, 0.08), (torch.bfloat16, 2e-2, 0.2)])
 def test_a_stack(case: tuple[int, ...], dtype: torch.dtype, forward: float, backward: float) -> None:
-    """Gradients differ by more than the output: rounding opens and closes some of the ReLUs."""
+    """Gradients differ by more than the output: rounding opens and closes some of the ReLUs, and moves maxima."""
     layers, x, upstream = tower(*case)
     expected = twin(layers, x, upstream, torch.float64)
     parameters = [p for layer in layers for p in layer.parameters()]

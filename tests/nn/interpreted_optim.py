@@ -51,7 +51,9 @@ def make_network(dtype: torch.dtype | None = None) -> ActorCritic:
             p.add_(0.05 * torch.randn_like(p))
     network.to(DEVICE)
     if dtype is not None:
-        network._fast = FusedEncoder(network.encoder, dtype, network.parameters())
+        # The library's convolutions: own ones in float32 would be in TF32 on a GPU.
+        own = False if dtype == torch.float32 else None
+        network._fast = FusedEncoder(network.encoder, dtype, network.parameters(), own=own)
     return network
 
 

@@ -135,8 +135,13 @@ class Distiller:
 
     def run(self, rng: np.random.Generator, generator: torch.Generator) -> PhaseReport:
         """Run one auxiliary phase. ``rng`` draws orders and pairs, ``generator`` what is drawn on the device."""
+        return self.run_on(self._experience.trajectories(self._threshold), rng, generator)
+
+    def run_on(
+        self, episodes: Sequence[Trajectory], rng: np.random.Generator, generator: torch.Generator
+    ) -> PhaseReport:
+        """Run one auxiliary phase on these episodes of the experience."""
         self._fit_experience()
-        episodes = self._experience.trajectories(self._threshold)
         usable = [episode for episode in episodes if len(episode.unlocks)]
         self._freeze(usable)
         for _ in range(self._config.num_epochs):  # E_aux

@@ -12,7 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# Elements a program handles at once, and the most programs that look for the largest gradient.
+# Elements a program handles at once, and the most programs that look for the largest gradient: all of them are read,
+# however few there are, so that one kernel serves all batch sizes.
 TILE = 4096
 MOST_PARTS = 256
 
@@ -31,7 +32,7 @@ def _features(z_ptr, skip_ptr, out_ptr, pixels, C: tl.constexpr, ROWS: tl.conste
     tl.store(out_ptr + image + channel[None, :] * pixels + pixel[:, None], x, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["steps"])
 def _largest(grad_ptr, out_ptr, size, steps, BLOCK: tl.constexpr):
     program = tl.program_id(0)
     first = program.to(tl.int64) * steps * BLOCK
@@ -44,7 +45,7 @@ def _largest(grad_ptr, out_ptr, size, steps, BLOCK: tl.constexpr):
     tl.store(out_ptr + program, tl.max(most, 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["parts"])
 def _features_backward(
     grad_ptr, z_ptr, largest_ptr, inverse_ptr, grad_z_ptr, grad_skip_ptr, pixels, parts,
     HEADROOM: tl.constexpr, PARTS: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, ADD: tl.constexpr,
@@ -104,6 +105,6 @@ def features_backward(
     grid, rows = _grid(z)
     _features_backward[grid](
         grad, z, largest, inverse, grad_z, grad_z if grad_skip is None else grad_skip, h * w, parts,
-        HEADROOM=headroom, PARTS=triton.next_power_of_2(parts), C=c, ROWS=rows, ADD=add,
+        HEADROOM=headroom, PARTS=MOST_PARTS, C=c, ROWS=rows, ADD=add,
     )  # fmt: skip
     return grad_z, grad_skip

@@ -65,7 +65,7 @@ class BaseTrainer(ABC):
         make_sleep()
         if config.torch_threads is not None:
             torch.set_num_threads(config.torch_threads)
-        self.envs = make_envs(config)
+        self.envs = self.make_envs()
         self.observation_shape, self.observation_dtype, self.num_actions = check_spaces(self.envs)
         self.generators = Generators.make(config.seed, self.device)
         self.rollouts = 0
@@ -79,6 +79,10 @@ class BaseTrainer(ABC):
         self._under_way: dict[str, float] = {}
         self.spec = find_env_spec(config.env.name)
         self.running_score = RunningScore(self.envs.achievement_names, config.score_steps, self.spec)
+
+    def make_envs(self) -> Any:
+        """Return the environments to learn in."""
+        return make_envs(self.config)
 
     @property
     @abstractmethod

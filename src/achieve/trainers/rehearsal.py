@@ -1,0 +1,166 @@
+"""A run's parts on made-up data, to find every GPU kernel it will launch and to compile all of them side by side.
+
+Triton asks a hook before it compiles. Here the hook hands the request to a pool of processes and has the launch
+skipped, so that the rehearsal is over in seconds; its numbers mean nothing. What the pool compiles, Triton keeps on
+disk for the run itself. :class:`achieve.trainers.warm.WarmUp` runs it as `python -m achieve.trainers.rehearsal`.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from achieve.config import TrainConfig, from_dict
+from achieve.processes import end_with_parent
+
+if TYPE_CHECKING:
+    from achieve.algo.distill import PhaseReport
+
+MOST_PROCESSES = 8
+EPISODES = ((3, 20, 4), (5, 60, 8), (5, 200, 20))
+"""Auxiliary phases to rehearse: episodes, their length, their unlocks. Few images have kernels of their own."""
+ROWS = 8
+"""Steps of each environment to rehearse QR-DQN with."""
+
+
+class MadeUpEnvs:
+    """Environments that show nothing, and unlock an achievement or end at every third and fifth step."""
+
+    achievement_names = ("made_up",)
+
+    def __init__(self, num_envs: int, shape: tuple[int, ...], dtype: str, num_actions: int) -> None:
+        from gymnasium.spaces import Box, Discrete
+
+        self.num_envs = num_envs
+        self.single_observation_space = Box(0, 255, shape, np.dtype(dtype))
+        self.single_action_space = Discrete(num_actions)
+        self._steps = 0
+
+    def reset(self, *, out: Any) -> None:
+        """Show nothing."""
+        out[...] = 0
+
+    def step(self, actions: Any, *, out: Any) -> tuple[Any, ...]:
+        """Take any actions."""
+        self._steps += 1
+        rewards = np.full(self.num_envs, float(self._steps % 3 == 0))
+        ended = np.full(self.num_envs, self._steps % 5 == 0)
+        return out, rewards, ended, np.zeros_like(ended), {}
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def shortened(config: TrainConfig) -> TrainConfig:
+    """The same run with one rollout, one epoch and little memory."""
+    config = replace(
+        config, callbacks=(), init_from=None, init_sha256=None, distill=replace(config.distill, num_epochs=1)
+    )
+    if config.learner == "qrdqn":
+        size = 2 * ROWS * config.env.num_envs
+        return replace(config, qrdqn=replace(config.qrdqn, replay_size=size, learning_starts=1))
+    return replace(
+        config,
+        distill=replace(config.distill, rollouts_per_phase=1),
+        ppo=replace(config.ppo, num_epochs=1),
+    )
+
+
+def rehearse(config: TrainConfig, envs: MadeUpEnvs) -> list[PhaseReport]:
+    """Act, learn and distil once at each kind of batch size a run has. Returns what the auxiliary phases did."""
+    from achieve.data.trajectories import Trajectory
+    from achieve.trainers.base import BaseTrainer
+    from achieve.trainers.ppo import PPOTrainer
+    from achieve.trainers.qrdqn import QRDQNTrainer
+
+    kind: type[BaseTrainer] = QRDQNTrainer if config.learner == "qrdqn" else PPOTrainer
+    trainer: Any = type(kind.__name__, (kind,), {"make_envs": lambda self: envs})(shortened(config))
+    generators = trainer.generators
+    trainer.start()
+    if isinstance(trainer, QRDQNTrainer):
+        trainer.interact(ROWS)
+        if config.model.memory:
+            trainer.refresh_memories()
+    else:
+        trainer.collector.collect(generators.actions)
+        trainer.learner.update(generators.shuffles)
+    if trainer.distiller is None:
+        return []
+    reports = []
+    for count, length, unlocks in EPISODES:
+        where = np.linspace(0, length - 2, unlocks).astype(np.int64)
+        steps = np.arange(count * length).reshape(count, length) % config.rollout_steps
+        episodes = [Trajectory(part, where) for part in steps]
+        reports.append(trainer.distiller.run_on(episodes, generators.shuffles, generators.actions))
+    return reports
+
+
+def compile_kernel(module: str, name: str, kind: str) -> None:
+    """Compile a kernel as ``kind`` says, in Triton's words, and the host's code that launches it."""
+    from triton.runtime import driver
+
+    kernel = getattr(import_module(module), name).preload(kind)
+    driver.active.launcher_cls(kernel.src, kernel.metadata)
+
+
+def _prepare_process() -> None:
+    end_with_parent(signal.SIGKILL)
+    import_module("achieve.nn.fused")
+
+
+def make_pool() -> ProcessPoolExecutor:
+    """Return processes to compile in, which already start."""
+    processes = min(MOST_PROCESSES, max(1, len(os.sched_getaffinity(0)) - 1))
+    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _prepare_process)
+    for _ in range(processes):
+        pool.submit(os.getpid)
+    return pool
+
+
+@contextmanager
+def compiling_in(pool: Executor) -> Iterator[list[Future[None]]]:
+    """Within the block no kernel is launched: what would be launched is compiled in the pool, as the futures say."""
+    import triton
+
+    seen: set[str] = set()
+    futures: list[Future[None]] = []
+
+    def skip(*, fn: Any, compile: dict[str, Any], **_: Any) -> bool:
+        kind = compile["specialization_data"]
+        if kind not in seen:
+            seen.add(kind)
+            futures.append(pool.submit(compile_kernel, fn.module, fn.name, kind))
+        return True
+
+    triton.knobs.runtime.jit_cache_hook = skip
+    try:
+        yield futures
+    finally:
+        triton.knobs.runtime.jit_cache_hook = None
+
+
+def main() -> None:
+    """Rehearse what is asked for on standard input."""
+    end_with_parent(signal.SIGKILL)
+    asked = json.load(sys.stdin)
+    config = from_dict(asked["config"])
+    envs = MadeUpEnvs(config.env.num_envs, tuple(asked["shape"]), asked["dtype"], asked["num_actions"])
+    with make_pool() as pool, compiling_in(pool) as futures:
+        rehearse(config, envs)
+    for future in futures:
+        future.result()
+
+
+if __name__ == "__main__":
+    main()
