@@ -143,6 +143,8 @@ class Journal:
 
     def save(self) -> None:
         """Save the run as it is now. Files are written in the background, the checkpoint after those it refers to."""
+        if self._trainer.device.type == "cuda":
+            torch.cuda.synchronize(self._trainer.device)  # updates already launched are not a checkpoint's cost
         began = time.perf_counter()
         with self._trainer.timed("checkpoint"):
             self._log_episodes()
