@@ -14,7 +14,8 @@ from torch.nn import functional as F
 from achieve.algo.transport import partial_transport
 from achieve.nn.encoder import ResidualEncoder
 from achieve.nn.kernels import fused
-from achieve.nn.kernels.norms import entry_weight_backward, prepare, transport
+from achieve.nn.kernels.entry import entry_weight_backward, prepare
+from achieve.nn.kernels.transport import transport
 
 EPS = 1e-5
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from achieve.nn.kernels import tower
-from achieve.nn.kernels.norms import pool_forward
+from achieve.nn.kernels.pools import pool_forward
 from achieve.nn.kernels.tower import Before, Folded, Gradient, Tile, WeightTile
 from achieve.nn.layers import NormConv
 

@@ -243,13 +243,13 @@ class Later:
     def submit(self, function, *arguments): self.calls.append((function, arguments))
 
 driver.set_active(Driver())
-from achieve.nn.kernels import norms
+from achieve.nn.kernels import norms, pools
 from achieve.trainers.rehearsal import compiling_in
 
 def work():
     z = torch.zeros(4, 16, 8, 8, dtype=torch.float16).contiguous(memory_format=torch.channels_last)
     norms.norm_forward(z, None, torch.ones(16), torch.zeros(16), 1e-5, relu=True)
-    norms.pool_forward(z, None)
+    pools.pool_forward(z, None)
 
 def on_disk(): return sorted(os.listdir(os.environ["TRITON_CACHE_DIR"]))
 
@@ -265,7 +265,7 @@ compiled = on_disk()
 assert compiled
 
 # As in another process: nothing is in memory, and all is found on disk.
-for kernel in (norms._norm_forward, norms._pool_forward):
+for kernel in (norms._norm_forward, pools._pool_forward):
     kernel.device_caches.clear()
 run = JITFunction.run
 JITFunction.run = lambda self, *given, warmup, **named: run(self, *given, warmup=True, **named)

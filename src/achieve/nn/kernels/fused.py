@@ -21,18 +21,11 @@ from torch.nn import functional as F
 from achieve.nn.encoder import ResidualBlock, ResidualEncoder, Stack
 from achieve.nn.kernels import norm_tiles, tower
 from achieve.nn.kernels.adam import BLOCK
+from achieve.nn.kernels.entry import entry_weight_backward, padded_channels, prepare
 from achieve.nn.kernels.flat import FlatParameters, HalfWeights, Sink
-from achieve.nn.kernels.norms import (
-    entry_weight_backward,
-    norm_backward,
-    norm_forward,
-    padded_channels,
-    pool_backward,
-    pool_bias_backward,
-    pool_forward,
-    prepare,
-)
+from achieve.nn.kernels.norms import norm_backward, norm_forward
 from achieve.nn.kernels.output import features, features_backward
+from achieve.nn.kernels.pools import pool_backward, pool_bias_backward, pool_forward
 from achieve.nn.layers import NormConv
 
 # Gradients enter the convolutions with a largest entry of 2^-HEADROOM: sums over all pixels of all images must stay

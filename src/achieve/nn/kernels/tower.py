@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from achieve.nn.kernels import convolution
-from achieve.nn.kernels.norms import pool_forward
+from achieve.nn.kernels.pools import pool_forward
 from achieve.nn.layers import NormConv
 
 # Programs that keep most of a GPU busy: below, tiles are made smaller. An H200 has 132 multiprocessors.
