@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from achieve.nn import convolution
+from achieve.nn.kernels.tower import Tower
 from achieve.nn.layers import NormConv
 from tests.gpu.common import DEVICE
 
@@ -59,7 +59,7 @@ def test_a_stack(case: tuple[int, ...], dtype: torch.dtype, forward: float, back
     expected = twin(layers, x, upstream, torch.float64)
     parameters = [p for layer in layers for p in layer.parameters()]
     start = x.to(dtype).requires_grad_()
-    result = convolution.Tower(layers, dtype)(start, cached=False)
+    result = Tower(layers, dtype)(start, cached=False)
     mine = [result, *torch.autograd.grad(result, [start, *parameters], upstream.to(dtype))]
     assert relative(mine[0], expected[0]) < forward
     for got, wanted in zip(mine[1:], expected[1:], strict=True):
@@ -71,7 +71,7 @@ def test_the_same_twice() -> None:
     """Sums are added in a fixed order: the same inputs give the same bits."""
     layers, x, upstream = tower(*CASES[1])
     parameters = [p for layer in layers for p in layer.parameters()]
-    own = convolution.Tower(layers, torch.float16)
+    own = Tower(layers, torch.float16)
     runs = []
     for _ in range(2):
         start = x.clone(memory_format=torch.preserve_format).requires_grad_()

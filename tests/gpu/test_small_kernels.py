@@ -14,7 +14,8 @@ from achieve.algo.meters import Meters
 from achieve.algo.qrdqn import QRDQNLearner
 from achieve.config import ModelConfig, PPOConfig, QRDQNConfig
 from achieve.data.buffer import RolloutBuffer
-from achieve.nn import head_kernels, policy_kernels
+from achieve.nn.kernels.heads import heads
+from achieve.nn.kernels.policy import gae as fast_gae
 from achieve.nn.model import ActorCritic
 from tests.gpu.common import DEVICE, copy_to_gpu
 from tests.helpers.envs import ScriptedEnv
@@ -67,7 +68,7 @@ def test_acting(network: ActorCritic, num_envs: int) -> None:
 def test_gae() -> None:
     rewards, values = random(512, 8), random(513, 8, seed=1)
     dones = random(512, 8, seed=2) > 2
-    result = policy_kernels.gae(rewards, values, dones, 0.95, 0.65)
+    result = fast_gae(rewards, values, dones, 0.95, 0.65)
     expected = plain_gae.gae(rewards.cpu(), values.cpu(), dones.cpu(), 0.95, 0.65)
     for got, wanted in zip(result, expected, strict=True):
         torch.testing.assert_close(got.cpu(), wanted, atol=1e-5, rtol=1e-5)
@@ -104,7 +105,7 @@ def test_heads(rows: int, remembers: bool) -> None:
     by_logits, by_values = random(rows, ACTIONS, seed=2), random(rows, seed=3)
     inputs = [phi, *policy.parameters(), *value.parameters()]
     found = []
-    for logits, values in ((policy(x), value(x).squeeze(1)), head_kernels.heads(phi, memory, policy, value)):
+    for logits, values in ((policy(x), value(x).squeeze(1)), heads(phi, memory, policy, value)):
         loss = (logits * by_logits).sum() + (values * by_values).sum()
         found.append([logits, values, *torch.autograd.grad(loss, inputs)])
     for wanted, got in zip(*found, strict=True):

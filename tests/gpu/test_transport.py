@@ -27,7 +27,7 @@ def problems() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 def test_plans_and_matches(problems: tuple[torch.Tensor, ...]) -> None:
-    from achieve.nn.kernels import transport
+    from achieve.nn.kernels.transport import transport
 
     cost, rows, columns = problems
     exact = partial_transport(cost, rows, columns, reg=REG, iterations=ITERATIONS)
@@ -41,7 +41,7 @@ def test_plans_and_matches(problems: tuple[torch.Tensor, ...]) -> None:
 
 
 def test_empty_problems(problems: tuple[torch.Tensor, ...]) -> None:
-    from achieve.nn.kernels import transport
+    from achieve.nn.kernels.transport import transport
 
     cost, rows, columns = problems
     none = torch.zeros_like(rows)
@@ -52,7 +52,7 @@ def test_empty_problems(problems: tuple[torch.Tensor, ...]) -> None:
 
 @pytest.mark.parametrize("width", [32, 48, 64, 100])
 def test_wide_problems(width: int) -> None:
-    from achieve.nn.kernels import transport
+    from achieve.nn.kernels.transport import transport
 
     g = torch.Generator(DEVICE).manual_seed(0)
     cost = torch.rand(16, width, width, generator=g, device=DEVICE)

@@ -12,8 +12,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from achieve.algo.transport import partial_transport
-from achieve.nn import fused, kernels
 from achieve.nn.encoder import ResidualEncoder
+from achieve.nn.kernels import fused
+from achieve.nn.kernels.entry import entry_weight_backward, prepare
+from achieve.nn.kernels.transport import transport
 
 EPS = 1e-5
 
@@ -123,7 +125,7 @@ def test_pool_sends_a_gradient_to_one_of_equals() -> None:
 def test_prepare(inputs: int, dtype: torch.dtype) -> None:
     """Every byte survives in every format, and channels are added up to a multiple of eight."""
     images = torch.arange(2 * 11 * 13 * inputs).remainder(256).view(2, 11, 13, inputs)
-    result = kernels.prepare(images.to(torch.uint8), dtype)
+    result = prepare(images.to(torch.uint8), dtype)
     assert result.dtype == dtype and result.shape == (2, -(-inputs // 8) * 8, 11, 13)
     assert torch.equal(result[:, :inputs].double() * 256, images.permute(0, 3, 1, 2).double())
     assert not result[:, inputs:].any()
@@ -137,7 +139,7 @@ def test_entry_weight_gradient(inputs: int, outputs: int, height: int, width: in
     grad = channels_last(3, outputs, height, width, seed=1, grad=False)
     weight = torch.zeros(outputs, inputs, 3, 3, requires_grad=True)
     (expected,) = torch.autograd.grad((F.conv2d(x, weight, padding=1) * grad).sum(), weight)
-    result = kernels.entry_weight_backward(grad, x, inputs=inputs)
+    result = entry_weight_backward(grad, x, inputs=inputs)
     torch.testing.assert_close(result, expected, atol=1e-3, rtol=1e-4)
 
 
@@ -264,7 +266,7 @@ def test_transport() -> None:
     x, y = (v / np.linalg.norm(v, axis=2, keepdims=True) for v in (x, y))
     cost = torch.from_numpy(1 - x @ y.transpose(0, 2, 1)).float()
     expected = partial_transport(cost, rows, columns, reg=0.05, iterations=100)
-    result = kernels.transport(cost, rows, columns, reg=0.05, iterations=100)
+    result = transport(cost, rows, columns, reg=0.05, iterations=100)
     torch.testing.assert_close(result, expected, atol=1e-5, rtol=1e-4)
     assert torch.equal(result > 0.5, expected > 0.5)
     assert not result[3:5].any(), "empty problems have empty plans"
@@ -275,7 +277,7 @@ def test_transport_of_wide_problems_and_of_views() -> None:
     cost = torch.rand(2, 40, 24, generator=g).transpose(1, 2)
     rows, columns = torch.tensor([24, 20]), torch.tensor([40, 33])
     expected = partial_transport(cost, rows, columns, reg=0.05, iterations=100)
-    result = kernels.transport(cost, rows, columns, reg=0.05, iterations=100)
+    result = transport(cost, rows, columns, reg=0.05, iterations=100)
     torch.testing.assert_close(result, expected, atol=1e-5, rtol=1e-4)
 
 

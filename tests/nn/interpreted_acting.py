@@ -13,8 +13,8 @@ from achieve.algo import collect
 from achieve.algo.collect import Collector
 from achieve.config import ModelConfig
 from achieve.data.buffer import RolloutBuffer
-from achieve.nn import acting_kernels
 from achieve.nn.encoder import ResidualEncoder
+from achieve.nn.kernels import acting
 from tests.helpers.envs import ScriptedEnv
 from tests.helpers.setup import IMAGE, make_network
 
@@ -70,8 +70,8 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_rollout(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acting_kernels, "PIXEL_BLOCK", 2)  # several splits of few inputs
-    monkeypatch.setattr(acting_kernels, "CHANNEL_BLOCK", 16)
+    monkeypatch.setattr(acting, "PIXEL_BLOCK", 2)  # several splits of few inputs
+    monkeypatch.setattr(acting, "CHANNEL_BLOCK", 16)
     monkeypatch.setattr(collect, "small_kernels", lambda device, enabled: enabled)
     model, num_envs = CASES[case]
     (expected, plain), (result, fast) = (collected(model, num_envs, kernels=k) for k in (False, True))

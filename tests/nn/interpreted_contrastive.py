@@ -28,8 +28,8 @@ from achieve.algo.transport import partial_transport
 from achieve.config import DistillConfig
 from achieve.data import batches
 from achieve.data.buffer import RolloutBuffer
-from achieve.nn import contrastive_kernels as kernels
-from achieve.nn import penalty_kernels, predictor_kernels
+from achieve.nn.kernels import contrastive as kernels
+from achieve.nn.kernels import penalty, predictor
 from achieve.nn.normalizer import ValueNormalizer
 from tests.algo.distilling import make_distiller, make_setting, prepare, statistics, update
 from tests.gpu.common import on_gpu
@@ -215,7 +215,7 @@ def test_penalties(
         heads = Heads(size + memory, actions, normalize=normalize).to(DEVICE)
         phi = normal(count, size).requires_grad_()
         if fused:
-            terms = penalty_kernels.policy_value_penalties(
+            terms = penalty.policy_value_penalties(
                 phi, remembered, heads, (images, where, weight), old_logits, returns,
                 old_values if value_reg == "frozen" else None, new_old=policy_reg == "new-old",
             )  # fmt: skip
@@ -251,7 +251,7 @@ def test_predictor(size: int, memory: bool, film: str, count: int) -> None:
         perturb(network, 0.2)
         phi = normal(count, size).requires_grad_()
         if fused:
-            direction = predictor_kernels.predict_direction(network, phi, actions, remembered)
+            direction = predictor.predict_direction(network, phi, actions, remembered)
         else:
             direction = network.predict_direction(phi, actions, remembered)
         (direction * weights).sum().backward()

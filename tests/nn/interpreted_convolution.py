@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from achieve.nn import convolution
-from achieve.nn.convolution import Before, Folded, Gradient, Tile, WeightTile
-from achieve.nn.kernels import pool_forward
+from achieve.nn.kernels import tower
+from achieve.nn.kernels.pools import pool_forward
+from achieve.nn.kernels.tower import Before, Folded, Gradient, Tile, WeightTile
 from achieve.nn.layers import NormConv
 
 EPS = 1e-5
@@ -26,7 +26,7 @@ def draw(*shape: int, seed: int, offset: float = 0.0) -> Tensor:
 
 
 def fold(*layer: Tensor) -> Folded:
-    (folded,) = convolution.fold([layer], convolution.empty_folded(layer[:1], torch.float32))
+    (folded,) = tower.fold([layer], tower.empty_folded(layer[:1], torch.float32))
     return folded
 
 
@@ -40,8 +40,8 @@ class Layer:
         self.bias = draw(inputs, seed=seed + 3) / 3
         self.folded = fold(self.weight, self.gain, self.bias)
 
-    def convolve(self, **options: object) -> convolution.Result:
-        return convolution.convolve(self.x, convolution.image_sums(self.x), self.folded, EPS, **options)
+    def convolve(self, **options: object) -> tower.Result:
+        return tower.convolve(self.x, tower.image_sums(self.x), self.folded, EPS, **options)
 
     def twin(self, x: Tensor, weight: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
         return F.conv2d(F.group_norm(x, 1, gain, bias, EPS), weight, padding=1)
@@ -95,9 +95,9 @@ def test_forward(shape: tuple[int, ...], tile: Tile | None, relu: bool, add: boo
         torch.testing.assert_close(result.sums.sum(2).double(), sums, atol=1e-3, rtol=1e-5)
 
 
-def backward(layer: Layer, upstream: Tensor) -> tuple[Gradient, convolution.Result]:
+def backward(layer: Layer, upstream: Tensor) -> tuple[Gradient, tower.Result]:
     result = layer.convolve(relu=False)
-    return convolution.begin_backward(upstream, result.out, layer.folded, result.moments, relu=False), result
+    return tower.begin_backward(upstream, result.out, layer.folded, result.moments, relu=False), result
 
 
 @pytest.mark.parametrize(("shape", "tile"), TILES)
@@ -109,7 +109,7 @@ def test_input_gradient(shape: tuple[int, ...], tile: Tile | None) -> None:
     upstream, other = draw(*out.shape, seed=5), draw(*layer.x.shape, seed=6)
     (expected,) = torch.autograd.grad((out * upstream).sum() + (leaves[0] * other).sum(), leaves[:1])
     grad, result = backward(layer, upstream)
-    mine, passed = convolution.convolve_backward(
+    mine, passed = tower.convolve_backward(
         grad, layer.folded, layer.x, result.moments, grad_sum=other, store=True, before=None, tile=tile
     )
     assert mine is not None and passed is None
@@ -133,7 +133,7 @@ def test_what_is_passed_to_the_convolution_before(shape: tuple[int, ...], kept: 
     upstream = draw(*out.shape, seed=5)
     (wanted, expected) = torch.autograd.grad((out * upstream).sum(), [y, leaves[0]])
     grad, result = backward(layer, upstream)
-    stored, passed = convolution.convolve_backward(
+    stored, passed = tower.convolve_backward(
         grad, layer.folded, layer.x, result.moments, store=False,
         before=Before(relu if kept else None, earlier.folded, made.moments), tile=TILE,
     )  # fmt: skip
@@ -141,10 +141,10 @@ def test_what_is_passed_to_the_convolution_before(shape: tuple[int, ...], kept: 
     rstd = made.moments[:, 1].double().view(-1, 1, 1, 1)
     torch.testing.assert_close(passed.scaled.double() / rstd, wanted, atol=1e-4, rtol=1e-4)
     exact = wanted.float().contiguous(memory_format=torch.channels_last)
-    begun = convolution.begin_backward(exact, relu, earlier.folded, made.moments, relu=True)
+    begun = tower.begin_backward(exact, relu, earlier.folded, made.moments, relu=True)
     torch.testing.assert_close(passed.sums.sum(2), begun.sums.sum(2), atol=1e-3, rtol=1e-3)
     torch.testing.assert_close(passed.class_sums.sum(1), begun.class_sums.sum(1), atol=1e-3, rtol=1e-3)
-    mine, _ = convolution.convolve_backward(
+    mine, _ = tower.convolve_backward(
         passed, earlier.folded, earlier.x, made.moments, store=True, before=None
     )
     assert mine is not None
@@ -160,11 +160,11 @@ def test_beginning_at_a_pool(shape: tuple[int, ...]) -> None:
     expected = F.max_pool2d(y.relu(), 3, stride=2, padding=1)
     upstream = draw(*expected.shape, seed=5)
     (at_y,) = torch.autograd.grad(expected, y, upstream)
-    wanted = convolution.begin_backward(
+    wanted = tower.begin_backward(
         at_y.contiguous(memory_format=torch.channels_last), result.out, layer.folded, result.moments, relu=False
     )
     pooled, winner = pool_forward(result.out, None)
-    mine = convolution.begin_pool_backward(
+    mine = tower.begin_pool_backward(
         upstream, pooled, winner, (shape[3], shape[4]), layer.folded, result.moments
     )
     for got, one in zip(mine, wanted, strict=True):
@@ -190,7 +190,7 @@ def test_weight_gradients(shape: tuple[int, ...], tile: WeightTile | None) -> No
     _, *expected = torch.autograd.grad((out * upstream).sum(), leaves)
     grad, result = backward(layer, upstream)
     affine = torch.full((9 * out.shape[1], 2, layer.x.shape[1]), torch.nan)
-    weight = convolution.weight_gradient(
+    weight = tower.weight_gradient(
         grad, layer.x, result.moments, layer.weight, layer.gain, layer.bias, affine, tile
     )
     for mine, wanted in zip((weight, *affine.sum(0)), expected, strict=True):
@@ -222,7 +222,7 @@ def test_a_tower(count: int) -> None:
     for layer in layers:
         layer.float()
     x = start.clone(memory_format=torch.preserve_format).requires_grad_()
-    result = convolution.Tower(layers, torch.float32)(x, cached=False)
+    result = tower.Tower(layers, torch.float32)(x, cached=False)
     torch.testing.assert_close(result.double(), expected, atol=1e-4, rtol=1e-4)
     for mine, one in zip(torch.autograd.grad((result * upstream).sum(), [x, *parameters]), wanted, strict=True):
         assert (mine.double() - one).norm() < 1e-4 * one.norm()

@@ -19,7 +19,9 @@ from achieve.algo.meters import Meters
 from achieve.algo.ppo import approximate_kl
 from achieve.algo.qrdqn import QRDQNLearner
 from achieve.config import PPOConfig, QRDQNConfig
-from achieve.nn import head_kernels, policy_kernels, quantile_kernels
+from achieve.nn.kernels.heads import heads
+from achieve.nn.kernels.policy import gae as fast_gae
+from achieve.nn.kernels.quantile import NUM_STATISTICS
 from tests.helpers.setup import ACTIONS, MODEL, make_buffer, make_network
 
 CPU = torch.device("cpu")
@@ -36,7 +38,7 @@ def test_gae(length: int, num_envs: int) -> None:
     dones = random(length, num_envs, seed=2) > 0.8
     dones[-1, 0] = True
     expected = plain_gae.gae(rewards, values, dones, 0.95, 0.65)
-    result = policy_kernels.gae(rewards, values, dones, 0.95, 0.65)
+    result = fast_gae(rewards, values, dones, 0.95, 0.65)
     for got, wanted in zip(result, expected, strict=True):
         torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
 
@@ -92,7 +94,7 @@ def test_heads(rows: int, hidden: int, actions: int, remembers: bool) -> None:
     found = []
     for logits, values in (
         (policy(x), value(x).squeeze(1)),
-        head_kernels.heads(phi, memory, policy, value),
+        heads(phi, memory, policy, value),
     ):
         loss = (logits * by_logits).sum() + (values * by_values).sum()
         found.append([logits, values, *torch.autograd.grad(loss, inputs)])
@@ -165,4 +167,4 @@ def test_the_quantile_loss(actions: int, count: int, kappa: float) -> None:
         found.append((loss.detach(), torch.stack(list(statistics)), theta.grad))
     for wanted, got in zip(*found, strict=True):
         torch.testing.assert_close(got, wanted, **CLOSE)
-    assert len(found[0][1]) == quantile_kernels.NUM_STATISTICS
+    assert len(found[0][1]) == NUM_STATISTICS

@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from achieve.config import ModelConfig
-from achieve.nn import fused, kernels, norm_tiles, output_kernels
-from achieve.nn.flat import FlatAdam, FlatParameters
-from achieve.nn.fused import FusedEncoder
+from achieve.nn.kernels import fused, norm_tiles, output
+from achieve.nn.kernels.flat import FlatAdam, FlatParameters
+from achieve.nn.kernels.fused import FusedEncoder
+from achieve.nn.kernels.norms import norm_forward
 from achieve.nn.model import ActorCritic
 from achieve.nn.optim import ClippedAdam, all_state
 
@@ -346,7 +347,7 @@ def test_tiled_norms(shape: tuple[int, ...], add: bool, relu: bool) -> None:
     x = (torch.relu(z) if relu else z) + (skip if add else 0)
     torch.testing.assert_close(found[0], x if add else z, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(found[1], F.group_norm(x, 1, gain, bias, EPS), rtol=1e-4, atol=1e-4)
-    for mine, theirs in zip(found, kernels.norm_forward(*how, relu=relu), strict=True):
+    for mine, theirs in zip(found, norm_forward(*how, relu=relu), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
 
 
@@ -354,20 +355,20 @@ def test_tiled_norms(shape: tuple[int, ...], add: bool, relu: bool) -> None:
 @pytest.mark.parametrize("scale", [1e-20, 0.25, 1e5, 0.0])
 def test_the_last_sum_and_its_gradient(shape: tuple[int, ...], scale: float) -> None:
     z, skip = (channels_last(*shape, seed=s, dtype=torch.float16) for s in (0, 1))
-    found = output_kernels.features(z, skip)
+    found = output.features(z, skip)
     assert found.is_contiguous() and found.dtype == torch.float32
     assert torch.equal(found, (skip + torch.relu(z)).float())
-    assert torch.equal(output_kernels.features(z, None), z.float())
+    assert torch.equal(output.features(z, None), z.float())
     grad = scale * normal(*shape, seed=2).clamp(-1, 1)
     inverse = torch.zeros((), device=DEVICE)
-    grad_z, grad_skip = output_kernels.features_backward(grad, z, inverse, fused.HEADROOM, add=True)
+    grad_z, grad_skip = output.features_backward(grad, z, inverse, fused.HEADROOM, add=True)
     assert grad_z.dtype == torch.float16 and grad_z.is_contiguous(memory_format=torch.channels_last)
     exponent = grad.abs().amax().cpu().clamp(min=1e-30).log2().ceil() + fused.HEADROOM
     assert float(inverse) == float(exponent.exp2())
     expected = (grad * (-exponent).exp2()).half()
     assert torch.equal(grad_skip, expected)
     assert torch.equal(grad_z, torch.where(z > 0, expected, torch.zeros_like(expected)))
-    grad_z, none = output_kernels.features_backward(grad, z, inverse, fused.HEADROOM, add=False)
+    grad_z, none = output.features_backward(grad, z, inverse, fused.HEADROOM, add=False)
     assert none is None and torch.equal(grad_z, expected)
 
 
@@ -377,5 +378,5 @@ def test_a_gradient_that_is_not_finite_stays_so(broken: float) -> None:
     grad = torch.ones(z.shape, device=DEVICE)
     grad[0, 3, 1, 1] = broken
     inverse = torch.zeros((), device=DEVICE)
-    _, grad_skip = output_kernels.features_backward(grad, z, inverse, fused.HEADROOM, add=True)
+    _, grad_skip = output.features_backward(grad, z, inverse, fused.HEADROOM, add=True)
     assert not (grad_skip.float() * inverse).isfinite().all()

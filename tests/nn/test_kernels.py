@@ -1,4 +1,4 @@
-"""Runs the checks of kernels in processes in which Triton interprets."""
+"""Runs the checks of kernels in processes in which Triton interprets, and the rest of the package without Triton."""
 
 from __future__ import annotations
 
@@ -41,3 +41,22 @@ def test_kernels_under_the_interpreter(optional: Optional, checks: str, least: i
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed and int(passed[1]) > least, done.stdout
     assert "skipped" not in done.stdout
+
+
+WITHOUT_TRITON = """
+import sys
+from importlib import import_module
+from pkgutil import iter_modules
+
+sys.modules["triton"] = None
+import achieve.algo, achieve.nn, achieve.nn.kernels.available, achieve.trainers
+
+for package in (achieve.algo, achieve.nn, achieve.trainers):
+    for module in iter_modules(package.__path__, package.__name__ + "."):
+        import_module(module.name)
+"""
+
+
+def test_nothing_but_the_kernels_needs_triton() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TRITON], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr

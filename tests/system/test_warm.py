@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -207,6 +208,21 @@ def test_what_kernels_depend_on(
     assert len({mine, warm.marker(trainer), *different}) == len(others) + 2
 
 
+def test_kernels_are_compiled_anew_after_a_change_of_their_source(
+    trainer: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, optional: Optional
+) -> None:
+    optional.module("triton")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Some GPU")
+    package = tmp_path / "achieve"
+    shutil.copytree(Path(warm.achieve.__file__).parent, package, ignore=shutil.ignore_patterns("assets", "__pycache__"))
+    monkeypatch.setattr(warm.achieve, "__file__", str(package / "__init__.py"))
+    for source in ("nn/model.py", "nn/kernels/norms.py", "algo/learner.py"):
+        before = warm.marker(trainer)
+        with (package / source).open("a") as file:
+            file.write("# changed\n")
+        assert warm.marker(trainer) != before
+
+
 SCRIPT = """
 import os, sys
 import torch, triton
@@ -227,13 +243,13 @@ class Later:
     def submit(self, function, *arguments): self.calls.append((function, arguments))
 
 driver.set_active(Driver())
-from achieve.nn import kernels
+from achieve.nn.kernels import norms, pools
 from achieve.trainers.rehearsal import compiling_in
 
 def work():
     z = torch.zeros(4, 16, 8, 8, dtype=torch.float16).contiguous(memory_format=torch.channels_last)
-    kernels.norm_forward(z, None, torch.ones(16), torch.zeros(16), 1e-5, relu=True)
-    kernels.pool_forward(z, None)
+    norms.norm_forward(z, None, torch.ones(16), torch.zeros(16), 1e-5, relu=True)
+    pools.pool_forward(z, None)
 
 def on_disk(): return sorted(os.listdir(os.environ["TRITON_CACHE_DIR"]))
 
@@ -249,7 +265,7 @@ compiled = on_disk()
 assert compiled
 
 # As in another process: nothing is in memory, and all is found on disk.
-for kernel in (kernels._norm_forward, kernels._pool_forward):
+for kernel in (norms._norm_forward, pools._pool_forward):
     kernel.device_caches.clear()
 run = JITFunction.run
 JITFunction.run = lambda self, *given, warmup, **named: run(self, *given, warmup=True, **named)

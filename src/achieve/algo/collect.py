@@ -14,12 +14,12 @@ from torch import Tensor
 from achieve.algo.contrastive import next_memory
 from achieve.algo.ppo import log_probability
 from achieve.data.buffer import RolloutBuffer
-from achieve.nn.available import small_kernels
 from achieve.nn.cuda_graphs import GraphRunner
+from achieve.nn.kernels.available import small_kernels
 from achieve.nn.model import ActorCritic
 
 if TYPE_CHECKING:
-    from achieve.nn.acting_kernels import ActingKernels
+    from achieve.nn.kernels.acting import ActingKernels
 
 ALIGNMENT = 256
 """Bytes; where parts of a block of memory begin."""
@@ -230,6 +230,6 @@ def _acting_kernels(
     """The kernels that take the place of :meth:`Collector._choose`, where there are any."""
     if not small_kernels(device, enabled=enabled) or not network.fused:
         return None
-    from achieve.nn import acting_kernels
+    from achieve.nn.kernels import acting
 
-    return acting_kernels.ActingKernels(network, num_envs) if acting_kernels.supports(network, num_envs) else None
+    return acting.ActingKernels(network, num_envs) if acting.supports(network, num_envs) else None

@@ -25,8 +25,8 @@ from achieve.data.batches import layout, pack, unpack
 from achieve.data.trajectories import Trajectory
 from achieve.data.transfer import upload
 from achieve.errors import ConfigError
-from achieve.nn.available import small_kernels
 from achieve.nn.cuda_graphs import GraphRunner
+from achieve.nn.kernels.available import small_kernels
 from achieve.nn.model import AchievementNetwork
 from achieve.nn.optim import ClippedAdam, all_state
 
@@ -278,7 +278,7 @@ def has_kernels(network: AchievementNetwork) -> bool:
     """Whether the losses of this network have kernels: it is on a GPU that Triton compiles for."""
     if not small_kernels(next(network.parameters()).device, enabled=True):
         return False
-    from achieve.nn.contrastive_kernels import supports
+    from achieve.nn.kernels.contrastive import supports
 
     return supports(network.latent_size, network.num_actions)
 

@@ -15,8 +15,8 @@ from achieve.config import PPOConfig
 from achieve.data.buffer import RolloutBuffer
 from achieve.data.transfer import upload
 from achieve.errors import DivergedError
-from achieve.nn.available import small_kernels
 from achieve.nn.cuda_graphs import GraphRunner
+from achieve.nn.kernels.available import small_kernels
 from achieve.nn.model import ActorCritic
 from achieve.nn.optim import ClippedAdam, all_state
 
@@ -98,10 +98,10 @@ class PPOLearner:
         rewards, dones = buffer.rewards[first:last], buffer.dones[first:last]
         values = buffer.values[first : last + 1]
         if self._kernels:
-            from achieve.nn import policy_kernels
+            from achieve.nn.kernels import policy
 
             given = upload(rewards, buffer.device), values, upload(dones, buffer.device)
-            advantages, returns = policy_kernels.gae(*given, config.gamma, config.gae_lambda)
+            advantages, returns = policy.gae(*given, config.gamma, config.gae_lambda)
         else:
             # The recursion runs over time: on the host, where the rewards are.
             given = torch.from_numpy(rewards), values.cpu(), torch.from_numpy(dones)
@@ -149,14 +149,14 @@ class PPOLearner:
 
     def _fused_loss(self, logits: Tensor, values: Tensor, index: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
         """:meth:`loss` in two kernels, its gradient included."""
-        from achieve.nn import policy_kernels
+        from achieve.nn.kernels import policy
 
         config = self._config
-        steps = policy_kernels.Steps(*(self._buffer.flat(name) for name in LEARNED_FROM))
-        coefficients = policy_kernels.Coefficients(
+        steps = policy.Steps(*(self._buffer.flat(name) for name in LEARNED_FROM))
+        coefficients = policy.Coefficients(
             config.clip_coef, config.vf_coef, config.ent_coef, config.value_half
         )
-        loss, statistics = policy_kernels.ppo_loss(
+        loss, statistics = policy.ppo_loss(
             logits, values, index, steps, self._network.normalizer, coefficients
         )
         return loss, statistics.unbind()

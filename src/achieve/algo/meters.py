@@ -25,7 +25,7 @@ class Meters:
         An update with a statistic that is not finite was skipped by its optimiser, and is left out here too.
         """
         if self._kernels:
-            from achieve.nn.policy_kernels import accumulate
+            from achieve.nn.kernels.policy import accumulate
 
             accumulate(torch.stack([v.detach().float() for v in values]), weight, self.sums)
             return

@@ -189,8 +189,8 @@ class AchievementPrediction(AuxiliaryObjective):
 
     def _fused_loss(self, batch: Tables) -> Terms:
         """What :meth:`loss` defines, in few launches."""
-        from achieve.nn.contrastive_kernels import prediction_loss
-        from achieve.nn.predictor_kernels import predict_direction
+        from achieve.nn.kernels.contrastive import prediction_loss
+        from achieve.nn.kernels.predictor import predict_direction
 
         network, pick = self.context.network, self.context.pick
         steps, positive, negative = batch["images"], batch["positive"], batch["negative"]
@@ -249,7 +249,7 @@ class AchievementMatching(AuxiliaryObjective):
         """Encode the targets' achievements."""
         phi = self._latents(batch["images"])
         if self.context.fused:
-            from achieve.nn.contrastive_kernels import represent
+            from achieve.nn.kernels.contrastive import represent
 
             represent(phi, batch["before"], batch["after"], self.targets.flatten(0, 1))
             return
@@ -284,7 +284,7 @@ class AchievementMatching(AuxiliaryObjective):
 
     def _fused_loss(self, batch: Tables) -> Terms:
         """What :meth:`loss` defines, matches included, in few launches."""
-        from achieve.nn.contrastive_kernels import matching_loss
+        from achieve.nn.kernels.contrastive import matching_loss
 
         config, steps = self.context.config, batch["images"]
         phi = self.context.network.encode(self.context.pick("observations", steps))

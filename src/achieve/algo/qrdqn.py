@@ -14,8 +14,8 @@ from achieve.algo.quantile import action_values, bellman_targets, of_actions, qu
 from achieve.config import QRDQNConfig
 from achieve.data.replay import Replay
 from achieve.data.transfer import upload
-from achieve.nn.available import small_kernels
 from achieve.nn.cuda_graphs import Beside, GraphRunner
+from achieve.nn.kernels.available import small_kernels
 from achieve.nn.model import QuantileNetwork
 from achieve.nn.optim import ClippedAdam, all_state
 
@@ -166,10 +166,10 @@ class QRDQNLearner:
         self, quantiles: Tensor, judge: Tensor, ahead: Tensor, actions: Tensor, rewards: Tensor, discounts: Tensor
     ) -> tuple[Tensor, Sequence[Tensor]]:
         """:meth:`loss` in one kernel, its gradient included."""
-        from achieve.nn import quantile_kernels
+        from achieve.nn.kernels.quantile import quantile_loss
 
         given = (quantiles, judge, ahead, actions, rewards, discounts)
-        loss, statistics = quantile_kernels.quantile_loss(*given, self._config.kappa)
+        loss, statistics = quantile_loss(*given, self._config.kappa)
         return loss, statistics.unbind()
 
     def finish(self) -> dict[str, float]:

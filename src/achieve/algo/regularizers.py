@@ -63,7 +63,7 @@ class PolicyValueRegularizer:
         self._experience = experience
         self._config = config
         self.fused = False
-        """Use the kernels of `achieve.nn.penalty_kernels`."""
+        """Use the kernels of `achieve.nn.kernels.penalty`."""
         self.coefs: tuple[float, ...] = (config.policy_reg_coef, config.value_reg_coef)
 
     def allocate(self, steps: int) -> None:
@@ -96,7 +96,7 @@ class PolicyValueRegularizer:
 
     def _fused_terms(self, phi: Tensor, memory: Tensor, tables: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, ...]:
         """What :meth:`terms` defines, in few launches."""
-        from achieve.nn.penalty_kernels import policy_value_penalties
+        from achieve.nn.kernels.penalty import policy_value_penalties
 
         return policy_value_penalties(
             phi,

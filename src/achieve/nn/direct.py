@@ -1,7 +1,7 @@
 """Linear layers that write the gradients of their weights where the optimiser reads them.
 
-That is where parameters lie in one buffer (:class:`achieve.nn.flat.FlatParameters`), and it spares copying the gradient
-of every weight. Anywhere else these are PyTorch's layers, by the bit.
+That is where parameters lie in one buffer (:class:`achieve.nn.kernels.flat.FlatParameters`), and it spares copying the
+gradient of every weight. Anywhere else these are PyTorch's layers, by the bit.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 if TYPE_CHECKING:
-    from achieve.nn.flat import FlatParameters
+    from achieve.nn.kernels.flat import FlatParameters
 
 
 class _Linear(torch.autograd.Function):

@@ -19,7 +19,7 @@ from achieve.nn.layers import MLP
 from achieve.nn.normalizer import ValueNormalizer
 
 if TYPE_CHECKING:
-    from achieve.nn.flat import FlatParameters
+    from achieve.nn.kernels.flat import FlatParameters
 
 
 class FastFeatures(Protocol):
@@ -110,7 +110,7 @@ class AchievementNetwork(nn.Module):
         on_gpu = next(self.parameters()).is_cuda
         note = ""
         if fused and on_gpu and find_spec("triton") is not None and (half or precision == "auto"):
-            from achieve.nn.fused import FusedEncoder, supports
+            from achieve.nn.kernels.fused import FusedEncoder, supports
 
             if supports(self.encoder):
                 encoder = cast(ResidualEncoder, self.encoder)
@@ -205,9 +205,9 @@ class ActorCritic(AchievementNetwork):
     ) -> tuple[Float[Tensor, "B A"], Float[Tensor, " B"]]:
         """Return the policy's logits, and values in normalised units."""
         if self._fast is not None and (memory is not None or not self.config.memory):
-            from achieve.nn import head_kernels
+            from achieve.nn.kernels.heads import heads
 
-            return head_kernels.heads(phi, memory if self.config.memory else None, self.policy, self.value)
+            return heads(phi, memory if self.config.memory else None, self.policy, self.value)
         x = self._join(phi, memory)
         return self.policy(x), self.value(x).squeeze(1)
 

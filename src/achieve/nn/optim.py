@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from achieve.nn.model import AchievementNetwork
 
 if TYPE_CHECKING:
-    from achieve.nn.flat import FlatAdam
+    from achieve.nn.kernels.flat import FlatAdam
 
 
 class ClippedAdam:
@@ -114,7 +114,7 @@ def _flat_adam(
     skipped: Tensor,
 ) -> FlatAdam:
     """The same in a few kernels, for a network whose parameters lie in one buffer."""
-    from achieve.nn.flat import FlatAdam, FlatParameters
+    from achieve.nn.kernels.flat import FlatAdam, FlatParameters
 
     assert network.flat is not None
     more = [] if head is None else list(head.parameters())

@@ -166,7 +166,7 @@ class BaseTrainer(ABC):
         plain = partial(partial_transport, **settings)
         if self.device.type != "cuda" or not self.config.compile or find_spec("triton") is None:
             return plain
-        from achieve.nn.kernels import WIDEST_TRANSPORT, transport
+        from achieve.nn.kernels.transport import WIDEST_TRANSPORT, transport
 
         fused = partial(transport, **settings)
         return lambda cost, *sizes: (fused if max(cost.shape[1:]) <= WIDEST_TRANSPORT else plain)(cost, *sizes)

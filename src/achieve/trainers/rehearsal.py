@@ -116,7 +116,7 @@ def compile_kernel(module: str, name: str, kind: str) -> None:
 
 def _prepare_process() -> None:
     end_with_parent(signal.SIGKILL)
-    import_module("achieve.nn.fused")
+    import_module("achieve.nn.kernels.fused")
 
 
 def make_pool() -> ProcessPoolExecutor:

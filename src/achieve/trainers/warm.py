@@ -26,7 +26,7 @@ import torch
 
 import achieve
 from achieve.config import TrainConfig, to_dict
-from achieve.nn.available import small_kernels
+from achieve.nn.kernels.available import small_kernels
 from achieve.plugins import ENCODER_NAMES, LEARNER_NAMES, OBJECTIVE_NAMES
 from achieve.trainers.base import BaseTrainer
 
@@ -38,6 +38,7 @@ LIMIT = 120.0
 SHAPING = ("learner", "precision", "model", "ppo", "qrdqn", "distill")
 """Settings that kernels may be compiled for; the environment's part is its spaces."""
 SOURCES = ("nn", "algo", "data", "trainers")
+"""Folders with kernels, and with what decides on their launches."""
 
 
 class WarmUp:
@@ -157,7 +158,7 @@ def marker(trainer: BaseTrainer) -> Path:
     ):
         digest.update(json.dumps(part, sort_keys=True).encode())
     package = Path(achieve.__file__).parent
-    for source in sorted(path for folder in SOURCES for path in (package / folder).glob("*.py")):
+    for source in sorted(path for folder in SOURCES for path in (package / folder).rglob("*.py")):
         digest.update(source.read_bytes())
     return Path(triton.knobs.cache.dir) / f"achieve-{digest.hexdigest()[:32]}.warm"
 

@@ -18,11 +18,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from achieve.nn import convolution, kernels, norm_tiles, output_kernels
 from achieve.nn.encoder import ResidualBlock, ResidualEncoder, Stack
-from achieve.nn.flat import FlatParameters, HalfWeights, Sink
+from achieve.nn.kernels import norm_tiles, tower
+from achieve.nn.kernels.adam import BLOCK
+from achieve.nn.kernels.entry import entry_weight_backward, padded_channels, prepare
+from achieve.nn.kernels.flat import FlatParameters, HalfWeights, Sink
+from achieve.nn.kernels.norms import norm_backward, norm_forward
+from achieve.nn.kernels.output import features, features_backward
+from achieve.nn.kernels.pools import pool_backward, pool_bias_backward, pool_forward
 from achieve.nn.layers import NormConv
-from achieve.nn.optim_kernels import BLOCK
 
 # Gradients enter the convolutions with a largest entry of 2^-HEADROOM: sums over all pixels of all images must stay
 # below fp16's 65504, and what is a million times smaller above its 6e-8.
@@ -30,7 +34,7 @@ HEADROOM = 4
 # Channels of an image (four stacked RGB frames have 12): the first convolution's weight gradient holds nine times as
 # many numbers for each output in registers.
 MOST_INPUTS = 16
-# The network divides bytes by 255, kernels.prepare by 256.
+# The network divides bytes by 255, `prepare` by 256.
 ENTRY_FACTOR = 256 / 255
 CONVOLUTION = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)  # stride, padding, dilation, not transposed, groups
 
@@ -39,7 +43,7 @@ CONVOLUTION = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)  # stride, padding, dil
 
 
 def _forward(z: Tensor, skip: Tensor | None, gain: Tensor, bias: Tensor, eps: float, *, relu: bool) -> Any:
-    how = norm_tiles.norm_forward if norm_tiles.suits(z) else kernels.norm_forward
+    how = norm_tiles.norm_forward if norm_tiles.suits(z) else norm_forward
     return how(z, skip, gain, bias, eps, relu=relu)
 
 
@@ -61,7 +65,7 @@ class _Norm(torch.autograd.Function):
         z, gain, mean, rstd = ctx.saved_tensors
         into = ctx.sink and tuple(map(ctx.sink, ctx.affine))
         grad = grads[0].contiguous(memory_format=torch.channels_last)
-        grad_z, _, grad_gain, grad_bias = kernels.norm_backward(
+        grad_z, _, grad_gain, grad_bias = norm_backward(
             grad, None, z, z, gain, mean, rstd, relu=ctx.relu, add=False, into=into
         )
         return (grad_z, None, None, None, None, None) if into else (grad_z, grad_gain, grad_bias, None, None, None)
@@ -88,7 +92,7 @@ class _SkipNorm(torch.autograd.Function):
         if grad_x is not None:
             grad_x = grad_x.contiguous(memory_format=torch.channels_last)
         grad = grad.contiguous(memory_format=torch.channels_last)
-        grad_x, _, grad_gain, grad_bias = kernels.norm_backward(
+        grad_x, _, grad_gain, grad_bias = norm_backward(
             grad, grad_x, x, x, gain, mean, rstd, relu=False, add=False, into=into
         )
         return grad_x, *((None, None) if into else (grad_gain, grad_bias)), None, None
@@ -115,7 +119,7 @@ class _AddNorm(torch.autograd.Function):
         if grad_x is not None:
             grad_x = grad_x.contiguous(memory_format=torch.channels_last)
         grad = grad.contiguous(memory_format=torch.channels_last)
-        grad_z, grad_skip, grad_gain, grad_bias = kernels.norm_backward(
+        grad_z, grad_skip, grad_gain, grad_bias = norm_backward(
             grad, grad_x, x, z, gain, mean, rstd, relu=True, add=True, into=into
         )
         affine = (None, None) if into else (grad_gain, grad_bias)
@@ -127,7 +131,7 @@ class _Pool(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, bias: Tensor | None, sink: Sink | None = None) -> Tensor:
-        out, winner = kernels.pool_forward(z, bias)
+        out, winner = pool_forward(z, bias)
         ctx.save_for_backward(winner)
         ctx.shape = z.shape[2:]
         ctx.sink, ctx.bias = sink, bias
@@ -140,12 +144,12 @@ class _Pool(torch.autograd.Function):
         grad_bias = None
         if ctx.bias is not None:
             into = ctx.sink and ctx.sink(ctx.bias)
-            grad_bias = kernels.pool_bias_backward(grad, winner, into)
-        return kernels.pool_backward(grad, winner, *ctx.shape), None if ctx.sink else grad_bias, None
+            grad_bias = pool_bias_backward(grad, winner, into)
+        return pool_backward(grad, winner, *ctx.shape), None if ctx.sink else grad_bias, None
 
 
 class _EntryConv(torch.autograd.Function):
-    """The first convolution, on what :func:`kernels.prepare` makes of bytes: 1/256 of them, channels added.
+    """The first convolution, on what :func:`prepare` makes of bytes: 1/256 of them, channels added.
 
     ``half`` is the weight as that needs it.
     """
@@ -161,7 +165,7 @@ class _EntryConv(torch.autograd.Function):
         (x,) = ctx.saved_tensors
         grad = grads[0].contiguous(memory_format=torch.channels_last)
         inputs = ctx.weight.shape[1]
-        kernels.entry_weight_backward(grad, x, inputs=inputs, factor=ENTRY_FACTOR, into=ctx.sink(ctx.weight))
+        entry_weight_backward(grad, x, inputs=inputs, factor=ENTRY_FACTOR, into=ctx.sink(ctx.weight))
         return None, None, None, None
 
 
@@ -194,13 +198,13 @@ class _Features(torch.autograd.Function):
     def forward(ctx: Any, z: Tensor, skip: Tensor | None, inverse: Tensor) -> Tensor:
         ctx.save_for_backward(z)
         ctx.inverse, ctx.add = inverse, skip is not None
-        return output_kernels.features(z, skip)
+        return features(z, skip)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         (z,) = ctx.saved_tensors
         grad = grads[0].contiguous()
-        return *output_kernels.features_backward(grad, z, ctx.inverse, HEADROOM, add=ctx.add), None
+        return *features_backward(grad, z, ctx.inverse, HEADROOM, add=ctx.add), None
 
 
 def _group_norm(layer: NormConv) -> nn.GroupNorm:
@@ -259,7 +263,7 @@ class FusedEncoder:
         device = entry.device
         self.flat.half = self.half = HalfWeights(
             weights=torch.zeros(self.flat.blocks(convs[-1])[1] * BLOCK, dtype=dtype, device=device),
-            entry=torch.zeros(outputs, height, width, kernels.padded_channels(inputs), dtype=dtype, device=device),
+            entry=torch.zeros(outputs, height, width, padded_channels(inputs), dtype=dtype, device=device),
             entry_blocks=self.flat.blocks(entry),
             entry_inputs=inputs,
             factor=ENTRY_FACTOR,
@@ -269,10 +273,10 @@ class FusedEncoder:
         self._entry_half = self.half.entry.permute(0, 3, 1, 2)
         self._half_of: dict[Tensor, Tensor] = {p: self.flat.view(self.half.weights, p) for p in convs}
         self._own = own
-        has_own = convolution.supports(device) if own is None else own
-        self._own_backward = convolution.has_tma(device) if own is None else own
+        has_own = tower.supports(device) if own is None else own
+        self._own_backward = tower.has_tma(device) if own is None else own
         self._towers = [
-            convolution.Tower(layers, dtype, self.flat.pending)
+            tower.Tower(layers, dtype, self.flat.pending)
             for layers in (_inner_layers(encoder) if has_own else [])
         ]
         self.cache_weights()
@@ -291,8 +295,8 @@ class FusedEncoder:
     def cache_weights(self) -> None:
         """Convert the weights, for calls of :meth:`features` with ``cached``: right while they do not change."""
         self._convert()
-        for tower in self._towers:
-            tower.cache_weights()
+        for each in self._towers:
+            each.cache_weights()
 
     def _convert(self) -> None:
         """Convert the weights to half precision where something else than the optimiser has changed them."""
@@ -315,7 +319,7 @@ class FusedEncoder:
         if not cached:
             with torch.no_grad():
                 self._convert()
-        x = kernels.prepare(images, self._dtype)
+        x = prepare(images, self._dtype)
         stacks = [cast(Stack, module) for module in self._encoder.stacks]
         z = cast(Tensor, _EntryConv.apply(x, self._entry.weight, self._entry_half, self.flat.sink))
         own = bool(self._towers) and (self._own_backward or not torch.is_grad_enabled())
@@ -324,7 +328,7 @@ class FusedEncoder:
             x = z if pooled else cast(Tensor, _Pool.apply(z, stack.entry.conv.bias, self.flat.sink))
             x = self._norm(cast(nn.GroupNorm, stack.norm), x, relu=False)
             following = stacks[index + 1].entry if index + 1 < len(stacks) else None
-            pooled = own and convolution.fits(x)
+            pooled = own and tower.fits(x)
             if pooled:
                 z, skip = self._towers[index](x, cached=cached), None
             else:

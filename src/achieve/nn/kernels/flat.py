@@ -15,8 +15,8 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from achieve.nn import optim_kernels
-from achieve.nn.optim_kernels import BLOCK
+from achieve.nn.kernels import adam
+from achieve.nn.kernels.adam import BLOCK
 
 Sink = Callable[[nn.Parameter], Tensor]
 
@@ -192,7 +192,7 @@ class FlatAdam:
         self._corrections = torch.ones(2, count, device=device)
         self._decision = torch.zeros(3, device=device)  # norm, factor of the gradients, whether to leave the step out
         self._one = torch.ones((), device=device)
-        counts = [optim_kernels.num_sums(len(group.values)) for group in self._groups]
+        counts = [adam.num_sums(len(group.values)) for group in self._groups]
         self._sums = torch.zeros(sum(counts), device=device)
         self._sums_of = self._sums.split(counts)
         self._owners = []
@@ -234,13 +234,13 @@ class FlatAdam:
         reached = self._find_reached()
         scales = [(g.half.scale, g.half.scaled_blocks) if g.half else (self._one, 0) for g in self._groups]
         for at, group in enumerate(self._groups):
-            optim_kernels.square_sums(group.gradients, reached.blocks[at], *scales[at], out=self._sums_of[at])
-        optim_kernels.decide(
+            adam.square_sums(group.gradients, reached.blocks[at], *scales[at], out=self._sums_of[at])
+        adam.decide(
             self._sums, reached.parameters, skip, self.steps, self._corrections, self._decision, self._skipped,
             learning_rate=self._learning_rate, max_norm=self._max_grad_norm, betas=self._betas,
         )  # fmt: skip
         for at, group in enumerate(self._groups):
-            optim_kernels.adam(
+            adam.adam(
                 group.values, group.gradients, self._moments[at], self._owners[at], reached.blocks[at],
                 self._corrections, self._decision, *scales[at], group.half, betas=self._betas, eps=self._eps,
             )  # fmt: skip

@@ -1,8 +1,8 @@
 """Triton kernels of the optimiser: the gradients' norm, what to do with them, and Adam's step.
 
-They go over flat buffers in blocks, each of which belongs to one parameter (:class:`achieve.nn.flat.FlatParameters`).
-Sums are taken in a fixed order. Their plain twin, which defines what is computed, is :class:`torch.optim.Adam` behind
-``clip_grad_norm_``, as in `nn/optim.py`.
+They go over flat buffers in blocks, each of which belongs to one parameter
+(:class:`achieve.nn.kernels.flat.FlatParameters`). Sums are taken in a fixed order. Their plain twin, which defines what
+is computed, is :class:`torch.optim.Adam` behind ``clip_grad_norm_``, as in `nn/optim.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from achieve.nn.flat import HalfWeights
+    from achieve.nn.kernels.flat import HalfWeights
 
 # Elements of a block, and the blocks a program adds up for the norm.
 BLOCK = 1024

@@ -1,7 +1,7 @@
 """The norm's forward kernels for few images, where one program per image leaves most of a GPU idle: acting.
 
 Each image is cut into tiles. One kernel sums up every tile, the next normalises it from its image's sums. Twin of
-:func:`achieve.nn.kernels.norm_forward`.
+:func:`achieve.nn.kernels.norms.norm_forward`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from achieve.nn.kernels import _input
+from achieve.nn.kernels.norms import _input
 
 # Images up to which tiles pay, the elements of a tile, and how many of them a warp takes.
 MOST_IMAGES = 32

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from achieve.nn.kernels import transport_plan, transport_warps
+from achieve.nn.kernels.transport import transport_plan, transport_warps
 
 # What a program's registers hold; plain functions take wider ones.
 WIDEST_LATENT = 4096

@@ -2,7 +2,7 @@
 
 :class:`_Tower` runs a chain of up to five of them as one autograd function, because backward every convolution hands
 the one before it more than a gradient. The kernels, and how a norm folds into a convolution, are in
-`convolution_kernels.py`. The plain twin, which defines what is computed, is `ResidualBlock` in `nn/encoder.py`.
+`convolution.py`. The plain twin, which defines what is computed, is `ResidualBlock` in `nn/encoder.py`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import triton
 from torch import Tensor, nn
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from achieve.nn import convolution_kernels as kernels
-from achieve.nn.kernels import pool_forward
+from achieve.nn.kernels import convolution
+from achieve.nn.kernels.pools import pool_forward
 from achieve.nn.layers import NormConv
 
 # Programs that keep most of a GPU busy: below, tiles are made smaller. An H200 has 132 multiprocessors.
@@ -183,7 +183,7 @@ def fold(layers: Sequence[tuple[Tensor, Tensor, Tensor]], into: list[Folded]) ->
     """
     outputs, inputs = layers[-1][0].shape[:2]
     five = [*layers, *[layers[0]] * (5 - len(layers))]
-    kernels.fold_weights[(max(outputs, inputs), len(layers))](
+    convolution.fold_weights[(max(outputs, inputs), len(layers))](
         *(tensor for layer in five for tensor in layer), into[0].weight, into[0].table, outputs,
         *_weight_strides(layers[0][0]), C=inputs,
     )  # fmt: skip
@@ -196,7 +196,7 @@ def image_sums(x: Tensor) -> Tensor:
     columns = min(128, c)
     rows, tiles = _tiles(h * w, 64)
     sums = _empty_sums(n, tiles * (c // columns), x.device)
-    kernels.image_sums[(n * tiles * (c // columns),)](x, sums, HW=h * w, C=c, BM=rows, BN=columns)
+    convolution.image_sums[(n * tiles * (c // columns),)](x, sums, HW=h * w, C=c, BM=rows, BN=columns)
     return sums
 
 
@@ -235,7 +235,7 @@ def convolve(
     column_tiles = outputs // tile.columns
     out_sums = _empty_sums(n, tiles * column_tiles, x.device)
     moments = torch.empty(n, 2, device=x.device)
-    kernels.forward[(n * tiles * column_tiles,)](
+    convolution.forward[(n * tiles * column_tiles,)](
         *factors, folded.table, sums, out if skip is None else skip, out if kept is None else kept, out,
         out_sums, moments, eps, H=h, W=w, C=c, OUT=outputs, **_parts(sums),
         RELU=relu, ADD=skip is not None, KEEP=keep, SUMS=relu,
@@ -257,7 +257,7 @@ def begin_backward(grad: Tensor, y: Tensor, folded: Folded, moments: Tensor, *, 
     columns = min(64, c)
     rows, tiles = _tiles(h * w, 64)
     result = _empty_gradient(y, tiles, columns)
-    kernels.begin_backward[(n * tiles * (c // columns),)](
+    convolution.begin_backward[(n * tiles * (c // columns),)](
         grad, y, folded.table, moments, *result, H=h, W=w, OUT=c, RELU=relu, BM=rows, BN=columns
     )
     return result
@@ -272,7 +272,7 @@ def begin_pool_backward(
     columns = min(64, c)
     rows, tiles = _tiles(h * w, 64)
     result = _empty_gradient(pooled, tiles, columns, shape)
-    kernels.begin_pool_backward[(n * tiles * (c // columns),)](
+    convolution.begin_pool_backward[(n * tiles * (c // columns),)](
         grad, pooled, winner, folded.table, moments, *result, H=h, W=w, OH=oh, OW=ow, OUT=c, BM=rows, BN=columns,
         num_warps=8,
     )  # fmt: skip
@@ -311,7 +311,7 @@ def convolve_backward(
     grad_x = _like(x, c) if store else None
     result = _empty_gradient(x, tiles, tile.columns) if before is not None else None
     kept, own, moments_before = before if before is not None else (None, folded, moments)
-    kernels.backward[(n * tiles * (c // tile.columns),)](
+    convolution.backward[(n * tiles * (c // tile.columns),)](
         *factors, x, grad.sums, moments, x if grad_sum is None else grad_sum,
         x if grad_x is None else grad_x, x if kept is None else kept, own.table, moments_before,
         *(result or (x, moments, moments)), H=h, W=w, C=c, OUT=outputs, **_parts(grad.sums),
@@ -347,7 +347,7 @@ def weight_gradient(
     if tile.tma:
         by_pixel = grad.scaled.permute(0, 2, 3, 1).reshape(-1, outputs)
         factors = (_blocks(by_pixel, tile.depth, tile.outputs), _image_blocks(x, tile.depth, tile.inputs))
-    kernels.weight_gradient[(groups, splits)](
+    convolution.weight_gradient[(groups, splits)](
         *factors, parts, n * h * w, steps, H=h, W=w, C=c, OUT=outputs, TAPS=tile.taps,
         BM=tile.outputs, BN=tile.inputs, BK=tile.depth, TMA=tile.tma,
         num_warps=tile.warps, num_stages=tile.stages,
@@ -356,13 +356,13 @@ def weight_gradient(
     per_program = triton.cdiv(n * tiles, STRETCHES)
     stretches = triton.cdiv(n * tiles, per_program)
     classes = torch.empty(stretches, 2, 9, outputs, device=x.device)
-    kernels.class_sums[(stretches, 9)](
+    convolution.class_sums[(stretches, 9)](
         grad.class_sums, moments, classes, n * tiles, per_program, TILES=tiles, OUT=outputs,
         ROWS=max(1, 2048 // outputs),
     )  # fmt: skip
     out = torch.empty(outputs, 3, 3, c, device=x.device)
     some = max(1, min(outputs, 256 // c))
-    kernels.finish_weight_gradient[(outputs // some, 9)](
+    convolution.finish_weight_gradient[(outputs // some, 9)](
         parts, classes, weight, gain, bias, out, affine, splits, stretches, *_weight_strides(weight), C=c, OUT=outputs,
         SOME=some, SPLITS=max(1, 4096 // (some * c)), STRETCHES=STRETCHES,
     )  # fmt: skip
