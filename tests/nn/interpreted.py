@@ -162,7 +162,7 @@ def gradients(made: ResidualEncoder) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize(
     ("size", "count", "scale", "own"),
-    [(16, 2, 1.0, False), (16, 1, 1e-6, False), (23, 1, 1e4, False), (9, 1, 1e-6, True)],
+    [(16, 2, 1.0, False), (16, 1, 1e-6, False), (23, 1, 1e4, False), pytest.param(9, 1, 1e-6, True, marks=pytest.mark.long)],
 )
 def test_the_whole_encoder_in_float32(size: int, count: int, scale: float, own: bool) -> None:
     """Features and all gradients, whatever the size of the gradient that comes in and whoever convolves."""
@@ -242,7 +242,7 @@ def test_a_zero_gradient_stays_zero() -> None:
     assert not any(g.any() for g in gradients(made).values())
 
 
-@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("own", [pytest.param(True, marks=pytest.mark.long), False])
 def test_kept_weights_are_those_of_the_last_keeping(own: bool) -> None:
     made, pictures = encoder(8), images(8)
     fast = fused.FusedEncoder(made, torch.float32, own=own)

@@ -192,6 +192,7 @@ def test_what_is_not_finite_is_skipped_and_counted(broken: float, where: str) ->
     assert not torch.equal(network.value.weight, before["value.weight"])
 
 
+@pytest.mark.long
 def test_a_skipped_step_leaves_no_trace() -> None:
     network = make_network(torch.float16)
     optimizer = make_optimizer(network)
@@ -229,6 +230,7 @@ def test_weights_changed_from_outside_are_converted_before_use() -> None:
         assert shadows_are_true(network)
 
 
+@pytest.mark.long
 def test_putting_the_state_back_puts_the_converted_weights_back() -> None:
     """As before a capture; and no weight counts as changed by it, which would convert them in every replay."""
     network = make_network(torch.float16)
@@ -246,6 +248,7 @@ def test_putting_the_state_back_puts_the_converted_weights_back() -> None:
     assert versions == [p._version for p in network.parameters()]
 
 
+@pytest.mark.long
 def test_nothing_moves() -> None:
     network = make_network(torch.float16)
     optimizer = make_optimizer(network)
@@ -293,6 +296,7 @@ def test_a_layer_used_twice_has_both_gradients() -> None:
     assert_same(*found, rtol=1e-4, atol=1e-5)  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 def test_heads_of_an_objective_are_optimised_too() -> None:
     plain, fast = make_network(), make_network(torch.float32)
     ends = []
@@ -311,6 +315,7 @@ def test_heads_of_an_objective_are_optimised_too() -> None:
         torch.testing.assert_close(ends[1][name], ends[0][name], rtol=1e-3, atol=1e-7)
 
 
+@pytest.mark.long
 def test_a_copy_is_independent_and_whole() -> None:
     network = make_network(torch.float16)
     optimizer = make_optimizer(network)
