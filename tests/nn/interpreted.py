@@ -162,7 +162,12 @@ def gradients(made: ResidualEncoder) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize(
     ("size", "count", "scale", "own"),
-    [(16, 2, 1.0, False), (16, 1, 1e-6, False), (23, 1, 1e4, False), pytest.param(9, 1, 1e-6, True, marks=pytest.mark.long)],
+    [
+        (16, 2, 1.0, False),
+        (16, 1, 1e-6, False),
+        (23, 1, 1e4, False),
+        pytest.param(9, 1, 1e-6, True, marks=pytest.mark.long),
+    ],
 )
 def test_the_whole_encoder_in_float32(size: int, count: int, scale: float, own: bool) -> None:
     """Features and all gradients, whatever the size of the gradient that comes in and whoever convolves."""
