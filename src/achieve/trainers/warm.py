@@ -65,7 +65,7 @@ class WarmUp:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         self._marker = path.open("a")
-        log.warning("achieve: compiling GPU kernels for this machine (about 15 seconds, once)")
+        log.warning("achieve: compiling GPU kernels for this machine (about half a minute, once)")
         if not self._take():
             return
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115, closed by `close`
