@@ -19,8 +19,8 @@ INSTALL_HEIST = test $(HEIST_STAMP) -nt Makefile || { \
   $(BIN)/python -m pip install --quiet --no-deps --only-binary procgen-mirror $(HEIST) 2>$(VENV)/heist.log && \
   touch $(HEIST_STAMP); }
 NO_HEIST = Procgen could not be installed (it has wheels for Python 3.11 and 3.12 on Linux; see $(VENV)/heist.log)
-# Two workers, a file to each at a time; PYTEST_ARGS= runs the tests one by one.
-PYTEST_ARGS ?= -n 2 --dist loadfile
+# Two workers, a file to each at a time, in order: files of few tests are not the quickest. PYTEST_ARGS= runs them one by one.
+PYTEST_ARGS ?= -n 2 --dist loadfile --no-loadscope-reorder
 TRAIN_ARGS ?=
 BENCH_ARGS ?=
 

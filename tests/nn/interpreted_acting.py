@@ -68,7 +68,12 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+SLOW = ("odd sizes", "no memory")
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[pytest.mark.long] if case in SLOW else []) for case in CASES]
+)
 def test_a_rollout(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acting, "PIXEL_BLOCK", 2)  # several splits of few inputs
     monkeypatch.setattr(acting, "CHANNEL_BLOCK", 16)

@@ -52,6 +52,8 @@ class Layer:
 
 # Whole images in a tile, several tiles to an image, pixels that fill no tile, more outputs than inputs, two rows.
 SHAPES = [(2, 16, 16, 8, 8), (2, 16, 32, 12, 16), (3, 32, 16, 5, 7), (1, 16, 16, 2, 3)]
+# The largest is slow under the interpreter.
+MARKED = [pytest.param(shape, marks=pytest.mark.long) if shape == SHAPES[1] else shape for shape in SHAPES]
 
 
 @pytest.mark.parametrize("shape", SHAPES[:2])
@@ -70,7 +72,11 @@ def test_folded_weights(shape: tuple[int, ...], layout: torch.memory_format) -> 
 
 
 # With every shape; and whole rows of images, for the tensor memory accelerator.
-TILES = [(shape, tile) for shape in SHAPES for tile in (None, TILE)] + [(shape, TMA) for shape in SHAPES[:2]]
+TILES = [
+    pytest.param(shape, tile, marks=[pytest.mark.long] if shape == SHAPES[1] and tile is not TMA else [])
+    for shape in SHAPES
+    for tile in (None, TILE, *([TMA] if shape in SHAPES[:2] else []))
+]
 
 
 @pytest.mark.parametrize(("shape", "tile"), TILES)
@@ -116,7 +122,7 @@ def test_input_gradient(shape: tuple[int, ...], tile: Tile | None) -> None:
     torch.testing.assert_close(mine.double(), expected, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", MARKED)
 @pytest.mark.parametrize("kept", [True, False])
 def test_what_is_passed_to_the_convolution_before(shape: tuple[int, ...], kept: bool) -> None:
     """Its gradient through the ReLU, and with it all that its own backward pass asks for."""
@@ -151,7 +157,7 @@ def test_what_is_passed_to_the_convolution_before(shape: tuple[int, ...], kept: 
     torch.testing.assert_close(mine.double(), expected, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", MARKED)
 def test_beginning_at_a_pool(shape: tuple[int, ...]) -> None:
     """As from the gradient that PyTorch's max-pool leaves."""
     layer = Layer(*shape)
@@ -175,7 +181,7 @@ def test_beginning_at_a_pool(shape: tuple[int, ...]) -> None:
     ("shape", "tile"),
     [
         (SHAPES[0], None),
-        (SHAPES[1], WeightTile(16, 16, 1, 16, 4, 1, 30)),
+        pytest.param(SHAPES[1], WeightTile(16, 16, 1, 16, 4, 1, 30), marks=pytest.mark.long),
         (SHAPES[2], WeightTile(16, 16, 3, 32, 4, 1, 1)),
         (SHAPES[0], WeightTile(16, 16, 1, 32, 4, 1, 18, tma=True)),
         (SHAPES[1], WeightTile(16, 16, 3, 32, 4, 1, 30, tma=True)),

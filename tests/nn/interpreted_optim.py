@@ -170,7 +170,9 @@ def test_adam_is_that_of_torch(scale: float, eps: float) -> None:
     assert float(skipped) == 0
 
 
-@pytest.mark.parametrize(("broken", "where"), [(float("nan"), "encoder"), (float("inf"), "head")])
+@pytest.mark.parametrize(
+    ("broken", "where"), [(float("nan"), "encoder"), pytest.param(float("inf"), "head", marks=pytest.mark.long)]
+)
 def test_what_is_not_finite_is_skipped_and_counted(broken: float, where: str) -> None:
     network = make_network(torch.float16)
     optimizer = make_optimizer(network)

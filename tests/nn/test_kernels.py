@@ -19,7 +19,10 @@ def test_kernels_under_the_interpreter(optional: Optional, checks: str, least: i
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("checks", "least"), [("interpreted", 2), ("interpreted_optim", 5)])
+@pytest.mark.parametrize(
+    ("checks", "least"),
+    [("interpreted", 2), ("interpreted_optim", 6), ("interpreted_convolution", 12), ("interpreted_acting", 2)],
+)
 def test_slow_checks_under_the_interpreter(optional: Optional, checks: str, least: int) -> None:
     run_checks(checks, least, optional, slow=True)
 

@@ -95,6 +95,7 @@ def _parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
+@pytest.mark.long
 def test_a_killed_worker_costs_no_run(cluster: Any, tmp_path: Path) -> None:
     workers = {_raylet(node): node for node in [_worker(cluster), _worker(cluster)]}
     runs, names = tmp_path / "runs", ["ad-small-s0", "ad-small-s1"]
