@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-LOCAL = frozenset({"127.0.0.1", "localhost", "::1"})
+from achieve.app.serving import LOCAL
+
 LARGEST_BODY = 4096
 HEADERS = {
     b"content-security-policy": b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "

@@ -8,15 +8,20 @@ import secrets
 import socket
 import sys
 import threading
+import time
 import webbrowser
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from achieve.app.messages import LARGEST
 from achieve.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp
+    import uvicorn
+    from starlette.applications import Starlette
 
+LOCAL = frozenset({"127.0.0.1", "localhost", "::1"})
+"""Addresses of this machine that no other can reach."""
 PORT = 8321
 """Tried first, so that a tunnel can be set up once."""
 
@@ -55,7 +60,7 @@ def bind(host: str, port: int | None) -> socket.socket:
 
 
 def serve(
-    make: Callable[[], ASGIApp],
+    make: Callable[[], Starlette],
     *,
     page: str,
     host: str,
@@ -75,31 +80,15 @@ def serve(
         say: prints a line.
         follow: end once this process has ended and no page has been open for a minute.
     """
-    import uvicorn
-
-    from achieve.app.guard import LOCAL, Guard
-
     token = secrets.token_urlsafe(24)
-    local = host in LOCAL
     with contextlib.closing(bind(host, port)) as listening:
         number = listening.getsockname()[1]
         shown = host if host not in ("0.0.0.0", "::") else socket.gethostname()
         url = f"http://{f'[{shown}]' if ':' in shown else shown}:{number}/{token}/{page}"
         app = make()
-        config = uvicorn.Config(
-            Guard(app, token, only_local=local),
-            ws="websockets-sansio",
-            ws_max_size=16 * 1024,
-            log_level="error",
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=2,
-            limit_concurrency=64,
-            h11_max_incomplete_event_size=16 * 1024,
-        )
-        server = uvicorn.Server(config)
+        server = make_server(app, token, only_local=host in LOCAL)
         say(url)
-        if not local:
+        if host not in LOCAL:
             say("Anybody who has this address can use it, and it is not encrypted. Ctrl-C ends it.")
         else:
             say(f"On another machine: ssh -L {number}:127.0.0.1:{number} THIS_MACHINE, then the same address there. "
@@ -113,21 +102,39 @@ def serve(
             server.run(sockets=[listening])
 
 
+def make_server(app: Starlette, token: str, *, only_local: bool = True) -> uvicorn.Server:
+    """Return a server of an application behind its token, which is yet to be run."""
+    import uvicorn
+
+    from achieve.app.guard import Guard
+
+    config = uvicorn.Config(
+        Guard(app, token, only_local=only_local),
+        ws="websockets-sansio",
+        ws_max_size=LARGEST,
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=2,
+        limit_concurrency=64,
+        h11_max_incomplete_event_size=16 * 1024,
+    )
+    return uvicorn.Server(config)
+
+
 def _has_display() -> bool:
     return sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
-def _end_after(server: object, app: object, process: int) -> None:
+def _end_after(server: uvicorn.Server, app: Starlette, process: int) -> None:
     """End the server once a process has ended and pages have been closed for a minute."""
-    import time
-
     alone = 0
     while alone < 6:
         time.sleep(10)
         busy = os.path.exists(f"/proc/{process}") if sys.platform == "linux" else _alive(process)
-        pages = app.state.app.pages  # type: ignore[attr-defined]
+        pages = app.state.app.pages
         alone = 0 if busy or pages else alone + 1
-    server.should_exit = True  # type: ignore[attr-defined]
+    server.should_exit = True
 
 
 def _alive(process: int) -> bool:

@@ -140,36 +140,39 @@ class RepeatedWorld(World):
     redraws = False
 
     def reset(self) -> Seen:
-        self._taken: list[int] = []
-        return self._look(super().reset())
+        seen = super().reset()
+        self._here: Any = (None, None, _seen(seen), self._counts)
+        return seen
 
     def step(self, action: int) -> tuple[Seen, float, bool]:
         seen, reward, done = super().step(action)
-        self._taken.append(action)
-        return self._look(seen), reward, done
+        # Each state leads to the one before, so that all of an episode's together are as long as the episode.
+        self._here = (self._here, action, _seen(seen), self._counts)
+        return seen, reward, done
 
     def save(self) -> Any:
-        return len(self._taken), self._digest, self._counts
+        return self._here
 
     def load(self, state: Any) -> None:
-        """Take the actions again, of which there are at least as many as when the state was saved."""
-        steps, digest, counts = state
-        again = self._taken[:steps]
+        actions, earlier = [], state
+        while earlier[0] is not None:
+            actions.append(earlier[1])
+            earlier = earlier[0]
         self._player.close()
         self._player = make_player(self.env, self.seed, SIZE)
         self.reset()
-        for action in again:
+        for action in reversed(actions):
             self.step(action)
-        if self._digest != digest:
+        if self._here[2] != state[2]:
             raise NotRepeatableError(
                 f"{self.env.name} did something else when the same actions were taken again, so there is no going back "
                 "in it; begin a new episode"
             )
-        self._counts = counts
+        self._here, self._counts = state, state[3]
 
-    def _look(self, seen: Seen) -> Seen:
-        self._digest = hashlib.blake2b(np.ascontiguousarray(seen).tobytes(), digest_size=16).digest()
-        return seen
+
+def _seen(seen: Seen) -> bytes:
+    return hashlib.blake2b(np.ascontiguousarray(seen).tobytes(), digest_size=16).digest()
 
 
 def make_world(env: EnvConfig, seed: int) -> World:
