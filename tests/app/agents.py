@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,13 @@ def small_config(env: str = "crafter", **changes: Any) -> TrainConfig:
 
 
 def write_agent(
-    folder: Path, *, seed: int = 0, env: str = "crafter", auxiliary: bool = True, discovered: bool = True, **changes: Any
+    folder: Path,
+    *,
+    seed: int = 0,
+    env: str = "crafter",
+    auxiliary: bool = True,
+    discovered: bool = True,
+    **changes: Any,
 ) -> Path:
     """A folder with an agent whose weights are drawn at random, so that it does all sorts of things."""
     torch.manual_seed(seed)
@@ -47,6 +54,6 @@ def clusters(seed: int = 0) -> Discovered:
     hierarchy = Hierarchy(
         achievements=40, episodes=10, clusters=[Cluster(name, name, 10, 100.0) for name in NAMES],
         clusters_without_support={}, labels_with_support=[], labels_found=[], purity=100.0, completeness=100.0,
-        edges=list(zip(NAMES, NAMES[1:], strict=False)), direct_edges=None, order=None, silhouettes={},
+        edges=list(pairwise(NAMES)), direct_edges=None, order=None, silhouettes={},
     )  # fmt: skip
     return Discovered(hierarchy, centres)

@@ -36,14 +36,13 @@ def test_long_message() -> None:
         read_message(json.dumps({"do": "new", "env": "x" * LARGEST}), PLAY)
 
 
-_JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-)
+_TEXT = st.text(max_size=4)
+_ANY = st.none() | st.booleans() | st.integers() | st.floats() | _TEXT | st.lists(_TEXT, max_size=3)
+_NAMES = st.sampled_from(["action", "to", "lane", "fps", "players", "world", "env"])
 
 
-@settings(deadline=None, max_examples=200)
-@given(st.sampled_from(sorted(PLAY)), st.dictionaries(st.sampled_from(["action", "to", "lane", "fps", "players", "world"]), _JSON))
+@settings(deadline=None, max_examples=60)
+@given(st.sampled_from(sorted(PLAY)), st.dictionaries(_NAMES, _ANY, max_size=4))
 def test_anything_is_read_or_refused(do: str, rest: dict[str, object]) -> None:
     try:
         message = read_message(json.dumps({"do": do, **rest}), PLAY)

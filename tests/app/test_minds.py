@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -83,7 +84,7 @@ def test_discovered_survives_the_file(source: Path, tmp_path: Path) -> None:
     found = clusters(5)
     save_discovered(tmp_path / FILE_NAME, found, source)
     read = load_discovered(tmp_path / FILE_NAME, file_sha256(source / "weights.safetensors"))
-    assert read.names == NAMES and read.edges == tuple(zip(NAMES, NAMES[1:], strict=False))
+    assert read.names == NAMES and read.edges == tuple(pairwise(NAMES))
     np.testing.assert_allclose(read.centres, found.centres, atol=2e-3)
     np.testing.assert_allclose(np.linalg.norm(read.centres, axis=1), 1, rtol=1e-6)
 

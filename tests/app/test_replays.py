@@ -70,8 +70,9 @@ def test_recording_beyond_the_end_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    ["", "{}", "[]", "\x00", '{"format": "achieve-replay", "version": 2}', '{"format": "achieve-replay", "version": 1}'],
-)
+    ["", "{}", "[]", "\x00",
+     '{"format": "achieve-replay", "version": 2}', '{"format": "achieve-replay", "version": 1}'],
+)  # fmt: skip
 def test_files_that_are_no_replays(content: str, tmp_path: Path) -> None:
     (tmp_path / "x").write_text(content)
     with pytest.raises(ReplayError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import queue
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,18 +32,10 @@ class Page:
 
     def do(self, what: str, **settings: Any) -> dict[str, Any]:
         """Ask, wait until it is done, and take in what changed."""
+        done = threading.Event()
+        self.session.changed = done.set
         self.session.submit({"do": what, **settings})
-        done = False
-
-        def changed() -> None:
-            nonlocal done
-            done = True
-
-        self.session.changed = changed
-        deadline = time.monotonic() + 30
-        while not (done and self.session._queue.empty()):
-            assert time.monotonic() < deadline
-            time.sleep(0.002)
+        assert done.wait(30)
         return self.look()
 
     def look(self) -> dict[str, Any]:

@@ -33,7 +33,7 @@ PLAY: dict[str, dict[str, Any]] = {
 """What a page can ask of a session, and the entries of each message."""
 
 WATCH: dict[str, dict[str, Any]] = {
-    "show": {"runs": Annotated[list[_Key], Range(0, 12)], "metric": _Key | None},
+    "show": {"runs": Annotated[list[_Key], Range(0, 12)] | None, "metric": _Key | None},
 }
 """What a page can ask of the watcher."""
 

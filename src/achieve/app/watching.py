@@ -36,7 +36,7 @@ POINTS = 160
 RECENT = 8
 """Lines of metrics over which the current rate is taken."""
 GPU_SECONDS = 5.0
-_TAIL = 64
+_TAIL = 4096
 
 
 class Log:
@@ -213,7 +213,10 @@ class Watcher:
                 run = self._runs[about["key"]]
                 if about["key"] in chosen:
                     about["curve"] = run.curve()
-                    about |= {name: value for name, value in run.progress().items() if value is not None}
+                    progress = run.progress()
+                    if not progress["step"]:  # of some results, only the episodes are kept
+                        progress["step"] = about["curve"].get("last", 0)
+                    about |= {name: value for name, value in progress.items() if value is not None}
                     about["metrics"] = _metric_names(run.metrics.rows)
                     if metric is not None:
                         about["metric"] = run.metric(metric)
@@ -343,7 +346,7 @@ def _episodes(rows: Sequence[dict[str, Any]]) -> Episodes | None:
 
 def _metric_names(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Return what the last lines of each kind have numbers for."""
-    last = {row.get("kind"): row for row in rows[-40:]}
+    last = {str(row.get("kind")): row for row in rows[-40:]}
     skipped = ("seconds_", "step", "host_gib", "gpu_gib")
     return sorted({k for row in last.values() for k, v in row.items() if _number(v) and not k.startswith(skipped)})
 

@@ -68,8 +68,8 @@ function build(told) {
   byId("where").textContent = `${told.title}, world ${told.world}`;
   document.title = `${told.title} · achieve`;
   buildKeys();
-  if (lanes.length === 1) lanes[0].stage.append(byId("keys")); // beside its head there is room
-  else byId("lanes").after(byId("keys"));
+  const own = lanes.length === 1 ? lanes[0] : lanes.find((lane) => !lane.about.agent);
+  if (own) own.stage.append(byId("keys")); // where there is room, or where you play
   choose();
   if (focused) lanes[0].game.focus({ preventScroll: true });
 }

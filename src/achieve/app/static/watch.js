@@ -5,19 +5,20 @@ import { ask, byId, colour, connect, duration, el, prepared, setUpTheme, titled 
 // Okabe and Ito's palette, which stays distinct for colour-blind eyes.
 const COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"];
 
-let told = null, metric = null, chosen = null, asked = new Set();
+let told = null, metric = null, asked = new Set();
+let picked = null; // the runs somebody chose; until then the server chooses, and follows new ones
 const number = (value) => (Math.abs(value) >= 999500 ? `${+(value / 1e6).toPrecision(3)}M` : Math.abs(value) >= 1000 ? `${+(value / 1e3).toPrecision(3)}k` : `${+value.toPrecision(4)}`);
 
 const send = connect(
   () => "watch/socket",
   (message) => {
     if (message.kind === "refused") note({ level: "error", text: message.text });
-    else if (message.kind === "runs") { if (!told) note(null); told = message; chosen ??= message.chosen; show(); }
+    else if (message.kind === "runs") { if (!told) note(null); told = message; show(); }
   },
   (refused) => { told = null; if (!refused) note({ level: "error", text: "The server does not answer; trying again …" }); },
 );
 
-function tell() { send({ do: "show", runs: chosen, metric }); }
+function tell() { send({ do: "show", runs: picked, metric }); }
 
 function note(what) {
   const shown = byId("note");
@@ -27,7 +28,7 @@ function note(what) {
 }
 
 function show() {
-  chosen = chosen.filter((key) => told.runs.some((run) => run.key === key));
+  const chosen = told.chosen;
   byId("where").textContent = told.folders.join(", ");
   byId("empty").hidden = told.runs.length > 0;
   byId("empty").textContent = "No run here yet. achieve train --preset quick makes one; it appears by itself.";
@@ -90,7 +91,8 @@ function facts(run, active) {
 }
 
 function pick(key) {
-  chosen = chosen.includes(key) ? chosen.filter((other) => other !== key) : [...chosen, key].slice(-6);
+  const chosen = picked ?? told.chosen;
+  picked = chosen.includes(key) ? chosen.filter((other) => other !== key) : [...chosen, key].slice(-6);
   tell();
 }
 
