@@ -98,8 +98,8 @@ class Game:
             yield f"{DIM}{likely}{PLAIN}"
             yield f"{DIM}value {now['v']:.2f}{self._after(now, about)}{PLAIN}"
         for number, name in enumerate(names):
-            step = f" {unlocked[number]}" if number in unlocked else ""
-            yield f"{f'{GREEN}●' if step else f'{DIM}○'} {title_case(name)}{step}{PLAIN}"
+            when = f" {unlocked[number]}" if number in unlocked else ""
+            yield f"{f'{GREEN}●' if when else f'{DIM}○'} {title_case(name)}{when}{PLAIN}"
         if lane["over"]:
             yield f"{BOLD}the episode is over; V begins another{PLAIN}"
 
