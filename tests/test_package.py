@@ -71,6 +71,7 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert "Requires-Python: >=3.11" in metadata
     assert "achieve = achieve.cli:main" in scripts
     sources = [*(ROOT / "src").rglob("*.py"), *(ROOT / "src/achieve/viz/templates").iterdir()]
+    sources += (ROOT / "src/achieve/app/static").iterdir()
     assert {path.relative_to(ROOT / "src").as_posix() for path in sources} <= set(names)
 
 

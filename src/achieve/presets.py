@@ -120,6 +120,10 @@ _preset(
 )
 
 
+HUMAN = "human"
+"""What the runs of people have in place of a preset; see `achieve play`."""
+
+
 def get_preset(name: str) -> TrainConfig:
     """Return the preset of that name; raise ConfigError for an unknown one."""
     if name not in PRESETS:

@@ -231,3 +231,17 @@ def test_names_are_text_and_never_markup(live: Start, offer: Make, tab: Tab, tmp
     page = tab(live(Offer(shelf, {}, tmp_path / "runs", first=[shelf.key_of(source)])).url("play"))
     at_step(page, 0)
     assert page.inner_text(".lane h2").startswith(name) and page.locator("img").count() == 0
+
+
+@pytest.mark.long
+def test_what_an_agent_has_discovered_is_found_out_on_request(
+    live: Start, offer: Make, tab: Tab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("server", "shelf"):
+        monkeypatch.setattr(f"achieve.app.{module}.discovered_folders", lambda: [tmp_path / "found"])
+    monkeypatch.setattr("achieve.app.server.EPISODES", 16)
+    page = tab(live(offer("two")).url("play"))
+    page.click("text=Find out")
+    page.wait_for_selector(".graph .node", timeout=300_000, state="attached")
+    assert "no prediction networks" in page.inner_text(".head")
+    assert len(list((tmp_path / "found").glob("*/discovered.safetensors"))) == 1

@@ -85,15 +85,16 @@ def test_back_and_on_again_gives_the_same_bits(env: str, optional: Optional) -> 
         assert len(lane.points) == 5, "what came after is gone"
 
 
-def test_pictures_after_going_back_are_those_of_the_first_time() -> None:
-    with closing(Lane(make_world(EnvConfig(num_envs=1), 3))) as lane:
-        pictures = [lane.picture()]
-        for action in (1, 5, 3, 6, 4, 2):
+def test_pictures_and_inventories_after_going_back_are_those_of_the_first_time() -> None:
+    with closing(Lane(make_world(EnvConfig(num_envs=1), 6))) as lane:
+        seen = [(lane.picture(), dict(lane.world.inventory))]
+        for action in (5, 10, 3, 6, 4, 2):
             lane.step(action)
-            pictures.append(lane.picture())
+            seen.append((lane.picture(), dict(lane.world.inventory)))
+        assert [inventory["sapling"] for _, inventory in seen[:3]] == [0, 1, 0]
         for place in reversed(range(7)):
             lane.go_to(place)
-            assert lane.picture() == pictures[place]
+            assert (lane.picture(), dict(lane.world.inventory)) == seen[place]
 
 
 @pytest.fixture(scope="module")

@@ -10,12 +10,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from achieve.app import serving
 from achieve.app.watching import Log, Watcher
 from achieve.config import to_dict
 from achieve.errors import ConfigError
@@ -43,18 +45,19 @@ def run(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def holder(run: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that holds the run's lock, as training does, and ends on SIGTERM."""
+    """A process that holds the run's lock, as training does; told to end, it says how often it was asked to stop."""
     code = (
-        "import fcntl, os, sys, time; lock = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT); "
+        "import fcntl, os, signal, sys; asked = []; signal.signal(signal.SIGTERM, lambda *_: asked.append(1)); "
+        "lock = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT); "
         "fcntl.flock(lock, fcntl.LOCK_EX); os.pwrite(lock, f'{os.getpid()}\\n'.encode(), 0); "
-        "print('held', flush=True); time.sleep(60)"
+        "print('held', flush=True); sys.stdin.read(); print('asked', len(asked), flush=True)"
     )
-    process = subprocess.Popen([sys.executable, "-c", code, str(run / ".lock")], stdout=subprocess.PIPE)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    process = subprocess.Popen([sys.executable, "-c", code, str(run / ".lock")], **pipes)
     assert process.stdout is not None and process.stdout.readline() == b"held\n"
     yield process
     process.kill()
-    process.wait()
-    process.stdout.close()
+    process.communicate()
 
 
 def look(watcher: Watcher, metric: str | None = None) -> dict[str, Any]:
@@ -150,13 +153,12 @@ def test_run_in_training_is_told_from_others_and_stopped_once(run: Path, holder:
     watcher = Watcher([run.parent])
     found = look(watcher)
     assert found["status"] == "training" and found["process"] == holder.pid
-    os.kill(holder.pid, signal.SIGSTOP)  # it is in the middle of something
     assert "asked to stop" in watcher.stop(found["key"])
     assert look(watcher)["status"] == "stopping"
     with pytest.raises(ConfigError, match="asked already"):
         watcher.stop(found["key"])  # a second signal would not be a clean stop
-    os.kill(holder.pid, signal.SIGCONT)
-    assert holder.wait(30) == -signal.SIGTERM
+    output, _ = holder.communicate(b"", timeout=30)
+    assert output == b"asked 1\n"
     assert look(watcher)["status"] == "stopped"
     with pytest.raises(ConfigError, match="not being trained"):
         watcher.stop(found["key"])
@@ -213,3 +215,46 @@ def test_training_is_watched_and_stopped_from_the_page(
     finally:
         training.kill()
         training.wait()
+
+
+def test_training_opens_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from achieve.cli import main
+    from tests.system.tiny import write_settings
+
+    started: list[Path] = []
+    monkeypatch.setattr("achieve.app.serving.start_watching", started.append)
+    settings = write_settings(tmp_path / "tiny.json", total_steps=256)
+    folder = tmp_path / "runs" / "tiny-s0"
+    flags = ["--config", str(settings), "--folder", str(folder), "--no-report", "--quiet", "--watch"]
+    assert main(["train", *flags]) == 0
+    assert (folder / "summary.json").exists() and started == [tmp_path / "runs"]
+
+
+@pytest.mark.long
+def test_page_of_a_training_is_served_by_a_process_of_its_own(tmp_path: Path) -> None:
+    from urllib.request import urlopen
+
+    process = serving.start_watching(tmp_path, subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().decode().strip()
+        with urlopen(url, timeout=30) as answer:
+            assert b"watch.js" in answer.read()
+        os.kill(process.pid, signal.SIGINT)
+        assert process.wait(30) == 0, "Ctrl-C is no error"
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.long
+def test_agent_of_a_run_is_filmed_on_request(live: Start, tab: Callable[..., Any], run: Path, agents: Path) -> None:
+    shutil.copy(agents / "one" / "weights.safetensors", run)
+    page = tab(live(None, Watcher([run.parent])).url("watch"))
+    page.click("text=Film its agent now")
+    page.wait_for_selector("#film-video:not([hidden])", timeout=180_000)
+    deadline = time.monotonic() + 30
+    while not page.evaluate("document.getElementById('film-video').readyState >= 1"):
+        assert time.monotonic() < deadline
+        page.wait_for_timeout(50)
+    assert page.evaluate("document.getElementById('film-video').duration") > 1

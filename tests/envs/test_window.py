@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import achieve  # noqa: F401, registers the environments
+from achieve.envs import make_vec
 from achieve.envs.crafter import CrafterEnv
 from achieve.envs.crafter.data import ACTIONS
 from achieve.envs.keys import KNOWN, keys_of
@@ -50,6 +51,8 @@ def test_without_pygame_it_is_said_what_is_missing(monkeypatch: pytest.MonkeyPat
         CrafterEnv(render_mode="human")
     with pytest.raises(ValueError, match="render_mode must be"):
         CrafterEnv(render_mode="window")
+    with pytest.raises(ValueError, match="got 'human'"):  # many at once have no window
+        make_vec("crafter", num_envs=2, render_mode="human")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self
 from achieve.config import TrainConfig, differences, from_dict
 from achieve.envs.registry import EnvSpec, find_env_spec
 from achieve.errors import AchieveError, ConfigError, RunFolderError
-from achieve.presets import INDIFFERENT, PRESETS, changes, setting, variant
+from achieve.presets import HUMAN, INDIFFERENT, PRESETS, changes, setting, variant
 from achieve.run.files import reason
 from achieve.run.folder import read_config, read_summary
 from achieve.scoring.episodes import FILE_NAMES, Episodes, load_episodes
@@ -291,6 +291,8 @@ def _why_not(run: Run) -> tuple[str | None, bool]:
     published, at = run.spec.published_steps, run.score.read_at
     if not len(run.episodes.step):
         return "no finished episode", False
+    if run.preset == HUMAN:
+        return "played by a person", False
     if published is None:
         return "an environment without published results", False
     own = None

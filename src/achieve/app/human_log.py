@@ -21,14 +21,12 @@ from achieve.config import EnvConfig, TrainConfig, from_dict, to_dict
 from achieve.envs import find_env_spec
 from achieve.envs.arrays import FinishedEpisodes
 from achieve.errors import ConfigError
-from achieve.presets import PRESETS
+from achieve.presets import HUMAN, PRESETS
 from achieve.run.files import explained, write_json
 from achieve.run.folder import command_line, read_config
 from achieve.run.hardware import describe
 from achieve.run.logs import episode_rows
 from achieve.scoring.episodes import load_episodes
-
-PRESET = "human"
 
 
 class HumanLog:
@@ -39,7 +37,7 @@ class HumanLog:
 
     def __init__(self, parent: Path, env: EnvConfig, name: str | None = None) -> None:
         own = "-".join(part for part in (name, None if env.name == "crafter" and name else env.name) if part)
-        self.name = re.sub(r"[^\w.-]+", "-", f"{PRESET}-{own}").strip(".-")
+        self.name = re.sub(r"[^\w.-]+", "-", f"{HUMAN}-{own}").strip(".-")
         if self.name in PRESETS:
             raise ConfigError(f"name is {name!r}, which gives a preset's name; choose another")
         self.path = parent / self.name
@@ -69,7 +67,7 @@ class HumanLog:
 
     def _describe(self) -> None:
         """Write the config once; whoever plays with other settings needs another folder."""
-        config = TrainConfig(preset=PRESET, name=self.name, env=self._env)
+        config = TrainConfig(preset=HUMAN, name=self.name, env=self._env)
         if (self.path / "config.json").exists():
             saved = from_dict(read_config(self.path)["config"])
             if saved.env.options != self._env.options or saved.env.name != self._env.name:

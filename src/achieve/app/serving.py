@@ -6,11 +6,13 @@ import contextlib
 import os
 import secrets
 import socket
+import subprocess
 import sys
 import threading
 import time
 import webbrowser
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from achieve.app.messages import LARGEST
@@ -120,6 +122,17 @@ def make_server(app: Starlette, token: str, *, only_local: bool = True) -> uvico
         h11_max_incomplete_event_size=16 * 1024,
     )
     return uvicorn.Server(config)
+
+
+def start_watching(folder: Path, output: int | None = None) -> subprocess.Popen[bytes]:
+    """Start `achieve watch` on a folder, which ends some time after this process; it prints its address."""
+    # A session of its own: Ctrl-C is for the run, whose end should still be seen on the page.
+    return subprocess.Popen(
+        [sys.executable, "-m", "achieve", "watch", str(folder), "--follow", str(os.getpid())],
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        start_new_session=True,
+    )
 
 
 def _has_display() -> bool:

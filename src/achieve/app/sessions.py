@@ -319,7 +319,8 @@ class Session:
         told = [self._point(points[n], points[n - 1] if n else None) for n in range(first, len(points))]
         lane.changed_from = len(points)
         known = {"at": lane.at, "from": first, "points": told, "driver": lane.driver, "over": lane.over}
-        return known | {"stuck": lane.stuck, "script": bool(lane.recording) and lane.on_script}
+        has = {name: count for name, count in lane.world.inventory.items() if count}
+        return known | {"stuck": lane.stuck, "script": bool(lane.recording) and lane.on_script, "has": has}
 
     @staticmethod
     def _point(point: Point, before: Point | None) -> dict[str, Any]:

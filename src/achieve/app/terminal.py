@@ -22,7 +22,7 @@ from achieve.errors import ConfigError
 from achieve.scoring.episodes import title_case
 
 PANEL = 34
-"""Columns beside the picture."""
+"""Columns beside the picture, at least."""
 SMALLEST = (62, 18)
 ESCAPE = b"\x1b"
 _SEQUENCES = {
@@ -92,6 +92,9 @@ class Game:
             for number in point.get("new", ()):
                 unlocked.setdefault(number, step)
         yield f"step {lane['at']}  return {now['total']:.1f}  {len(unlocked)} of {len(names)}"
+        if lane["has"]:
+            yield ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in list(lane["has"].items())[:4])
+            yield ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in list(lane["has"].items())[4:])
         if "p" in now:
             top = sorted(enumerate(now["p"]), key=lambda pair: -pair[1])[:3]
             likely = ", ".join(f"{self.setup['actions'][n].replace('_', ' ')} {100 * p:.0f}%" for n, p in top)
@@ -232,7 +235,7 @@ def screen(game: Game, size: os.terminal_size, truecolour: bool) -> list[str]:
         width = _width(picture[0])
         for n in range(max(len(picture), min(len(panel), rows))):
             left = picture[n] if n < len(picture) else " " * width
-            lines.append(f"{left}  {_cut(panel[n], PANEL) if n < len(panel) else ''}")
+            lines.append(f"{left}  {_cut(panel[n], size.columns - width - 2) if n < len(panel) else ''}")
         lines += wrapped
     return lines[: size.lines]
 

@@ -22,7 +22,7 @@ import numpy as np
 from achieve.config import TrainConfig, from_dict
 from achieve.envs import find_env_spec
 from achieve.errors import AchieveError, ConfigError, RunFolderError
-from achieve.presets import variant
+from achieve.presets import HUMAN, variant
 from achieve.run.folder import read_config, read_summary
 from achieve.run.hardware import available_memory, usable_cores
 from achieve.scoring.episodes import PREFIX, Episodes
@@ -274,7 +274,7 @@ class Watcher:
         summary: dict[str, Any] = {}
         with contextlib.suppress(RunFolderError, OSError):
             summary = read_summary(run.path) or {}
-        if config.preset == "human":
+        if config.preset == HUMAN:
             status = "human"
         elif process is not None:
             status = "stopping" if run.stopping == process else "training"

@@ -53,6 +53,11 @@ class World:
         """How often each achievement was done so far in this episode."""
         return self._counts
 
+    @property
+    def inventory(self) -> Mapping[str, int]:
+        """What the player has, where the environment says so."""
+        return {}
+
     def reset(self) -> Seen:
         """Begin; return the first observation."""
         with using_env():
@@ -91,11 +96,15 @@ class World:
 class CrafterWorld(World):
     """Crafter, whose states are small."""
 
+    @property
+    def inventory(self) -> Mapping[str, int]:
+        return self._player.inventory  # type: ignore[union-attr]
+
     def save(self) -> Any:
-        return zlib.compress(self._player.env.save_state(), 1), self._counts  # type: ignore[union-attr]
+        return zlib.compress(self._player.env.save_state(), 1), self._counts, self.inventory  # type: ignore[union-attr]
 
     def load(self, state: Any) -> None:
-        data, self._counts = state
+        data, self._counts, self._player.inventory = state  # type: ignore[union-attr]
         self._player.env.load_state(zlib.decompress(data))  # type: ignore[union-attr]
 
 

@@ -134,23 +134,15 @@ def train_seeds(parsed: TrainArguments, arguments: list[str]) -> None:
 
 def _open_watch(parsed: TrainArguments) -> None:
     """Start `achieve watch` on the folder of the run, or of the runs, in a process of its own."""
-    import os
-    import subprocess
-    import sys
-
-    from achieve.app.serving import require_app
+    from achieve.app import serving
     from achieve.train import default_folder
 
-    require_app()
+    serving.require_app()
     folder = parsed.folder or default_folder(parsed.train)
     if parsed.folder is None or parsed.seeds is None:
         folder = folder.parent
     folder.mkdir(parents=True, exist_ok=True)
-    # A session of its own: Ctrl-C is for the run, whose end should still be seen on the page.
-    subprocess.Popen(
-        [sys.executable, "-m", "achieve", "watch", str(folder), "--follow", str(os.getpid())],
-        stdin=subprocess.DEVNULL, start_new_session=True,
-    )  # fmt: skip
+    serving.start_watching(folder)
 
 
 def _train_one(parsed: TrainArguments) -> None:

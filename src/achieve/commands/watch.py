@@ -23,8 +23,8 @@ class Arguments(ServerArguments):
     """Run folders, or folders that hold them; `runs` by default."""
     trust: bool = False
     """For videos: import the code that somebody else's run names as its environment or encoder."""
-    follow: tyro.conf.Suppress[int | None] = None
-    """End with this process, once no page is open."""
+    follow: Annotated[int | None, tyro.conf.arg(metavar="PROCESS")] = None
+    """End after the process of this number, once no page has been open for a minute: for `achieve train --watch`."""
 
 
 def run(arguments: list[str]) -> None:

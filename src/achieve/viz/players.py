@@ -31,6 +31,7 @@ class SinglePlayer:
         env: the environment.
         actions, achievements: their names.
         counts: how often each achievement was done in this episode.
+        inventory: what the player has, where the environment says so.
     """
 
     def __init__(self, env: Any, seed: int | None, actions: Sequence[str], render: Callable[[], Any]) -> None:
@@ -38,16 +39,19 @@ class SinglePlayer:
         self.actions = actions
         self.achievements: Sequence[str] = env.unwrapped.achievement_names
         self.counts: Mapping[str, int] = {}
+        self.inventory: Mapping[str, int] = {}
 
     def reset(self) -> Seen:
         """Return the first observation."""
-        observation: Seen = self.env.reset(seed=self._seed)[0]
+        observation: Seen
+        observation, info = self.env.reset(seed=self._seed)
+        self.inventory = info.get("inventory", {})
         return observation
 
     def step(self, action: int) -> tuple[Seen, float, bool]:
         """Return observation, reward, and whether the episode has ended."""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        self.counts = info["achievements"]
+        self.counts, self.inventory = info["achievements"], info.get("inventory", {})
         return observation, float(reward), terminated or truncated
 
     def frame(self) -> Picture:

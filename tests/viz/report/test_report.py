@@ -16,7 +16,7 @@ from achieve.analysis.published import PUBLISHED
 from achieve.analysis.runs import gather
 from achieve.analysis.statistics import PERCENT, improvement, iqm_with_interval
 from achieve.cli import main
-from achieve.config import with_env
+from achieve.config import EnvConfig, TrainConfig, with_env
 from achieve.errors import RunFolderError
 from achieve.presets import PRESETS
 from achieve.scoring.score import MeanStd
@@ -199,6 +199,21 @@ def test_runs_that_ended_early_give_way_to_whole_ones(tmp_path: Path) -> None:
     assert found["qrdqn"].missing is None
     assert [table.name for table in found["qrdqn"].tables] == ["qrdqn", "qrdqn-improvement"]
     assert "Not counted, but drawn under Other runs: short." in found["qrdqn"].notes
+
+
+def test_people_are_shown_beside_agents_and_published_players(tmp_path: Path) -> None:
+    make_run(tmp_path / "runs" / "ad-s0")
+    config = TrainConfig(preset="human", name="human-ada")
+    make_run(tmp_path / "runs" / "human-ada", config=config, wood=0.25, steps=2000, finished=False)
+    other = replace(config, name="human-short", env=EnvConfig(options=("length=5",)))
+    make_run(tmp_path / "runs" / "human-short", config=other, steps=2000, finished=False)
+    _, gathered = write_report([tmp_path / "runs"], tmp_path / "out")
+    assert {run.path.name: run.uncounted for run in gathered.runs if run.preset == "human"} == {
+        "human-ada": "played by a person", "human-short": "played by a person"
+    }  # fmt: skip
+    rows = {row["achievement"]: row for row in read_csv(tmp_path / "out" / "tables" / "success-rates-crafter.csv")}
+    assert float(rows["Collect wood"]["human-ada"]) == 25.0 and "human-short" not in rows["Collect wood"]
+    assert float(rows["Collect wood"]["human"]) > 90, "the published players"
 
 
 def test_success_rates_by_environment(written: Path) -> None:

@@ -35,7 +35,7 @@ function take(message, data) {
     if (!lane) return;
     lane.points.length = Math.min(lane.points.length, told.from);
     lane.points.push(...told.points);
-    Object.assign(lane, { at: told.at, driver: told.driver, over: told.over, stuck: told.stuck, script: told.script });
+    Object.assign(lane, { at: told.at, driver: told.driver, over: told.over, stuck: told.stuck, script: told.script, has: told.has });
   });
   if (message.note) note(message.note);
   let start = 0;
@@ -75,7 +75,7 @@ function build(told) {
 }
 
 function buildLane(about, n) {
-  const lane = { about, points: [], at: 0, driver: "human", over: false, drawn: 0 };
+  const lane = { about, points: [], at: 0, driver: "human", over: false, drawn: 0, has: {} };
   lane.canvas = el("canvas", { width: 288, height: 288, "aria-hidden": "true" });
   lane.game = el("div", { class: "game", tabindex: 0, role: "application", "aria-label": `The game of ${about.agent ?? "you"}` }, lane.canvas);
   lane.facts = el("p", { class: "facts" });
@@ -148,6 +148,7 @@ function showLane(lane, n) {
   lane.facts.replaceChildren(
     fact("step", lane.at), fact("return", now.total.toFixed(1)), fact("unlocked", `${unlocked.size} / ${setup.achievements.length}`),
     fact(lane.over ? "over" : who, action));
+  lane.game.setAttribute("aria-description", Object.entries(lane.has).map(([name, count]) => `${words(name)} ${count}`).join(", "));
   lane.element.dataset.step = lane.at;
   lane.element.dataset.driver = lane.driver;
   lane.element.dataset.over = lane.over;

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from achieve.analysis.published import HUMAN_SOURCE, HUMAN_SUCCESS_RATES, SUCCESS_CLAIMS
 from achieve.analysis.runs import Gathered, Run
 from achieve.envs.registry import ENVIRONMENTS
+from achieve.presets import HUMAN
 from achieve.scoring.episodes import title_case
 from achieve.scoring.score import MeanStd
 from achieve.viz.bars import draw_success_rates
@@ -33,6 +34,7 @@ def rates_section(gathered: Gathered) -> Section:
     for env, presets in AGENTS.items():
         runs = {preset: gathered.seeds(preset) for preset in presets}
         if any(runs.values()):
+            runs |= _people(gathered, env)
             names = list(dict.fromkeys(name for some in runs.values() for run in some for name in run.score.names))
             section.tables.append(_table(env, runs, names))
             section.pictures.append(_picture(env, {preset: some for preset, some in runs.items() if some}, names))
@@ -44,11 +46,20 @@ def rates_section(gathered: Gathered) -> Section:
     return section
 
 
+def _people(gathered: Gathered, env: str) -> dict[str, list[Run]]:
+    """Return the runs of people in the environment as it is, by name."""
+    runs = [run for run in gathered.runs if run.preset == HUMAN and run.spec.name == env and not run.config.env.options]
+    return {run.config.name or run.path.name: [run] for run in runs if len(run.episodes.step)}
+
+
 def _table(env: str, runs: Runs, names: Sequence[str]) -> Table:
     claims = {name: f"{relation} {percent:g}" for name, (relation, percent) in SUCCESS_CLAIMS.items()}
 
     def column(preset: str) -> ColumnOf[str]:
+        own = [run for run in runs[preset] if run.preset == HUMAN]
         title = f"our {preset}, % ({count(len(runs[preset]), 'seed')})"
+        if own:
+            title = f"{preset}, % ({count(own[0].score.episodes, 'episode')})"
         return preset, title, MeanStd, lambda name: estimate(_rates(runs[preset], name))
 
     columns: list[ColumnOf[str]] = [("achievement", "achievement", str, title_case), *map(column, runs)]
