@@ -169,6 +169,8 @@ class Session:
         self._pending = None
         if not self._step_all(action, wait=True):
             self.playing = False
+            if any(lane.driver == "human" and not lane.over and lane.world.noop is None for lane in self.lanes):
+                self._note = {"level": "info", "text": "No action of this game waits, so it only moves when you do."}
 
     def _do_play(self) -> None:
         self.playing = True

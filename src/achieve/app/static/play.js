@@ -69,7 +69,7 @@ function build(told) {
   document.title = `${told.title} · achieve`;
   buildKeys();
   const own = lanes.length === 1 ? lanes[0] : lanes.find((lane) => !lane.about.agent);
-  if (own) own.stage.append(byId("keys")); // where there is room, or where you play
+  if (own) (own.about.agent || lanes.length === 2 ? own.stage : own.side).append(byId("keys")); // where there is room
   choose();
   if (focused) lanes[0].game.focus({ preventScroll: true });
 }
@@ -92,7 +92,7 @@ function buildLane(about, n) {
     el("a", { download: true, class: "save-video" }, "video"), " · ", el("a", { download: true, class: "save-replay" }, "replay file"));
   lane.exports = exports;
   lane.stage = el("div", { class: "stage" }, name, lane.game, lane.facts, about.agent || about.player === "recording" ? lane.hand : null, exports);
-  const side = el("div", { class: "side" }, lane.list);
+  const side = lane.side = el("div", { class: "side" }, lane.list);
   if (about.agent) {
     lane.head = new Head(about, setup, { seek: (to) => send({ do: "seek", to }), rediscover: () => send({ do: "discover", lane: n }) });
     side.append(lane.head.element);
@@ -110,7 +110,8 @@ function buildKeys() {
   const buttons = [...shown].sort(([one], [other]) => one - other).map(([action, keys]) =>
     el("button", { type: "button", class: "key", on: { click: () => act(action) } },
       ...keys.slice(0, 2).map((key) => el("kbd", {}, key)), ` ${words(setup.actions[action])}`));
-  const others = [["Enter", "play or pause"], [".", "step"], [",", "back"], ["X", "take over, hand back"], ["V", "new world"], ["Esc", "leave the game, to reach the buttons with Tab"]];
+  const hand = setup.lanes.some((lane) => lane.player !== "you") ? [["X", "take over, hand back"]] : [];
+  const others = [["Enter", "play or pause"], [".", "step"], [",", "back"], ...hand, ["V", "new world"], ["Esc", "leave the game, to reach the buttons with Tab"]];
   byId("keys").replaceChildren(
     el("div", { class: "key-row", "aria-label": "Actions" }, ...buttons),
     el("p", { class: "quiet" }, ...others.flatMap(([key, what]) => [el("kbd", {}, key), ` ${what}  `])),
