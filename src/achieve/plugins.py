@@ -12,7 +12,7 @@ from typing import Any
 from achieve.errors import ConfigError
 
 ENCODER_NAMES = ("residual", "strided", "mlp")
-LEARNER_NAMES = ("ppo", "qrdqn")
+TRAINER_NAMES = ("ppo", "qrdqn")
 OBJECTIVE_NAMES = ("matching", "prediction")
 """What the package provides."""
 

@@ -43,9 +43,9 @@ STOPPING = "stopping; once more to stop at once"
 
 
 def make_trainer(config: TrainConfig) -> BaseTrainer:
-    """Return the trainer of the config's learner."""
+    """Return the trainer that the config names."""
     known: dict[str, type[BaseTrainer]] = {"ppo": PPOTrainer, "qrdqn": QRDQNTrainer}
-    cls = known.get(config.learner) or load_class(config.learner, "learner", BaseTrainer)
+    cls = known.get(config.trainer) or load_class(config.trainer, "trainer", BaseTrainer)
     return cast(BaseTrainer, cls(config))
 
 

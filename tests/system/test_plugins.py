@@ -23,7 +23,7 @@ OWN: dict[str, dict[str, Any]] = {
     "objective": {"distill": {"objectives": ["prediction", "examples.own_objective:InverseDynamics"]}},
     "encoder": {"model": {"encoder": "examples.own_encoder:PatchEncoder"}},
     "callback": {"callbacks": ["examples.own_callback:EarlyStop"]},
-    "learner": {"learner": "examples.own_learner:KLPenaltyTrainer"},
+    "trainer": {"trainer": "examples.own_trainer:KLPenaltyTrainer"},
 }
 
 
@@ -72,10 +72,10 @@ def test_a_callback_logs_and_ends_a_run_early(tmp_path: Path, monkeypatch: pytes
     assert again == json.loads((tmp_path / "run" / "summary.json").read_text()), "it is complete"
 
 
-def test_a_learner_learns_otherwise(tmp_path: Path) -> None:
+def test_a_trainer_learns_otherwise(tmp_path: Path) -> None:
     digests = {
         name: train(tiny_config(**changes), tmp_path / name, quiet=True)["weights_sha256"]
-        for name, changes in (("ppo", {}), ("own", OWN["learner"]))
+        for name, changes in (("ppo", {}), ("own", OWN["trainer"]))
     }
     assert digests["ppo"] != digests["own"]
 
@@ -83,20 +83,20 @@ def test_a_learner_learns_otherwise(tmp_path: Path) -> None:
 def test_what_a_file_would_import_to_learn_and_to_act() -> None:
     named = {
         "model": {"encoder": "a:Encoder"},
-        "learner": "b:Learner",
+        "trainer": "b:Trainer",
         "callbacks": ["c:Callback"],
         "distill": {"objectives": ["prediction", "d:Objective"]},
     }
     config = from_dict(named)
     assert imports_named_by(config) == ["a:Encoder"]
-    assert imports_named_by(config, learning=True) == ["a:Encoder", "b:Learner", "d:Objective", "c:Callback"]
+    assert imports_named_by(config, learning=True) == ["a:Encoder", "b:Trainer", "d:Objective", "c:Callback"]
 
 
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
         ({"model": {"encoder": "resnet"}}, "model.encoder has 'resnet'; known are residual, strided, mlp, or"),
-        ({"learner": "sac"}, "learner has 'sac'; known are ppo, qrdqn, or"),
+        ({"trainer": "sac"}, "trainer has 'sac'; known are ppo, qrdqn, or"),
         ({"callbacks": ["watch"]}, "callbacks has 'watch'; give code of your own as module:Class"),
         ({"model": {"encoder": "examples.own_callback:EarlyStop"}}, "not a subclass of achieve.nn.encoder.Encoder"),
         ({"model": {"encoder": "tests.system.test_plugins:Narrow"}}, r"makes \[2, 3\] of two observations"),

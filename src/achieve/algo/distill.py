@@ -26,7 +26,7 @@ from achieve.data.trajectories import Trajectory
 from achieve.data.transfer import upload
 from achieve.errors import ConfigError
 from achieve.nn.cuda_graphs import GraphRunner
-from achieve.nn.kernels.available import small_kernels
+from achieve.nn.kernels import available
 from achieve.nn.model import AchievementNetwork
 from achieve.nn.optim import ClippedAdam, all_state
 
@@ -98,7 +98,7 @@ class Distiller:
         self._raise_if_stopped = raise_if_stopped
         self._say = say
         self.regularizer = regularizer
-        fused = self._cuda_graphs and has_kernels(network)
+        fused = available.distillation_kernels(network, experience.device, enabled=cuda_graphs)
         if isinstance(regularizer, PolicyValueRegularizer):
             regularizer.fused = fused
         context = Context(network, experience, config, solve, pad=self._cuda_graphs, fused=fused)
@@ -272,15 +272,6 @@ class Distiller:
             return []
         table = upload(np.concatenate(rows), self._experience.device)
         return list(torch.split(table, [len(row) for row in rows]))
-
-
-def has_kernels(network: AchievementNetwork) -> bool:
-    """Whether the losses of this network have kernels: it is on a GPU that Triton compiles for."""
-    if not small_kernels(next(network.parameters()).device, enabled=True):
-        return False
-    from achieve.nn.kernels.contrastive import supports
-
-    return supports(network.latent_size, network.num_actions)
 
 
 def _checked(objective: AuxiliaryObjective, terms: Any) -> Terms:

@@ -7,7 +7,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from functools import partial
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from achieve.algo.transport import partial_transport
 from achieve.config import FREE_FIELDS, TrainConfig, from_dict, refusal, to_dict, validate
 from achieve.envs import find_env_spec
 from achieve.errors import CheckpointError, ConfigError
+from achieve.nn.kernels import available
 from achieve.nn.model import AchievementNetwork
 from achieve.nn.optim import ClippedAdam
 from achieve.openmp import make_sleep
@@ -164,7 +164,7 @@ class BaseTrainer(ABC):
         distill = self.config.distill
         settings: dict[str, Any] = {"reg": distill.transport_reg, "iterations": distill.transport_iters}
         plain = partial(partial_transport, **settings)
-        if self.device.type != "cuda" or not self.config.compile or find_spec("triton") is None:
+        if not available.small_kernels(self.device, enabled=self.config.compile):
             return plain
         from achieve.nn.kernels.transport import WIDEST_TRANSPORT, transport
 

@@ -67,7 +67,7 @@ def shortened(config: TrainConfig) -> TrainConfig:
     config = replace(
         config, callbacks=(), init_from=None, init_sha256=None, distill=replace(config.distill, num_epochs=1)
     )
-    if config.learner == "qrdqn":
+    if config.trainer == "qrdqn":
         size = 2 * ROWS * config.env.num_envs
         return replace(config, qrdqn=replace(config.qrdqn, replay_size=size, learning_starts=1))
     return replace(
@@ -84,7 +84,7 @@ def rehearse(config: TrainConfig, envs: MadeUpEnvs) -> list[PhaseReport]:
     from achieve.trainers.ppo import PPOTrainer
     from achieve.trainers.qrdqn import QRDQNTrainer
 
-    kind: type[BaseTrainer] = QRDQNTrainer if config.learner == "qrdqn" else PPOTrainer
+    kind: type[BaseTrainer] = QRDQNTrainer if config.trainer == "qrdqn" else PPOTrainer
     trainer: Any = type(kind.__name__, (kind,), {"make_envs": lambda self: envs})(shortened(config))
     generators = trainer.generators
     trainer.start()
