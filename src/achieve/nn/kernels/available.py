@@ -1,7 +1,7 @@
 """Which hand-written kernels are in force: every part of a run that has some asks here, and nowhere else.
 
-All need a GPU that Triton compiles for, and can be switched off (`--no-compile`). A file of kernels knows which networks
-it is for: its ``supports``.
+All need a GPU that Triton compiles for, and can be switched off (`--no-compile`). A file of kernels knows which
+networks it is for: its ``supports``.
 """
 
 from __future__ import annotations
