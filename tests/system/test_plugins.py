@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,31 @@ def test_a_run_with_it_resumes_bit_for_bit(kind: str, tmp_path: Path) -> None:
     parts = train(config, tmp_path / "parts", quiet=True)
     assert parts["weights_sha256"] == whole["weights_sha256"]
     assert (tmp_path / "parts" / "episodes.jsonl").read_bytes() == (tmp_path / "whole" / "episodes.jsonl").read_bytes()
+
+
+def test_a_mistake_in_an_objective_shows_before_the_run(tmp_path: Path) -> None:
+    config = tiny_config(distill={"objectives": ["tests.algo.test_own_objective:FewWeights"]})
+    with pytest.raises(ConfigError, match=r"inverse: Terms\.states has \d+ rows and Terms\.weights \d+"):
+        train(config, tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_changed_code_is_noticed_on_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    code = tmp_path / "my_callback_of_today.py"
+    code.write_text("from achieve.trainers.callbacks import Callback as Base\n\n\nclass Watch(Base): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    config = tiny_config(callbacks=["my_callback_of_today:Watch"], total_steps=512)
+    for steps, edit in ((512, False), (1024, False), (1536, True), (2048, False)):
+        if edit:
+            code.write_text(code.read_text() + "    # another line\n")
+        train(replace(config, total_steps=steps), tmp_path / "run", quiet=True)
+        said = [record.getMessage() for record in caplog.records if "has changed" in record.getMessage()]
+        assert len(said) == (steps >= 1536), said
+    assert "the code of my_callback_of_today:Watch has changed since this run was last started" in said[0]
+    starts = json.loads((tmp_path / "run" / "config.json").read_text())["starts"]
+    assert len({start["code"]["my_callback_of_today:Watch"] for start in starts}) == 2
 
 
 def test_a_module_in_the_current_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

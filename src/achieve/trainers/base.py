@@ -23,6 +23,7 @@ from achieve.nn.kernels import available
 from achieve.nn.model import AchievementNetwork
 from achieve.nn.optim import ClippedAdam
 from achieve.openmp import make_sleep
+from achieve.plugins import is_plugin
 from achieve.run.checkpoint import ROW_FILES, Checkpoint
 from achieve.run.seeding import Generators, stream_seed
 from achieve.run.segments import RowFiles, RowStore
@@ -146,19 +147,24 @@ class BaseTrainer(ABC):
     def make_distiller(self, experience: Experience, regularizer: Regularizer) -> Distiller:
         """Return the auxiliary phase on this experience."""
         config = self.config
+        objectives = find_objectives(config.distill)
         with self.drawing_weights("objectives"):
-            return Distiller(
+            distiller = Distiller(
                 self.network,
                 experience,
                 config.distill,
                 config.env.threshold,
-                objectives=find_objectives(config.distill),
+                objectives=objectives,
                 regularizer=regularizer,
                 solve=self._transport_solver(),
                 cuda_graphs=config.compile,
                 raise_if_stopped=self.raise_if_stopped,
                 say=self.say,
             )
+        for name, cls in zip(config.distill.objectives, objectives, strict=True):
+            if is_plugin(name):
+                distiller.try_out(cls)
+        return distiller
 
     def _transport_solver(self) -> Any:
         distill = self.config.distill

@@ -79,7 +79,7 @@ def shortened(config: TrainConfig) -> TrainConfig:
 
 def rehearse(config: TrainConfig, envs: MadeUpEnvs) -> list[PhaseReport]:
     """Act, learn and distil once at each kind of batch size a run has. Returns what the auxiliary phases did."""
-    from achieve.data.trajectories import Trajectory
+    from achieve.algo.distill import made_up_episodes
     from achieve.trainers.base import BaseTrainer
     from achieve.trainers.ppo import PPOTrainer
     from achieve.trainers.qrdqn import QRDQNTrainer
@@ -99,9 +99,7 @@ def rehearse(config: TrainConfig, envs: MadeUpEnvs) -> list[PhaseReport]:
         return []
     reports = []
     for count, length, unlocks in EPISODES:
-        where = np.linspace(0, length - 2, unlocks).astype(np.int64)
-        steps = np.arange(count * length).reshape(count, length) % config.rollout_steps
-        episodes = [Trajectory(part, where) for part in steps]
+        episodes = made_up_episodes(config.rollout_steps, count, length, unlocks)
         reports.append(trainer.distiller.run_on(episodes, generators.shuffles, generators.actions))
     return reports
 
