@@ -157,7 +157,7 @@ SAID = pytest.mark.parametrize(
         ("BareLoss", "inverse: `loss` returns Tensor; it must return Terms"),
         ("LossPerStep", r"inverse: loss has shape \[\d+\]; it must be a scalar"),
         ("Uncounted", r"inverse: Terms\.statistics has length 1 and the `statistics` of the class 0"),
-        ("FewWeights", r"inverse: Terms\.states has \d+ rows and Terms\.weights \d+"),
+        ("FewWeights", r"inverse: Terms\.states has length \d+ and Terms\.weights \d+"),
         ("ReadsRewards", "reads 'rewards', which the experience does not have"),
     ],
 )

@@ -45,7 +45,7 @@ def test_a_run_with_it_resumes_bit_for_bit(kind: str, tmp_path: Path) -> None:
 
 def test_a_mistake_in_an_objective_shows_before_the_run(tmp_path: Path) -> None:
     config = tiny_config(distill={"objectives": ["tests.algo.test_own_objective:FewWeights"]})
-    with pytest.raises(ConfigError, match=r"inverse: Terms\.states has \d+ rows and Terms\.weights \d+"):
+    with pytest.raises(ConfigError, match=r"inverse: Terms\.states has length \d+ and Terms\.weights \d+"):
         train(config, tmp_path / "run", quiet=True)
     assert not (tmp_path / "run").exists()
 

@@ -139,11 +139,11 @@ class Distiller:
 
     def _try_losses(self, objective: AuxiliaryObjective) -> None:
         rng, generator = np.random.default_rng(0), torch.Generator(self._experience.device)
-        for update, row, preparation in self._packed(objective, made_up_episodes(self._experience.steps), rng):
+        for update, packed, preparation in self._drawn(objective, made_up_episodes(self._experience.steps), rng):
             if update.preparation is not None:
                 objective.prepare(unpack(type(update.preparation), preparation, layout(update.preparation)))
             objective.draw(generator)
-            terms = _checked(objective, objective.loss(unpack(type(update.batch), row, layout(update.batch))))
+            terms = _checked(objective, objective.loss(unpack(type(update.batch), packed, layout(update.batch))))
             _check_values(objective, terms, self._network.latent_size)
 
     def _fit_experience(self) -> None:
@@ -187,21 +187,21 @@ class Distiller:
         generator: torch.Generator,
     ) -> None:
         """Make the updates of one objective over all episodes."""
-        for update, row, preparation in self._packed(objective, episodes, rng):
+        for update, packed, preparation in self._drawn(objective, episodes, rng):
             self._raise_if_stopped()
             prepare = partial(self._prepare, objective, update.preparation, preparation)
             prepare()
             objective.draw(generator)
             lengths = layout(update.batch)
-            tables = partial(unpack, type(update.batch), row, lengths)
+            tables = partial(unpack, type(update.batch), packed, lengths)
             for loss in objective.losses(update, tables, prepare, rng):
                 step = partial(self._update, objective, loss, kind=type(update.batch), lengths=lengths)
                 if loss == objective.loss:
-                    self._run((objective.name, lengths), step, row)
+                    self._run((objective.name, lengths), step, packed)
                 else:  # a part of a large update, whose sizes are its own
-                    step(row)
+                    step(packed)
 
-    def _packed(
+    def _drawn(
         self, objective: AuxiliaryObjective, episodes: Sequence[Trajectory], rng: np.random.Generator
     ) -> Iterator[tuple[Update, Tensor, Tensor]]:
         """Return the updates of an epoch, each with its packed batch and preparation on the device."""
@@ -212,25 +212,25 @@ class Distiller:
                 raise ConfigError(f"{objective.name}: `updates` yields {kind}; wrap it as Update(batch)")
         if self._cuda_graphs:
             updates = [Update(_padded(update.batch), _padded(update.preparation)) for update in updates]
-        rows = self._upload([update.batch for update in updates])
+        batches = self._upload([update.batch for update in updates])
         preparations = self._upload([update.preparation for update in updates])
-        return zip(updates, rows, preparations, strict=True)
+        return zip(updates, batches, preparations, strict=True)
 
     def _update(
         self,
         objective: AuxiliaryObjective,
         loss: Callable[[Tables], Terms],
-        row: Tensor,
+        packed: Tensor,
         *,
         kind: type,
         lengths: tuple[int, ...],
     ) -> None:
         """Make one update: the objective's loss, regularised, and a step of its optimiser.
 
-        ``row`` is the update's batch as :func:`achieve.data.batches.pack` made it, of this kind and these lengths.
+        ``packed`` is the update's batch as :func:`achieve.data.batches.pack` made it, of this kind and these lengths.
         """
         optimizer = self.optimizers[objective.name]
-        terms = _checked(objective, loss(unpack(kind, row, lengths)))
+        terms = _checked(objective, loss(unpack(kind, packed, lengths)))
         memory = self._experience.flat("memory").index_select(0, terms.steps)
         penalties = self.regularizer.terms(terms.phi, memory, terms.steps, terms.states, terms.weights)
         total = terms.loss
@@ -244,18 +244,18 @@ class Distiller:
             weight = None if terms.skip is None else 1 - terms.skip
             self.meters[objective.name].add(terms.loss, *terms.statistics, *penalties, grad_norm, weight=weight)
 
-    def _prepare(self, objective: AuxiliaryObjective, batch: Any, row: Tensor) -> None:
+    def _prepare(self, objective: AuxiliaryObjective, batch: Any, packed: Tensor) -> None:
         if batch is None:
             return
         lengths = layout(batch)
 
-        def prepare(row: Tensor) -> None:
-            objective.prepare(unpack(type(batch), row, lengths))
+        def prepare(packed: Tensor) -> None:
+            objective.prepare(unpack(type(batch), packed, lengths))
 
         if getattr(batch, "capturable", True):
-            self._run((objective.name, "prepare", lengths), prepare, row)
+            self._run((objective.name, "prepare", lengths), prepare, packed)
         else:
-            prepare(row)
+            prepare(packed)
 
     def _freeze(self, episodes: Sequence[Trajectory]) -> None:
         """Record the outputs of the network as it is now, on every step the phase will look at."""
@@ -303,11 +303,11 @@ class Distiller:
 
     def _upload(self, batches: Sequence[Any]) -> list[Tensor]:
         """Return the packed arrays of all batches of an epoch, brought to the device in one copy."""
-        rows = [np.zeros(0, np.int32) if batch is None else pack(batch) for batch in batches]
-        if not rows:
+        packed = [np.zeros(0, np.int32) if batch is None else pack(batch) for batch in batches]
+        if not packed:
             return []
-        table = upload(np.concatenate(rows), self._experience.device)
-        return list(torch.split(table, [len(row) for row in rows]))
+        together = upload(np.concatenate(packed), self._experience.device)
+        return list(torch.split(together, [len(one) for one in packed]))
 
 
 def _checked(objective: AuxiliaryObjective, terms: Any) -> Terms:
@@ -324,10 +324,10 @@ def _checked(objective: AuxiliaryObjective, terms: Any) -> Terms:
         if value.dim():
             raise ConfigError(f"{objective.name}: {scalar} has shape {list(value.shape)}; it must be a scalar")
     for one, other in (("steps", "phi"), ("states", "weights")):
-        rows = [len(getattr(terms, name)) for name in (one, other)]
-        if rows[0] != rows[1]:
+        first, second = (len(getattr(terms, name)) for name in (one, other))
+        if first != second:
             raise ConfigError(
-                f"{objective.name}: Terms.{one} has {rows[0]} rows and Terms.{other} {rows[1]}; there must be as many"
+                f"{objective.name}: Terms.{one} has length {first} and Terms.{other} {second}; they go together"
             )
     return terms
 
