@@ -100,8 +100,8 @@ def train(config: TrainConfig, folder: str | Path | None = None, *, quiet: bool 
                 f"{config.total_steps}; give at least so many to end it there, or choose another run folder"
             )
         lengths = [checkpoint.state[name] if checkpoint else 0 for name in ("episodes", "metrics")]
-        for log, length in zip((run.episodes, run.metrics), lengths, strict=True):
-            check_log(log, length)
+        for file, length in zip((run.episodes, run.metrics), lengths, strict=True):
+            check_log(file, length)
         if checkpoint is None:
             trainer.start()
         warm_up.wait()
