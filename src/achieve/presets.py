@@ -88,7 +88,7 @@ _preset(
 )  # fmt: skip
 
 _QRDQN: dict[str, Any] = {
-    "learner": "qrdqn", "total_steps": 1_000_000, "model": _NO_VALUE_NORM, "distill": _NO_DISTILL,
+    "trainer": "qrdqn", "total_steps": 1_000_000, "model": _NO_VALUE_NORM, "distill": _NO_DISTILL,
 }  # fmt: skip
 _QRDQN_AD = {**_QRDQN, "model": ModelConfig(normalize_value=False), "distill": _GENTLE}
 _HEIST_QRDQN = {"env": replace(_HEIST, num_envs=64), "qrdqn": QRDQNConfig(gamma=_PROCGEN.gamma), **_25M}

@@ -22,6 +22,7 @@ import torch
 from achieve.algo.distill import Distiller
 from achieve.algo.objectives import AuxiliaryObjective
 from achieve.config import TrainConfig
+from achieve.nn.kernels import available
 from achieve.presets import get_preset
 from achieve.trainers import rehearsal, warm
 from achieve.trainers.rehearsal import MadeUpEnvs, rehearse
@@ -44,7 +45,7 @@ def trainer() -> Any:
 def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Where a warm-up notes that it was done; as if there were a GPU."""
     path = tmp_path / "cache" / "this.warm"
-    monkeypatch.setattr(warm, "small_kernels", lambda device, *, enabled: enabled)
+    monkeypatch.setattr(available, "small_kernels", lambda device, *, enabled: enabled)
     monkeypatch.setattr(warm, "marker", lambda trainer: path)
     return path
 
@@ -57,7 +58,7 @@ def small(name: str) -> TrainConfig:
     config = get_preset(name)
     model = replace(config.model, encoder="strided", channels=(4, 4, 4), dense_size=8, hidden_size=16)
     env = replace(config.env, num_envs=2)
-    if config.learner == "ppo":
+    if config.trainer == "ppo":
         config = replace(config, ppo=replace(config.ppo, rollout_length=32, num_minibatches=2))
     else:
         config = replace(config, qrdqn=replace(config.qrdqn, batch_size=4))
@@ -94,7 +95,7 @@ def test_nothing_is_compiled_without_a_gpu_or_kernels(
     monkeypatch.setattr(subprocess, "Popen", lambda *args, **kwargs: pytest.fail("a process was started"))
     for config in (
         replace(trainer.config, compile=False),
-        replace(trainer.config, learner="my_module:Learner"),
+        replace(trainer.config, trainer="my_module:Trainer"),
         replace(trainer.config, model=replace(trainer.config.model, encoder="my_module:Encoder")),
         replace(trainer.config, distill=replace(trainer.config.distill, objectives=("my_module:Objective",))),
     ):

@@ -26,8 +26,8 @@ import torch
 
 import achieve
 from achieve.config import TrainConfig, to_dict
-from achieve.nn.kernels.available import small_kernels
-from achieve.plugins import ENCODER_NAMES, LEARNER_NAMES, OBJECTIVE_NAMES
+from achieve.nn.kernels import available
+from achieve.plugins import ENCODER_NAMES, OBJECTIVE_NAMES, TRAINER_NAMES
 from achieve.trainers.base import BaseTrainer
 
 log = logging.getLogger("achieve")
@@ -35,7 +35,7 @@ log = logging.getLogger("achieve")
 COMMAND = (sys.executable, "-m", "achieve.trainers.rehearsal")
 LIMIT = 120.0
 """Seconds after which a run starts anyway."""
-SHAPING = ("learner", "precision", "model", "ppo", "qrdqn", "distill")
+SHAPING = ("trainer", "precision", "model", "ppo", "qrdqn", "distill")
 """Settings that kernels may be compiled for; the environment's part is its spaces."""
 SOURCES = ("nn", "algo", "data", "trainers")
 """Folders with kernels, and with what decides on their launches."""
@@ -128,8 +128,8 @@ class WarmUp:
 def wanted(config: TrainConfig, device: torch.device) -> bool:
     """Whether this run has kernels that can be compiled ahead. Code of the user's is never run on made-up data."""
     return (
-        small_kernels(device, enabled=config.compile)
-        and config.learner in LEARNER_NAMES
+        available.small_kernels(device, enabled=config.compile)
+        and config.trainer in TRAINER_NAMES
         and config.model.encoder in ENCODER_NAMES
         and (not config.distill.enabled or set(config.distill.objectives) <= set(OBJECTIVE_NAMES))
     )
