@@ -132,6 +132,11 @@ class AchievementVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         with self._lock:
             return self._counter.pop()
 
+    @property
+    def has_finished(self) -> bool:
+        """Whether `pop_episodes` would return any; a vector step may ask this for next to nothing."""
+        return self._counter.has_finished
+
     def observe(self, out: np.ndarray | None = None) -> np.ndarray:
         """Return the current observations again, for instance after `load_state`."""
         arrays.check_out(out, self._obs_shape, self._obs_dtype)

@@ -50,9 +50,7 @@ class RunFolder:
         Nothing but the lock is written until `record` is called. Raises RunFolderError for a folder that cannot be
         written, that another process is writing, that holds another run, or that is no run folder; it stays as it is.
         """
-        if "\0" in str(path):
-            raise RunFolderError(f"the name of the run folder {str(path)!r} has a NUL in it; choose another")
-        _refuse_foreign(path)
+        refuse_foreign(path)
         with explained(f"the run folder {path} cannot be written", way_out="; choose another"):
             made = not path.exists()
             path.mkdir(parents=True, exist_ok=True)
@@ -161,7 +159,10 @@ def read_summary(run: Path) -> dict[str, Any] | None:
     return summary
 
 
-def _refuse_foreign(path: Path) -> None:
+def refuse_foreign(path: Path) -> None:
+    """Raise RunFolderError for a folder with files in it that is no run folder, and for a name no folder can have."""
+    if "\0" in str(path):
+        raise RunFolderError(f"the name of the run folder {str(path)!r} has a NUL in it; choose another")
     with explained(f"the run folder {path} cannot be read"):
         entries = sorted(p.name for p in path.iterdir()) if path.is_dir() else []
     # A run killed before its config was written leaves a lock and perhaps a half-written file.
