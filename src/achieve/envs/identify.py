@@ -21,7 +21,7 @@ class Identity(NamedTuple):
     name: str | None
     options: tuple[str, ...] = ()
     """What makes it another game, as `name=value`."""
-    settings: Mapping[str, Any] = {}  # noqa: RUF012, never written to
+    settings: Mapping[str, Any] = {}
     """What makes it another view of the same game."""
 
 

@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,15 +48,10 @@ class Episode(NamedTuple):
     achievements: Mapping[str, int]
 
 
-def describe_run(
-    name: str, seed: int, env: EnvConfig, score_steps: int | None = None
-) -> TrainConfig:
+def describe_run(name: str, seed: int, env: EnvConfig) -> TrainConfig:
     """Return the config of a run of an agent that is not ours; raise ConfigError for one that cannot be."""
-    published = find_env_spec(env.name).published_steps
-    config = TrainConfig(
-        preset=EXTERNAL, learner=EXTERNAL, name=name, seed=seed, env=env,
-        score_steps=score_steps or published or BUDGET,
-    )  # fmt: skip
+    score_steps = find_env_spec(env.name).published_steps or BUDGET
+    config = TrainConfig(preset=EXTERNAL, learner=EXTERNAL, name=name, seed=seed, env=env, score_steps=score_steps)
     validate(config)
     return config
 
@@ -140,9 +134,7 @@ class RecordedRun:
                     self._synced = time.monotonic()
 
     def close(self) -> None:
-        """Leave the run; the last to leave writes `summary.json`. A second call, or one of a forked child, does nothing.
-
-        """
+        """Leave the run; the last to leave writes `summary.json`. A second call does nothing, nor does a forked child's."""
         if self._log < 0 or os.getpid() != self._pid:
             return
         try:
@@ -340,7 +332,7 @@ def write_recorded(
 ) -> None:
     """Write a whole run, episodes with the steps at which they ended, into a folder that holds none."""
     if (path / "config.json").exists():
-        raise RunFolderError(f"{path} holds a run already; choose another run folder (--folder)")
+        raise RunFolderError(f"{path} holds a run already; choose another run folder (--folder), or remove it")
     run = RecordedRun(path, config, settings)
     for step, episode in episodes:
         run.advance(step - run.steps)
@@ -352,11 +344,6 @@ def write_recorded(
     for name in ("seconds", "steps_per_second", "machine", "versions", "commit"):
         summary.pop(name, None)
     write_json(path / "summary.json", summary)
-
-
-def with_num_envs(config: TrainConfig, num_envs: int) -> TrainConfig:
-    """Return the config with the number of environments of one recorder."""
-    return replace(config, env=replace(config.env, num_envs=num_envs))
 
 
 def _plain_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
