@@ -3,8 +3,8 @@
     from achieve import load_agent, make_vec, record, train
 
 `make_vec` makes vector environments, `train` runs PPO or PPO with achievement distillation,
-`load_agent` gives a trained agent that acts, `record` writes down the run of an agent of another library. `import achieve` also registers
-`achieve/Crafter-v1` and `achieve/CrafterNoReward-v1` with Gymnasium.
+`load_agent` gives a trained agent that acts, `record` writes down the run of an agent of another library.
+`import achieve` also registers `achieve/Crafter-v1` and `achieve/CrafterNoReward-v1` with Gymnasium.
 
 The names above are imported on first use, so that `import achieve` needs neither torch nor Numba. It sets
 `OMP_WAIT_POLICY=passive` unless that is set, see :mod:`achieve.openmp`.

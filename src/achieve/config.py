@@ -300,7 +300,7 @@ class TrainConfig:
 
 
 EXTERNAL = "external"
-"""Learner and preset of runs recorded from agents of other libraries, see `achieve.record`; nothing here trains them."""
+"""Learner and preset of runs recorded from agents of other libraries (`achieve.record`); nothing here trains them."""
 
 # How and where a run is computed, not what: a run may be resumed with other values.
 RUNTIME_FIELDS = (
@@ -316,8 +316,8 @@ _UNUSED = {
     "ppo": ("learner", "qrdqn", "checkpoint_replay", "replay_device"),
     "qrdqn": ("ppo",),
     EXTERNAL: (
-        "ppo", "qrdqn", "model", "distill", "total_steps", "init_from", "init_sha256", "precision", "compile", "callbacks",
-        *(name for name in RUNTIME_FIELDS if "." not in name),
+        "ppo", "qrdqn", "model", "distill", "total_steps", "init_from", "init_sha256", "precision", "compile",
+        "callbacks", *(name for name in RUNTIME_FIELDS if "." not in name),
     ),
 }  # fmt: skip
 

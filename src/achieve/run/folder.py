@@ -165,8 +165,12 @@ def refuse_foreign(path: Path) -> None:
         raise RunFolderError(f"the name of the run folder {str(path)!r} has a NUL in it; choose another")
     with explained(f"the run folder {path} cannot be read"):
         entries = sorted(p.name for p in path.iterdir()) if path.is_dir() else []
-    # A run killed before its config was written leaves a lock and perhaps a half-written file.
-    entries = [name for name in entries if name != _LOCK and not name.endswith(".tmp")]
+    # A run killed before its config was written leaves a lock and perhaps a half-written file, a recorder its counts
+    # and an empty log.
+    begun = [_LOCK, ".recorder"]
+    with contextlib.suppress(OSError):
+        begun += ["episodes.jsonl"] if (path / "episodes.jsonl").stat().st_size == 0 else []
+    entries = [name for name in entries if name not in begun and not name.endswith(".tmp")]
     if entries and "config.json" not in entries:
         shown = ", ".join(entries[:3]) + (", ..." if len(entries) > 3 else "")
         raise RunFolderError(f"{path} is not a run folder (it holds {shown}); choose another")

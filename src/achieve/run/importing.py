@@ -48,7 +48,7 @@ def import_run(
         _check_crafter(logs)
     last = episodes[-1][0]
     if steps is not None and steps < last:
-        raise EpisodeLogError(f"the last episode ended at step {last:,}, so the run has taken more than {steps:,} steps")
+        raise EpisodeLogError(f"the last episode ended at step {last:,}, so the run has taken more than {steps:,}")
     write_recorded(folder, config, episodes, settings, steps)
     return len(episodes)
 

@@ -134,7 +134,7 @@ class RecordedRun:
                     self._synced = time.monotonic()
 
     def close(self) -> None:
-        """Leave the run; the last to leave writes `summary.json`. A second call does nothing, nor does a forked child's."""
+        """Leave the run; the last to leave writes `summary.json`. A second call does nothing, nor does a child's."""
         if self._log < 0 or os.getpid() != self._pid:
             return
         try:
