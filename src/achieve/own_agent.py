@@ -78,7 +78,7 @@ class OwnAgent:
         parameters = inspect.signature(agent.act).parameters.values()
         self._knows_greedy = any(p.name == "greedy" or p.kind is p.VAR_KEYWORD for p in parameters)
         self._shape: tuple[int, ...] = ()
-        self._num_actions = 0
+        self._num_actions = 2**31
 
     def reset(self, seed: int | None = None) -> None:
         """Pass on that episodes begin anew, if the agent wants to know; with ``seed``, that of its random choices."""
