@@ -35,6 +35,8 @@ class AchievementVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     """
 
     metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
+    autoreset_mode: ClassVar[AutoresetMode] = AutoresetMode.SAME_STEP
+    """The same as in ``metadata``, where TorchRL looks for it."""
     exact_resume: bool = True
     """Whether a loaded state continues bit for bit; otherwise it continues with new episodes."""
     kind: ClassVar[str]
