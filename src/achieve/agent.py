@@ -251,7 +251,7 @@ def find_weights(source: str | Path) -> Path:
         for file in (path / "weights.safetensors", path / "checkpoint" / FILE_NAME):
             if file.is_file():
                 return file
-    if (path / "config.json").is_file() and read_config(path)["config"].get("learner") == EXTERNAL:
+    if (path / "config.json").is_file() and read_config(path)["config"].get("trainer") == EXTERNAL:
         raise RunFolderError(
             f"{path} was recorded from an agent of another library and holds none; name code that makes the agent, as "
             "module:name"

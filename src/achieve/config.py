@@ -377,12 +377,8 @@ def validate(config: TrainConfig) -> None:
     if len(set(distill.objectives)) < len(distill.objectives):
         raise ConfigError(f"distill.objectives names one twice: {' '.join(distill.objectives)}")
     _known_or_plugin("model.encoder", model.encoder, ENCODER_NAMES)
-<<<<<<< HEAD
-    _known_or_plugin("trainer", config.trainer, TRAINER_NAMES)
-=======
-    if config.learner != EXTERNAL:
-        _known_or_plugin("learner", config.learner, LEARNER_NAMES)
->>>>>>> anyagent
+    if config.trainer != EXTERNAL:
+        _known_or_plugin("trainer", config.trainer, TRAINER_NAMES)
     for callback in config.callbacks:
         _known_or_plugin("callbacks", callback)
     for objective in distill.objectives:

@@ -67,7 +67,7 @@ def train(config: TrainConfig, folder: str | Path | None = None, *, quiet: bool 
         Interrupted: on Ctrl-C or SIGTERM, once the run is saved; calling again resumes from there.
     """
     validate(config)
-    if config.learner == EXTERNAL:
+    if config.trainer == EXTERNAL:
         raise ConfigError(f"{config.name} is an agent of another library, which trains it; achieve only recorded it")
     refuse_preset_name(config)
     path = Path(folder) if folder is not None else default_folder(config)

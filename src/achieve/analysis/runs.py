@@ -66,7 +66,7 @@ class Run:
     @property
     def external(self) -> bool:
         """Whether it was recorded from an agent of another library."""
-        return self.config.learner == EXTERNAL
+        return self.config.trainer == EXTERNAL
 
     @property
     def precision(self) -> str:
