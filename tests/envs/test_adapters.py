@@ -174,7 +174,8 @@ def test_the_module_has_the_names_of_the_original() -> None:
 
 @pytest.mark.parametrize("package", [crafter, ours], ids=["crafter", "achieve"])
 def test_a_script_for_crafter_runs_with_either(package: Any, tmp_path: Path) -> None:
-    env = package.Recorder(package.Env(seed=2, length=15), tmp_path, save_stats=True, save_video=True, video_size=(64, 64))
+    played = package.Env(seed=2, length=15)
+    env = package.Recorder(played, tmp_path, save_stats=True, save_video=True, video_size=(64, 64))
     env.reset()
     done = False
     while not done:
