@@ -100,7 +100,7 @@ def check_actions(actions: Any, num_envs: int, num_actions: int) -> np.ndarray:
     if array.dtype == np.int64 and array.shape == (num_envs,) and num_envs <= FEW:
         copy = array.copy()
         values = copy.tolist()
-        if 0 <= min(values) and max(values) < num_actions:
+        if min(values) >= 0 and max(values) < num_actions:
             return copy
     if array.shape != (num_envs,) or array.dtype.kind not in "iu":
         raise ValueError(
