@@ -126,7 +126,7 @@ class ResidualEncoder(ImageEncoder):
         self.add_head(height * width * inputs, dense_size, hidden_size, norm=norm)
 
     def features(self, images: UInt8[Tensor, "B H W C"]) -> Float[Tensor, "B C2 H2 W2"]:
-        x = images.permute(0, 3, 1, 2).float() / 255
+        x = images.permute(0, 3, 1, 2).float().div_(255)
         for stack in self.stacks:
             x = stack(x)
         return x
@@ -158,7 +158,7 @@ class StridedEncoder(ImageEncoder):
         self.add_head(height * width * c, dense_size, hidden_size, norm=norm)
 
     def features(self, images: UInt8[Tensor, "B H W C"]) -> Float[Tensor, "B C2 H2 W2"]:
-        x = images.permute(0, 3, 1, 2).float() / 255
+        x = images.permute(0, 3, 1, 2).float().div_(255)
         for conv in self.convs:
             x = torch.relu(conv(x))
         return x
