@@ -27,7 +27,7 @@ from achieve.run.files import explained
 from achieve.run.folder import read_summary
 from achieve.run.hardware import usable_cores
 from achieve.run.progress import Progress
-from achieve.run.recorded import RecordedRun, describe_run
+from achieve.run.recorded import RecordedRun, describe_run, refuse_other
 from achieve.run.signals import Interrupted, StopRequest
 from achieve.scoring.episodes import load_episodes
 from achieve.scoring.score import score_run
@@ -113,13 +113,14 @@ def train_dreamer(config: DreamerConfig, folder: Path, *, quiet: bool = False) -
     validate(config)
     python = find_python()
     device = choose_device(config.device, python)
+    if device == "cuda":
+        import torch  # noqa: F401, so that the run records the GPU
     summary = read_summary(folder)
     run_config = describe_run(NAME, config.seed, EnvConfig("crafter", num_envs=config.num_envs))
     checkpoint = last_checkpoint(folder / "sheeprl")
     if summary is not None and summary["steps"] >= config.total_steps:
-        # Whether it is the same run, and nothing more.
-        RecordedRun(folder, run_config, config.settings(device)).close()
-        return read_summary(folder) or {}
+        refuse_other(folder, run_config, config.settings(device))
+        return summary
     at = step_of(checkpoint) if checkpoint else 0
     begun = (folder / "config.json").exists()
     run = RecordedRun(folder, run_config, config.settings(device), resume_at=at if begun else None)
@@ -206,7 +207,7 @@ def command(python: str, config: DreamerConfig, folder: Path, device: str, check
         # Its last episode would be a test of the agent, and would be recorded as training.
         "algo.run_test": False,
         "algo.compile.enabled": config.compile and device != "cpu",
-        "buffer.size": min(1_000_000, max(config.total_steps, config.learning_starts) + config.num_envs),
+        "buffer.size": 1_000_000,  # in files that take the space of the steps in them, so that a run can be extended
         "checkpoint.every": config.checkpoint_steps,
         "checkpoint.keep_last": 2,
         "fabric.accelerator": "cpu" if device == "cpu" else "cuda",
