@@ -12,22 +12,30 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import importlib.util
 import os
 import pathlib
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
-import gymnasium
-import numpy as np
-import torch
-from stable_baselines3 import PPO
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+_HERE = pathlib.Path(__file__).resolve().parent
+# Python puts a script's folder first on its path, where crafter.py would pass for `crafter` itself.
+sys.path[:] = [entry for entry in sys.path if pathlib.Path(entry or ".").resolve() != _HERE]
+if importlib.util.find_spec("achieve") is None:
+    sys.path.insert(0, str(_HERE.parent / "src"))
 
-import achieve
-from achieve.envs.sb3 import SB3VecEnv
+import gymnasium  # noqa: E402
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from stable_baselines3 import PPO  # noqa: E402
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv  # noqa: E402
+
+import achieve  # noqa: E402
+from achieve.envs.sb3 import SB3VecEnv  # noqa: E402
 
 PACKAGES = ("achieve", "stable-baselines3", "crafter", "gymnasium", "numpy", "torch")
 
