@@ -19,7 +19,7 @@ from achieve.run.logs import JsonlWriter
 
 # The sizes of tests/system/tiny.py as flags: what follows `--` in `achieve reproduce`.
 TINY = [
-    *("--device", "cpu", "--torch-threads", "1", "--total-steps", "2048", "--score-steps", "2048"),
+    *("--device", "cpu", "--torch-threads", "1", "--total-steps", "3072", "--score-steps", "3072"),
     *("--env.num-envs", "4", "--env.threads", "1"),
     *("--model.encoder", "strided", "--model.channels", "4", "8", "8"),
     *("--model.dense-size", "16", "--model.hidden-size", "32"),

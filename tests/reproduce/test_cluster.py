@@ -128,7 +128,7 @@ def test_two_at_a_time_stopped_and_resumed_are_the_same_runs_as_alone(
     optional.module("ray")
     monkeypatch.chdir(tmp_path)
     seeds = ["train", "--preset", "ad-small", "--seeds", "0-1", "--folder", "runs"]
-    flags = [*TINY, "--total-steps", "2048"]
+    flags = [*TINY, "--total-steps", "4096"]
     driver = Driver(tmp_path, *seeds, "--jobs", "2", *flags)
     runs = tmp_path / "runs"
     try:

@@ -166,6 +166,7 @@ def test_own_environment_has_a_report(achieve: Command, tmp_path: Path, monkeypa
     from achieve.viz import run_page
 
     monkeypatch.setattr(run_page, "RANDOM_EPISODES", 3)
+    monkeypatch.setattr(run_page, "VIDEO_STEPS", 8)
     monkeypatch.chdir(tmp_path)
     settings = write_settings(tmp_path / "s.json", preset="quick", **LONG)
     code, out, err = achieve("train", "--config", settings, "--env", f"{OWN}:make_env", "--quiet", *SHORT)
@@ -230,7 +231,7 @@ def test_environments_that_cannot_be_learned_in(achieve: Command, tmp_path: Path
 def test_environment_without_an_end_is_reported_on_and_refused_by_eval(
     achieve: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("achieve.viz.run_page.PATIENCE", 50)
+    monkeypatch.setattr("achieve.viz.run_page.VIDEO_STEPS", 8)
     settings = write_settings(tmp_path / "s.json")
     folder = tmp_path / "run"
     code, out, err = achieve("train", "--config", settings, "--env", f"{OWN}:Endless", "--folder", folder, *SHORT)
