@@ -24,10 +24,11 @@ from torch import Tensor
 
 from achieve.algo.contrastive import next_memory
 from achieve.algo.quantile import action_values, epsilon_greedy_logits
-from achieve.config import EnvConfig, TrainConfig, from_dict, to_dict
+from achieve.config import EXTERNAL, EnvConfig, TrainConfig, from_dict, to_dict
 from achieve.errors import ConfigError, DivergedError, RunFolderError
 from achieve.nn.model import AchievementNetwork, ActorCritic, QuantileNetwork
 from achieve.openmp import make_sleep
+from achieve.own_agent import PlayingAgent, is_own, load_own
 from achieve.run.checkpoint import FILE_NAME, load_checkpoint
 from achieve.run.files import explained
 from achieve.run.folder import read_config
@@ -197,6 +198,18 @@ def load_agent(
     return Agent(network.to(device), config, about.observation_shape, seed=seed)
 
 
+def load_player(
+    source: str, *, device: str = "cpu", env: str | EnvConfig | None = None, trust: bool = False
+) -> PlayingAgent:
+    """Return an agent to watch: as :func:`load_agent` does, or one of another library as ``module:name``.
+
+    The module is imported, since whoever calls this has named it.
+    """
+    if is_own(source):
+        return load_own(source, env)
+    return load_agent(source, device=device, env=env, trust=trust)
+
+
 class About(NamedTuple):
     """What weights belong to."""
 
@@ -238,6 +251,11 @@ def find_weights(source: str | Path) -> Path:
         for file in (path / "weights.safetensors", path / "checkpoint" / FILE_NAME):
             if file.is_file():
                 return file
+    if (path / "config.json").is_file() and read_config(path)["config"].get("trainer") == EXTERNAL:
+        raise RunFolderError(
+            f"{path} was recorded from an agent of another library and holds none; name code that makes the agent, as "
+            "module:name"
+        )
     raise RunFolderError(f"{path} has neither weights nor a checkpoint: there is no agent in it (yet)")
 
 

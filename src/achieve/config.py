@@ -299,6 +299,9 @@ class TrainConfig:
         return self.qrdqn.replay_size // self.env.num_envs
 
 
+EXTERNAL = "external"
+"""Trainer and preset of runs recorded from agents of other libraries (`achieve.record`); nothing here trains them."""
+
 # How and where a run is computed, not what: a run may be resumed with other values.
 RUNTIME_FIELDS = (
     "device", "torch_threads", "tensorboard", "wandb", "checkpoint_seconds", "checkpoint_replay", "replay_device",
@@ -309,7 +312,14 @@ RUNTIME_FIELDS = (
 FREE_FIELDS = (*RUNTIME_FIELDS, "total_steps", "init_sha256")
 
 # Fields without effect, by trainer.
-_UNUSED = {"ppo": ("trainer", "qrdqn", "checkpoint_replay", "replay_device"), "qrdqn": ("ppo",)}
+_UNUSED = {
+    "ppo": ("trainer", "qrdqn", "checkpoint_replay", "replay_device"),
+    "qrdqn": ("ppo",),
+    EXTERNAL: (
+        "ppo", "qrdqn", "model", "distill", "total_steps", "init_from", "init_sha256", "precision", "compile",
+        "callbacks", *(name for name in RUNTIME_FIELDS if "." not in name),
+    ),
+}  # fmt: skip
 
 _RESERVED_OPTIONS = ("name", "id", "num_envs", "seed", "threads", "infos", "unlock_threshold", "render_mode")
 
@@ -367,7 +377,8 @@ def validate(config: TrainConfig) -> None:
     if len(set(distill.objectives)) < len(distill.objectives):
         raise ConfigError(f"distill.objectives names one twice: {' '.join(distill.objectives)}")
     _known_or_plugin("model.encoder", model.encoder, ENCODER_NAMES)
-    _known_or_plugin("trainer", config.trainer, TRAINER_NAMES)
+    if config.trainer != EXTERNAL:
+        _known_or_plugin("trainer", config.trainer, TRAINER_NAMES)
     for callback in config.callbacks:
         _known_or_plugin("callbacks", callback)
     for objective in distill.objectives:

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-from achieve.config import EnvConfig, TrainConfig, to_dict, validate
-from achieve.errors import RunFolderError
+from achieve.config import EXTERNAL, EnvConfig, TrainConfig, to_dict, validate
+from achieve.errors import ConfigError, RunFolderError
 from achieve.initial import settle, take_weights
 from achieve.plugins import load_class, source_digests
 from achieve.presets import PRESETS, refuse_preset_name
@@ -67,6 +67,8 @@ def train(config: TrainConfig, folder: str | Path | None = None, *, quiet: bool 
         Interrupted: on Ctrl-C or SIGTERM, once the run is saved; calling again resumes from there.
     """
     validate(config)
+    if config.trainer == EXTERNAL:
+        raise ConfigError(f"{config.name} is an agent of another library, which trains it; achieve only recorded it")
     refuse_preset_name(config)
     path = Path(folder) if folder is not None else default_folder(config)
     config = settle(config, path)
