@@ -134,10 +134,14 @@ def _train_one(parsed: TrainArguments) -> None:
     with contextlib.ExitStack() as stack:
         from achieve.trainers.warm import WarmUp, known_spaces
 
-        # Before PyTorch is loaded, which takes seconds.
+        # What is to be compiled begins before PyTorch is loaded, which takes seconds.
         configs.validate(parsed.train)
         spaces = known_spaces(parsed.train)
         warm_up = None if spaces is None else stack.enter_context(WarmUp(parsed.train, spaces))
+        if parsed.train.env.name == "crafter" and "rules" not in parsed.train.env.own_settings:
+            from achieve.envs.crafter.ahead import compiling_ahead
+
+            stack.enter_context(compiling_ahead())
         _train_with(parsed, warm_up)
 
 
