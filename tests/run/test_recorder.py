@@ -46,7 +46,7 @@ def test_a_line_for_each_episode_and_a_summary(tmp_path: Path) -> None:
     assert load_episodes(folder).names == NAMES
     saved = read_config(folder)
     assert saved["config"] == {
-        "preset": "external", "learner": "external", "name": "mine", "seed": 4, "score_steps": 1_000_000,
+        "preset": "external", "trainer": "external", "name": "mine", "seed": 4, "score_steps": 1_000_000,
         "env": {"name": "tests.run.recording:Mine", "num_envs": 1, "threads": None, "unlock_threshold": 0.0,
                 "options": []},
     }  # fmt: skip

@@ -66,7 +66,7 @@ class Run:
     @property
     def external(self) -> bool:
         """Whether it was recorded from an agent of another library."""
-        return self.config.learner == EXTERNAL
+        return self.config.trainer == EXTERNAL
 
     @property
     def precision(self) -> str:
@@ -233,9 +233,6 @@ def gather(sources: Sequence[Path]) -> Gathered:
     remarks: list[Remark] = []
     folders: dict[Path, Path] = {}
     for source in sources:
-        if not source.is_dir():
-            what = "is not a folder" if source.exists() else "does not exist"
-            raise RunFolderError(f"{source} {what}; give run folders, or folders that hold them, such as results")
         known = len(remarks)
         below = list(_folders(source, remarks))
         for folder in below:
@@ -249,8 +246,17 @@ def gather(sources: Sequence[Path]) -> Gathered:
     return Gathered(tuple(_counted(runs)), tuple(remarks), tuple(folders.values()))
 
 
+def find_runs(sources: Sequence[Path], remarks: list[Remark]) -> list[Path]:
+    """Return the run folders in these folders and up to three folders below them, each once."""
+    found = (folder for source in sources for folder in _folders(source, remarks) if _is_run(folder))
+    return list({folder.resolve(): folder for folder in found}.values())
+
+
 def _folders(source: Path, remarks: list[Remark]) -> Iterator[Path]:
     """Yield the folder itself and, unless it is a run, those below it."""
+    if not source.is_dir():
+        what = "is not a folder" if source.exists() else "does not exist"
+        raise RunFolderError(f"{source} {what}; give run folders, or folders that hold them, such as results")
     base = len(source.parts)
 
     def failed(error: OSError) -> None:

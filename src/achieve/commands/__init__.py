@@ -17,6 +17,7 @@ ABOUT: dict[str, str] = {
     "score": "Print score, reward and success rates of runs by the training protocol, with mean ± std over seeds.",
     "eval": "Evaluate the final policy over whole episodes in unseen worlds.",
     "video": "Write a video of an agent playing in an unseen world.",
+    "agents": "List the agents that can be loaded, with environment and score.",
     "bench": "Measure the speed of environment, acting, learning and distillation on this machine.",
     "export": "Write the weights an agent needs to act, in half precision.",
     "baseline": "Train an agent of another library, by that library: DreamerV3.",

@@ -23,7 +23,7 @@ class RunFolder:
     """An open run folder, as a context manager.
 
     `config.json` holds the resolved config under `config`, and under `starts` an entry for each start of the run: when,
-    by which command, with which versions, on which machine.
+    by which command, with which versions, on which machine, and with which code of the user's own.
 
     Attributes:
         resumed: whether the folder was there before, with this config.
@@ -70,8 +70,11 @@ class RunFolder:
             raise
         return cls(path, lock, resumed, made, {"config": to_dict(config), "starts": [*starts, start]})
 
-    def record(self) -> None:
+    def record(self, code: Mapping[str, str] | None = None) -> list[str]:
         """Write the config and this start, as the run begins or continues.
+
+        ``code`` are digests of the user's own code by name. Returns the names of those that were others at the start
+        before.
 
         Summary and weights of a run that was complete are removed, the summary first: at no moment does the folder
         hold one that its config does not belong to.
@@ -80,7 +83,13 @@ class RunFolder:
             for path in (self.summary, self.weights):
                 path.unlink(missing_ok=True)
             sync_folder(self.path)
+        *others, start = self._record["starts"]
+        if code:
+            start["code"] = code
         write_json(self.config, self._record)
+        before = others[-1].get("code") if others else None
+        known = before if isinstance(before, dict) else {}
+        return [name for name, digest in (code or {}).items() if known.get(name, digest) != digest]
 
     def snapshot(self, step: int) -> Path:
         """Return the file for the acting weights at a step, in a folder that it makes."""

@@ -51,7 +51,7 @@ class Episode(NamedTuple):
 def describe_run(name: str, seed: int, env: EnvConfig) -> TrainConfig:
     """Return the config of a run of an agent that is not ours; raise ConfigError for one that cannot be."""
     score_steps = find_env_spec(env.name).published_steps or BUDGET
-    config = TrainConfig(preset=EXTERNAL, learner=EXTERNAL, name=name, seed=seed, env=env, score_steps=score_steps)
+    config = TrainConfig(preset=EXTERNAL, trainer=EXTERNAL, name=name, seed=seed, env=env, score_steps=score_steps)
     validate(config)
     return config
 

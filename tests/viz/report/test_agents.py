@@ -84,6 +84,6 @@ def test_nothing_but_the_seed_apart_is_comparable(tmp_path: Path) -> None:
 
 def test_other_runs_do_not_show_them_again(tmp_path: Path) -> None:
     recorded(tmp_path / "mine", "mine", {})
-    make_run(tmp_path / "ours", config=replace(describe_run("x", 0, EnvConfig()), preset="quick", learner="ppo"))
+    make_run(tmp_path / "ours", config=replace(describe_run("x", 0, EnvConfig()), preset="quick", trainer="ppo"))
     others = find(gather([tmp_path]), "others")
     assert [plain(row[0]) for table in others.tables for row in table.rows] == ["x"]
