@@ -270,7 +270,7 @@ class AnyVectorRecorder(VectorWrapper[Any, Any, Any, Any, Any]):
         elif self._mode == AutoresetMode.DISABLED:
             self._over |= done
         if done.any():
-            ended = np.flatnonzero(done)
+            ended = np.flatnonzero(done).tolist()
             last = infos.get("final_info", infos)
             self._run.write(*(self._tally.episode(i, _achievements(last, i)) for i in ended))
             self._tally.clear(ended)
