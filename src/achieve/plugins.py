@@ -11,7 +11,7 @@ from typing import Any
 
 from achieve.errors import ConfigError
 
-ENCODER_NAMES = ("residual", "strided", "mlp")
+ENCODER_NAMES = ("residual", "strided", "spcnn", "mlp")
 LEARNER_NAMES = ("ppo", "qrdqn")
 OBJECTIVE_NAMES = ("matching", "prediction")
 """What the package provides."""

@@ -100,7 +100,7 @@ class Distiller:
         self.regularizer = regularizer
         fused = self._cuda_graphs and has_kernels(network)
         if isinstance(regularizer, PolicyValueRegularizer):
-            regularizer.fused = fused
+            regularizer.fused = fused and regularizer.has_plain_heads
         context = Context(network, experience, config, solve, pad=self._cuda_graphs, fused=fused)
         self.objectives = {cls.name: cls(context).to(experience.device) for cls in objectives}
         self.optimizers = {
