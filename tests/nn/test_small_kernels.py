@@ -9,7 +9,12 @@ from tests.nn.interpreter import run_checks
 
 
 @pytest.mark.parametrize(
-    ("checks", "least"), [("interpreted_convolution", 45), ("interpreted_acting", 4), ("interpreted_losses", 29)]
+    ("checks", "least"), [
+        ("interpreted_convolution", 45),
+        ("interpreted_acting", 4),
+        ("interpreted_losses", 29),
+        ("interpreted_cells", 10),
+    ],
 )
 def test_under_the_interpreter(checks: str, least: int, optional: Optional) -> None:
     run_checks(checks, least, optional)
