@@ -18,9 +18,7 @@ class RememberColour(gymnasium.Env):
     action_space = gymnasium.spaces.Discrete(len(COLOURS))
     achievement_names = tuple(COLOURS)
     render_mode = "rgb_array"  # only videos need it
-
-    def __init__(self, delay: int = DELAY) -> None:
-        self.delay = delay
+    delay = DELAY
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
         super().reset(seed=seed)

@@ -25,8 +25,8 @@ from tests.reliability.fuzz import KINDS, Broken, Kind, fuzz
 from tests.reliability.kill import kill_runs
 from tests.reliability.lockstep import lockstep
 
-PLACES = (("ad", "fresh"), ("ppo", "extended"), ("qrdqn", "resumed"), ("minigrid", "finished"))
-KILLS = 16
+PLACES = (("ad", "fresh"), ("ppo", "extended"), ("qrdqn", "resumed"), ("minigrid", "finished"), ("ad-gru", "resumed"))
+KILLS = 20
 INPUTS = {"actions": 4000, "buffers": 3000, "states": 1000, "weights": 250, "checkpoints": 250, "configs": 700}
 STEPS = 400
 
