@@ -192,8 +192,8 @@ def load_agent(
         )
     network: AchievementNetwork
     made: dict[str, Any] = {"auxiliary": False, "dtype": about.dtype}
-    # Initial weights would be drawn in vain, which takes long where there are many millions. An encoder of the user's own
-    # may have tensors beside its state, and is made as in training.
+    # Initial weights would be drawn in vain, which takes long where there are many millions. An encoder of the user's
+    # own may have tensors beside its state, and is made as in training.
     own = config.model.encoder not in ENCODER_NAMES
     with contextlib.nullcontext() if own else torch.device("meta"):
         if config.learner == "qrdqn":

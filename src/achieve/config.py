@@ -458,7 +458,7 @@ def _validate_qrdqn(config: TrainConfig) -> None:
         raise ConfigError(f"ppo.{other[0]} has no effect on QR-DQN; its settings are qrdqn.*")
     if config.model.core != "none" or config.model.value_hidden:
         raise ConfigError(
-            "QR-DQN has neither a recurrent core nor a hidden layer in front of values (model.core, model.value_hidden); "
+            "QR-DQN has neither a recurrent core (model.core) nor a hidden layer for values (model.value_hidden); "
             "use a preset of PPO, such as ppo-gru"
         )
     if config.model.normalize_value:

@@ -157,9 +157,9 @@ def test_size_preserving_convolutions() -> None:
     x = images().permute(0, 3, 1, 2).double() / 255
     for layer in encoder.convs:
         x = literal.relu(nn.functional.conv2d(x, layer.weight.double(), layer.bias.double(), padding=2))
-    expected = literal.relu(x.flatten(1) @ encoder.dense.weight.double().T + encoder.dense.bias.double())
+    expected = literal.relu(x.flatten(1) @ encoder.linear.weight.double().T + encoder.linear.bias.double())
     torch.testing.assert_close(encoder(images()).double(), expected, atol=1e-5, rtol=1e-5)
-    for layer in (*encoder.convs, encoder.dense):
+    for layer in (*encoder.convs, encoder.linear):
         weight = layer.weight.flatten(1)
         torch.testing.assert_close(weight @ weight.T, 2 * torch.eye(len(weight)), atol=1e-5, rtol=1e-5)
         assert not layer.bias.any()
@@ -171,7 +171,7 @@ def test_the_first_layers_of_lstm_spcnn() -> None:
     encoder, core = network.encoder, network.core
     assert isinstance(encoder, SizePreservingEncoder) and core is not None
     assert [tuple(conv.weight.shape) for conv in encoder.convs] == [(64, 3, 5, 5), *[(64, 64, 5, 5)] * 3]
-    assert encoder.dense.weight.shape == (512, 262_144) and encoder.norm is None
+    assert encoder.linear.weight.shape == (512, 262_144) and encoder.norm is None
     assert (core.kind, core.size, core.weight_ih.shape[1]) == ("lstm", 256, 512)
     assert network.policy.weight.shape == (17, 256), "the policy sees the LSTM alone"
     assert network.critic is not None and network.critic.weight.shape == (256, 512) and not network.normalizer.enabled
@@ -181,5 +181,5 @@ def test_a_size_preserving_encoder_with_a_norm_and_any_number_of_convolutions() 
     model = replace(MODEL, encoder="spcnn", channels=(4, 4, 4, 4, 4), memory=False)
     network = ActorCritic(model, IMAGE, ACTIONS, auxiliary=False)
     assert isinstance(network.encoder, SizePreservingEncoder)
-    assert network.encoder.norm is not None and network.encoder.dense.bias is None
+    assert network.encoder.norm is not None and network.encoder.linear.bias is None
     assert network.encode(images()).shape == (5, MODEL.hidden_size)

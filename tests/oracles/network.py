@@ -95,7 +95,7 @@ def linear(x: Tensor, params: Params, name: str) -> Tensor:
 def heads(
     params: Params, latent: Tensor, memory: Tensor | None, output: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Logits, and values in normalised units; of a recurrent core's output too, where the widths of the layers say so."""
+    """Logits, and values in normalised units; of a recurrent core's output too, where the layers' widths say so."""
     remembered = [] if memory is None else [memory.double()]
     inputs = [torch.cat([latent, *remembered], 1)]
     if output is not None:

@@ -205,7 +205,7 @@ def test_a_state_of_another_size_when_resuming(tmp_path: Path) -> None:
     with pytest.raises(SimulatedCrashError), stopping(70, crash=True):
         train(corridor(**GRU, checkpoint_seconds=0.0), folder, quiet=True)
     other = {**GRU, "model": {**GRU["model"], "core_size": 12}}
-    with pytest.raises(RunFolderError, match="model.core_size is 8 there, 12 here") as refusal:
+    with pytest.raises(RunFolderError, match=r"model\.core_size is 8 there, 12 here") as refusal:
         train(corridor(**other, checkpoint_seconds=0.0), folder, quiet=True)
     assert "\n" not in str(refusal.value)
     saved = load_checkpoint(folder / "checkpoint")

@@ -188,8 +188,8 @@ class SizePreservingEncoder(ImageEncoder):
             inputs = outputs
         flat = height * width * inputs
         self.norm = nn.LayerNorm(flat) if norm else None
-        self.dense = LargeLinear(flat, hidden_size, bias=not norm)
-        for layer in (*self.convs, self.dense):
+        self.linear = LargeLinear(flat, hidden_size, bias=not norm)
+        for layer in (*self.convs, self.linear):
             orthogonal(cast(nn.Conv2d | nn.Linear, layer), math.sqrt(2))
 
     def features(self, images: UInt8[Tensor, "B H W C"]) -> Float[Tensor, "B C2 H W"]:
@@ -202,7 +202,7 @@ class SizePreservingEncoder(ImageEncoder):
         x = features.float().flatten(1)
         if self.norm is not None:
             x = self.norm(x)
-        return torch.relu(self.dense(x))
+        return torch.relu(self.linear(x))
 
 
 MOST_INPUTS = 4096

@@ -192,7 +192,7 @@ def _fused_gradients(ctx: Any, grad_outputs: Tensor, grad_after: Tensor) -> tupl
     carried = grad_after.clone(memory_format=torch.contiguous_format)
     for t in range(len(given) - 1, -1, -1):
         restarts = None if t == len(given) - 1 else restart[t + 1]
-        of_step = (tensor[t] for tensor in (given, recurrent, states, grad_outputs))
+        of_step = (given[t], recurrent[t], states[t], grad_outputs[t])
         cells.backward(ctx.kind, *of_step, carried, restarts, by_given[t], by_recurrent[t])
         if t:
             carried[:, :size].addmm_(by_recurrent[t], weight)
