@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from achieve.nn.direct import split_product
 from achieve.nn.encoder import SizePreservingEncoder
 from achieve.nn.model import ActorCritic, count_parameters
 from achieve.nn.recurrent import RecurrentCore
@@ -163,6 +164,15 @@ def test_size_preserving_convolutions() -> None:
         weight = layer.weight.flatten(1)
         torch.testing.assert_close(weight @ weight.T, 2 * torch.eye(len(weight)), atol=1e-5, rtol=1e-5)
         assert not layer.bias.any()
+
+
+@pytest.mark.parametrize("inputs", [12, 16])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_product_in_parts(rows: int, inputs: int) -> None:
+    """As large layers compute it on a GPU, whether or not their inputs can be split evenly."""
+    torch.manual_seed(0)
+    x, weight = torch.randn(rows, inputs, dtype=torch.float64), torch.randn(5, inputs, dtype=torch.float64)
+    torch.testing.assert_close(split_product(x, weight, splits=8), x @ weight.T, atol=1e-12, rtol=0)
 
 
 def test_the_first_layers_of_lstm_spcnn() -> None:
