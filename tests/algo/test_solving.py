@@ -17,7 +17,7 @@ from tests.algo.remembering import Briefly
 
 CONFIG = TrainConfig(
     preset="chain",
-    learner="qrdqn",
+    trainer="qrdqn",
     total_steps=2400,
     score_steps=2400,
     device="cpu",

@@ -153,7 +153,7 @@ def test_parameter_counts(preset: str, expected: int) -> None:
 def test_size_preserving_convolutions() -> None:
     """Layer by layer, and orthogonal at the start."""
     torch.manual_seed(0)
-    encoder = SizePreservingEncoder(IMAGE, (4, 6), 99, 8, norm=False)
+    encoder = SizePreservingEncoder(IMAGE, replace(MODEL, encoder="spcnn", channels=(4, 6), hidden_size=8, norm=False))
     assert encoder.features(images()).shape == (5, 6, 16, 16)
     x = images().permute(0, 3, 1, 2).double() / 255
     for layer in encoder.convs:

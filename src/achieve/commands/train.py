@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -19,6 +20,9 @@ from achieve.commands.score import show_scores
 from achieve.envs import find_env_spec
 from achieve.errors import ConfigError
 from achieve.run.folder import read_config
+
+if TYPE_CHECKING:
+    from achieve.trainers.warm import WarmUp
 
 
 @dataclass(frozen=True)
@@ -127,6 +131,17 @@ def train_seeds(parsed: TrainArguments, arguments: list[str]) -> None:
 
 
 def _train_one(parsed: TrainArguments) -> None:
+    with contextlib.ExitStack() as stack:
+        from achieve.trainers.warm import WarmUp, known_spaces
+
+        # Before PyTorch is loaded, which takes seconds.
+        configs.validate(parsed.train)
+        spaces = known_spaces(parsed.train)
+        warm_up = None if spaces is None else stack.enter_context(WarmUp(parsed.train, spaces))
+        _train_with(parsed, warm_up)
+
+
+def _train_with(parsed: TrainArguments, warm_up: WarmUp | None) -> None:
     from achieve.train import Interrupted, default_folder, resolve_device, train
 
     device = resolve_device(parsed.train.device)
@@ -140,7 +155,7 @@ def _train_one(parsed: TrainArguments) -> None:
                       "--preset quick is made for them")  # fmt: skip
     if device.type == "cuda" and encoder == "strided":
         console.print("this machine has a GPU: [bold]achieve train --preset ad[/] trains the full agent in minutes")
-    summary = train(parsed.train, folder, quiet=parsed.quiet)
+    summary = train(parsed.train, folder, quiet=parsed.quiet, warm_up=warm_up)
     if parsed.report:
         try:
             _report(folder, summary, parsed.train.env)

@@ -85,20 +85,28 @@ class MLPEncoder(Encoder):
         return cast(Tensor, self.latent(self.dense(torch.relu(self.entry(x)))))
 
 
-class ImageEncoder(nn.Module):
+class ImageEncoder(Encoder):
     """Bytes [B, H, W, C] -> latent ``phi`` [B, hidden_size]: convolutions, then two dense layers in float32."""
 
-    def add_head(self, flat: int, dense_size: int, hidden_size: int, *, norm: bool) -> None:
-        """The two dense layers, on so many features."""
-        self.dense = NormDense(flat, dense_size, norm=norm, gain=1.4)
-        self.latent = NormDense(dense_size, hidden_size, norm=norm, gain=1.0)
+    def __init__(self, shape: tuple[int, ...], config: ModelConfig) -> None:
+        super().__init__(shape, config)
+        self.add_dense(self.add_convolutions(shape, config), config)
+
+    @abstractmethod
+    def add_convolutions(self, shape: tuple[int, ...], config: ModelConfig) -> int:
+        """Make the convolutional part. Returns the number of its features."""
+
+    def add_dense(self, features: int, config: ModelConfig) -> None:
+        """Make the dense part, on so many features."""
+        self.dense = NormDense(features, config.dense_size, norm=config.norm, gain=1.4)
+        self.latent = NormDense(config.dense_size, config.hidden_size, norm=config.norm, gain=1.0)
 
     def forward(self, images: UInt8[Tensor, "B H W C"]) -> Float[Tensor, "B D"]:
         return self.head(self.features(images))
 
+    @abstractmethod
     def features(self, images: UInt8[Tensor, "B H W C"]) -> Float[Tensor, "B C2 H2 W2"]:
         """Return the convolutional part's output."""
-        raise TypeError("a subclass must define its own convolutions")
 
     def head(self, features: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D"]:
         """Return the dense part's output, in float32 whatever the convolutions ran in."""
@@ -108,26 +116,17 @@ class ImageEncoder(nn.Module):
 class ResidualEncoder(ImageEncoder):
     """The paper's: three stacks of a convolution, a pool and two residual blocks."""
 
-    def __init__(
-        self,
-        image_shape: tuple[int, int, int],
-        channels: tuple[int, ...],
-        dense_size: int,
-        hidden_size: int,
-        *,
-        norm: bool,
-    ) -> None:
-        super().__init__()
-        height, width, inputs = image_shape
+    def add_convolutions(self, shape: tuple[int, ...], config: ModelConfig) -> int:
+        height, width, inputs = shape
         self.stacks = nn.ModuleList()
-        for index, outputs in enumerate(channels):
-            self.stacks.append(Stack(inputs, outputs, first=index == 0, norm=norm))
+        for index, outputs in enumerate(config.channels):
+            self.stacks.append(Stack(inputs, outputs, first=index == 0, norm=config.norm))
             inputs = outputs
             height, width = (height + 1) // 2, (width + 1) // 2
-        self.add_head(height * width * inputs, dense_size, hidden_size, norm=norm)
+        return height * width * inputs
 
     def features(self, images: UInt8[Tensor, "B H W C"]) -> Float[Tensor, "B C2 H2 W2"]:
-        x = images.permute(0, 3, 1, 2).float() / 255
+        x = images.permute(0, 3, 1, 2).float().div_(255)
         for stack in self.stacks:
             x = stack(x)
         return x
@@ -136,30 +135,21 @@ class ResidualEncoder(ImageEncoder):
 class StridedEncoder(ImageEncoder):
     """Three strided convolutions: about a hundredth of the residual encoder's work."""
 
-    def __init__(
-        self,
-        image_shape: tuple[int, int, int],
-        channels: tuple[int, ...],
-        dense_size: int,
-        hidden_size: int,
-        *,
-        norm: bool,
-    ) -> None:
-        super().__init__()
-        a, b, c = channels
+    def add_convolutions(self, shape: tuple[int, ...], config: ModelConfig) -> int:
+        height, width, inputs = shape
+        a, b, c = config.channels
         layers = [
-            nn.Conv2d(image_shape[2], a, 8, stride=4, padding=2),
+            nn.Conv2d(inputs, a, 8, stride=4, padding=2),
             nn.Conv2d(a, b, 4, stride=2, padding=1),
             nn.Conv2d(b, c, 3, stride=1, padding=1),
         ]
         for layer in layers:
             scale_rows(layer, math.sqrt(2))
-        height, width = (side // 4 // 2 for side in image_shape[:2])
         self.convs = nn.ModuleList(layers)
-        self.add_head(height * width * c, dense_size, hidden_size, norm=norm)
+        return (height // 8) * (width // 8) * c
 
     def features(self, images: UInt8[Tensor, "B H W C"]) -> Float[Tensor, "B C2 H2 W2"]:
-        x = images.permute(0, 3, 1, 2).float() / 255
+        x = images.permute(0, 3, 1, 2).float().div_(255)
         for conv in self.convs:
             x = torch.relu(conv(x))
         return x
@@ -171,29 +161,23 @@ class SizePreservingEncoder(ImageEncoder):
     On Crafter's images, that layer has 134 million weights.
     """
 
-    def __init__(
-        self,
-        image_shape: tuple[int, int, int],
-        channels: tuple[int, ...],
-        dense_size: int,
-        hidden_size: int,
-        *,
-        norm: bool,
-    ) -> None:
-        super().__init__()
-        height, width, inputs = image_shape
+    def add_convolutions(self, shape: tuple[int, ...], config: ModelConfig) -> int:
+        height, width, inputs = shape
         self.convs = nn.ModuleList()
-        for outputs in channels:
-            self.convs.append(nn.Conv2d(inputs, outputs, 5, padding=2))
+        for outputs in config.channels:
+            conv = nn.Conv2d(inputs, outputs, 5, padding=2)
+            orthogonal(conv, math.sqrt(2))
+            self.convs.append(conv)
             inputs = outputs
-        flat = height * width * inputs
-        self.norm = nn.LayerNorm(flat) if norm else None
-        self.linear = LargeLinear(flat, hidden_size, bias=not norm)
-        for layer in (*self.convs, self.linear):
-            orthogonal(cast(nn.Conv2d | nn.Linear, layer), math.sqrt(2))
+        return height * width * inputs
+
+    def add_dense(self, features: int, config: ModelConfig) -> None:
+        self.norm = nn.LayerNorm(features) if config.norm else None
+        self.linear = LargeLinear(features, config.hidden_size, bias=not config.norm)
+        orthogonal(self.linear, math.sqrt(2))
 
     def features(self, images: UInt8[Tensor, "B H W C"]) -> Float[Tensor, "B C2 H W"]:
-        x = images.permute(0, 3, 1, 2).float() / 255
+        x = images.permute(0, 3, 1, 2).float().div_(255)
         for conv in self.convs:
             x = torch.relu(conv(x))
         return x
@@ -215,9 +199,7 @@ def make_encoder(shape: tuple[int, ...], config: ModelConfig, dtype: torch.dtype
     if config.encoder in images:
         if len(shape) != 3 or dtype != torch.uint8 or min(shape[:2]) < 8:
             raise ConfigError(_no_images(shape, dtype, config.encoder))
-        height, width, channels = shape
-        sizes = (config.channels, config.dense_size, config.hidden_size)
-        return images[config.encoder]((height, width, channels), *sizes, norm=config.norm)
+        return images[config.encoder](shape, config)
     if config.encoder == "mlp":
         if math.prod(shape) > MOST_INPUTS:
             raise ConfigError(
