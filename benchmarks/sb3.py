@@ -12,22 +12,30 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import importlib.util
 import os
 import pathlib
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
-import gymnasium
-import numpy as np
-import torch
-from stable_baselines3 import PPO
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+_HERE = pathlib.Path(__file__).resolve().parent
+# Python puts a script's folder first on its path, where crafter.py would pass for `crafter` itself.
+sys.path[:] = [entry for entry in sys.path if pathlib.Path(entry or ".").resolve() != _HERE]
+if importlib.util.find_spec("achieve") is None:
+    sys.path.insert(0, str(_HERE.parent / "src"))
 
-import achieve
-from achieve.envs.sb3 import SB3VecEnv
+import gymnasium  # noqa: E402
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from stable_baselines3 import PPO  # noqa: E402
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv  # noqa: E402
+
+import achieve  # noqa: E402
+from achieve.envs.sb3 import SB3VecEnv  # noqa: E402
 
 PACKAGES = ("achieve", "stable-baselines3", "crafter", "gymnasium", "numpy", "torch")
 
@@ -123,21 +131,23 @@ def report(args: argparse.Namespace, rates: dict[str, dict[str, list[float]]], l
     used = "cpu" if args.device == "cpu" or not torch.cuda.is_available() else torch.cuda.get_device_name()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
+    ppo = f"PPO: `CnnPolicy` on {used}, 128 steps a rollout, 3 epochs of minibatches of 256. " if args.learn else ""
     lines = [
         "# Stable-Baselines3 on our vector environment",
         "",
         f"{args.num_envs} environments of Crafter, {args.rounds} rounds in turns: median, and the range in brackets. "
-        f"Stepping: random actions. PPO: `CnnPolicy` on {used}, 128 steps a rollout, 3 epochs of minibatches of 256. "
+        f"Stepping: random actions. {ppo}"
         f"{cores} cores, load {load:.1f} before; Python {platform.python_version()}, {versions}. "
         "`python benchmarks/sb3.py` measures it again.",
         "",
-        "| vector environment | stepping, steps/s | PPO, steps/s |",
-        "| --- | ---: | ---: |",
+        "| vector environment | stepping, steps/s |" + (" PPO, steps/s |" if args.learn else ""),
+        "| --- | ---: |" + (" ---: |" if args.learn else ""),
     ]
     for name, found in rates.items():
         cells = [
-            f"{statistics.median(some):,.0f} [{min(some):,.0f} to {max(some):,.0f}]" if some else "not measured"
+            f"{statistics.median(some):,.0f} [{min(some):,.0f} to {max(some):,.0f}]"
             for some in found.values()
+            if some
         ]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

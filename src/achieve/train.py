@@ -36,7 +36,7 @@ from achieve.trainers.journal import Journal
 from achieve.trainers.ppo import PPOTrainer
 from achieve.trainers.qrdqn import QRDQNTrainer
 from achieve.trainers.setup import check_spaces, make_envs, resolve_device
-from achieve.trainers.warm import WarmUp
+from achieve.trainers.warm import Spaces, WarmUp, known_spaces
 from achieve.trust import imports_named_by
 
 __all__ = ["Interrupted", "PPOTrainer", "check_spaces", "default_folder", "make_envs", "resolve_device", "train"]
@@ -53,7 +53,9 @@ def make_trainer(config: TrainConfig) -> BaseTrainer:
     return cast(BaseTrainer, cls(config))
 
 
-def train(config: TrainConfig, folder: str | Path | None = None, *, quiet: bool = False) -> dict[str, Any]:
+def train(
+    config: TrainConfig, folder: str | Path | None = None, *, quiet: bool = False, warm_up: WarmUp | None = None
+) -> dict[str, Any]:
     """Train, or resume a run that was stopped. Returns the content of `summary.json`.
 
     Args:
@@ -61,6 +63,7 @@ def train(config: TrainConfig, folder: str | Path | None = None, *, quiet: bool 
         folder: the run folder, by default that of :func:`default_folder`. If it holds a run with this config, that run
             is resumed. Another `total_steps` ends it earlier or, with PPO, extends it even after its end.
         quiet: no progress display.
+        warm_up: the compilation of this run's GPU kernels, if it has begun already.
 
     Raises:
         EnvFailedError: if an environment of the user's fails; calling again resumes from the last checkpoint.
@@ -88,10 +91,12 @@ def train(config: TrainConfig, folder: str | Path | None = None, *, quiet: bool 
         # Everything is checked before anything is changed: a run that is refused stays as it is.
         stack.enter_context(using_env(lambda: f"When it is mended, {way_on()}."))
         checkpoint = load_checkpoint(run.checkpoint)
+        if warm_up is None and (spaces := known_spaces(config)) is not None:
+            warm_up = stack.enter_context(WarmUp(config, spaces))
         trainer = make_trainer(config)
         stack.callback(trainer.close)
-        warm_up = WarmUp(trainer)
-        stack.callback(warm_up.close)
+        if warm_up is None:
+            warm_up = stack.enter_context(WarmUp(config, spaces_of(trainer)))
         taken = take_weights(trainer) if checkpoint is None else None
         files = RowFiles(run.checkpoint)
         if checkpoint is not None:
@@ -142,6 +147,12 @@ def train(config: TrainConfig, folder: str | Path | None = None, *, quiet: bool 
             why = f": no reward was above {config.env.threshold:g} (--env.unlock-threshold)"
             progress.say(f"no achievement was unlocked in this run{why if trainer.spec.by_reward else ''}")
         return summary
+
+
+def spaces_of(trainer: BaseTrainer) -> Spaces:
+    """Return what a run's environments show and accept."""
+    dtype = str(trainer.observation_dtype).removeprefix("torch.")
+    return Spaces(trainer.observation_shape, dtype, trainer.num_actions)
 
 
 def default_folder(config: TrainConfig) -> Path:

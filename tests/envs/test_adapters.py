@@ -174,8 +174,7 @@ def test_the_module_has_the_names_of_the_original() -> None:
 
 @pytest.mark.parametrize("package", [crafter, ours], ids=["crafter", "achieve"])
 def test_a_script_for_crafter_runs_with_either(package: Any, tmp_path: Path) -> None:
-    played = package.Env(seed=2, length=15)
-    env = package.Recorder(played, tmp_path, save_stats=True, save_video=True, video_size=(64, 64))
+    env = package.Recorder(package.Env(seed=2, length=15), tmp_path, video_size=(64, 64))
     env.reset()
     done = False
     while not done:
@@ -196,7 +195,7 @@ def test_a_script_for_crafter_runs_with_either(package: Any, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("script", "flags", "package"),
     [
-        ("cleanrl_ppo.py", ["--total-timesteps", "1024", "--num-steps", "64", "--device", "cpu"], "torch"),
+        ("cleanrl_ppo.py", ["--total-timesteps", "4096", "--num-steps", "64", "--device", "cpu"], "torch"),
         ("sb3_ppo.py", ["--steps", "4096", "--device", "cpu"], "stable_baselines3"),
     ],
 )

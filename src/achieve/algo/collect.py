@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 ALIGNMENT = 256
 """Bytes; where parts of a block of memory begin."""
+NONE_YET = -1
+"""Stands where an action will be."""
+POLLS = 4000
+"""Looks at an action between two at the device."""
 
 
 class VecEnv(Protocol):
@@ -78,6 +82,7 @@ class Collector:
         where, self.outcome, self.observation = kind.parts(self._block)
         self._where = where.numpy()
         self._chosen = host(num_envs, dtype=torch.int64)
+        self._arriving = self._chosen.numpy()
         self._device_block = torch.zeros_like(self._block, device=device)
         self._given = kind.parts(self._device_block)
         self._actions = torch.zeros(num_envs, dtype=torch.int64, device=device)
@@ -91,6 +96,7 @@ class Collector:
         self._kernels = _acting_kernels(network, num_envs, device, enabled=cuda_graphs)
         self._run = GraphRunner(self._state, enabled=cuda_graphs and on_gpu)
         self._copied = torch.cuda.Event() if on_gpu else None
+        self._acted = False
 
     def _state(self) -> list[Tensor]:
         return [self.memory, self._latent]
@@ -136,28 +142,50 @@ class Collector:
 
     def _act(self) -> None:
         """Encode the current observation, choose actions, write everything into the buffer's current row."""
-        self._where[:] = self._buffer.filled + self.row, self.row
+        self._where[0] = self._buffer.filled + self.row
+        self._where[1] = self.row
+        self._arriving.fill(NONE_YET)
         self._run("act", self._act_on_device)
-        if self._copied is not None:
-            self._copied.record()
-            while not self._copied.query():  # a thread put to sleep wakes late: there are a thousand steps a second
-                pass
+        if self._copied is None:
+            return
+        if self._kernels is not None and self._acted:
+            self._await_actions()
+            return
+        self._acted = True  # capturing a graph runs a step more than once: the last one counts
+        self._copied.record()
+        while not self._copied.query():  # a thread put to sleep wakes late: there are a thousand steps a second
+            pass
+
+    def _await_actions(self) -> None:
+        """Return when the kernels have written an action for every environment.
+
+        That is sooner than CUDA reports that they have ended, and what else they do concerns the device alone.
+        """
+        arriving = self._arriving.item
+        for env in range(len(self._arriving)):
+            polls = 0
+            while arriving(env) == NONE_YET:
+                polls += 1
+                # An error of the device is raised here. Without one, the environments refuse what is no action.
+                if polls % POLLS == 0 and torch.cuda.current_stream().query():
+                    return
 
     @torch.no_grad()
     def _act_on_device(self) -> None:
         network, buffer = self._network, self._buffer
-        self._device_block.copy_(self._block, non_blocking=True)
         if self._kernels is not None:
+            self._kernels.fetch(self._block, self._device_block)
             self._kernels(
                 network.fast_features(self._given.observation),
                 self._given,
                 self._noise,
-                (self.memory, self._latent, self._actions),
+                (self.memory, self._latent, self._chosen),
                 (buffer.observations, buffer.memory, buffer.actions, buffer.log_probs, buffer.values),
                 self._threshold,
             )
-        else:
-            self._choose()
+            return
+        self._device_block.copy_(self._block, non_blocking=True)
+        self._choose()
         self._chosen.copy_(self._actions, non_blocking=True)
 
     def _choose(self) -> None:

@@ -357,9 +357,10 @@ def _why_not_recorded(run: Run) -> str | None:
     """Return why the run of another library's agent does not count, whatever its length."""
     if run.config.env.options:
         return f"another game: {', '.join(run.config.env.options)}"
-    if run.config.name not in PAPER_SETTINGS:
+    name = run.config.name or ""
+    if name not in PAPER_SETTINGS:
         return "an agent of another library, without published results"
-    others = paper_differences(run.config.name, run.settings)
+    others = paper_differences(name, run.settings)
     return f"not the published settings: {'; '.join(others)}" if others else None
 
 

@@ -20,6 +20,7 @@ ABOUT: dict[str, str] = {
     "agents": "List the agents that can be loaded, with environment and score.",
     "bench": "Measure the speed of environment, acting, learning and distillation on this machine.",
     "export": "Write the weights an agent needs to act, in half precision.",
+    "baseline": "Train an agent of another library, by that library: DreamerV3.",
     "import": "Make a run folder from the episode log of another program: Crafter's recorder, DreamerV3.",
     "presets": "List the presets.",
     "sweep": "Train every combination of some settings with several seeds each, and compare them.",

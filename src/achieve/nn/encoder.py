@@ -122,7 +122,7 @@ class ResidualEncoder(ImageEncoder):
         return height * width * inputs
 
     def features(self, images: UInt8[Tensor, "B H W C"]) -> Float[Tensor, "B C2 H2 W2"]:
-        x = images.permute(0, 3, 1, 2).float() / 255
+        x = images.permute(0, 3, 1, 2).float().div_(255)
         for stack in self.stacks:
             x = stack(x)
         return x
@@ -145,7 +145,7 @@ class StridedEncoder(ImageEncoder):
         return (height // 8) * (width // 8) * c
 
     def features(self, images: UInt8[Tensor, "B H W C"]) -> Float[Tensor, "B C2 H2 W2"]:
-        x = images.permute(0, 3, 1, 2).float() / 255
+        x = images.permute(0, 3, 1, 2).float().div_(255)
         for conv in self.convs:
             x = torch.relu(conv(x))
         return x

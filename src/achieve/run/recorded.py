@@ -85,7 +85,7 @@ class RecordedRun:
         self._lock = self._log = -1
         refuse_foreign(path)
         if (path / "config.json").exists():
-            self._refuse_other()
+            refuse_other(path, config, self.settings)
         with explained(f"the run folder {path} cannot be written", way_out="; choose another"):
             path.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
@@ -94,7 +94,7 @@ class RecordedRun:
             with self._alone():
                 first = self._enter()
                 if (path / "config.json").exists():
-                    self._refuse_other()
+                    refuse_other(path, config, self.settings)
                 self._mend_log()
                 self._open_counts()
                 if first:
@@ -177,21 +177,6 @@ class RecordedRun:
         except BlockingIOError:
             return False
         return True
-
-    def _refuse_other(self) -> None:
-        """Raise RunFolderError for a folder with another run."""
-        saved = read_config(self.path)
-        there = from_dict(saved["config"])
-        found = refusal(there, self.config, ("env.num_envs",))
-        ours, theirs = self.settings, saved.get("settings", {})
-        unlike = [name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name)]
-        if not found and unlike:
-            name = unlike[0]
-            found = f"its setting {name} is {shown(theirs.get(name))} there, {shown(ours.get(name))} here"
-        if found:
-            raise RunFolderError(
-                f"{self.path} holds another run: {found}. Choose another run folder, or give what it was started with"
-            )
 
     def _open_counts(self) -> None:
         path, size = self.path / COUNTS, 8 * (_HEADER + SLOTS)
@@ -312,6 +297,21 @@ class RecordedRun:
         finally:
             if self._log >= 0:
                 fcntl.flock(self._log, fcntl.LOCK_UN)
+
+
+def refuse_other(path: Path, config: TrainConfig, settings: Mapping[str, Any]) -> None:
+    """Raise RunFolderError for a folder with another run than this one."""
+    saved = read_config(path)
+    found = refusal(from_dict(saved["config"]), config, ("env.num_envs",))
+    theirs = saved.get("settings", {})
+    unlike = [name for name in {**theirs, **settings} if theirs.get(name) != settings.get(name)]
+    if not found and unlike:
+        name = unlike[0]
+        found = f"its setting {name} is {shown(theirs.get(name))} there, {shown(settings.get(name))} here"
+    if found:
+        raise RunFolderError(
+            f"{path} holds another run: {found}. Choose another run folder, or give what it was started with"
+        )
 
 
 def taken_steps(run: Path) -> int | None:

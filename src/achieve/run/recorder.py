@@ -18,11 +18,12 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
-from achieve.config import EnvConfig
+from achieve.config import EnvConfig, from_dict
 from achieve.envs.arrays import FinishedEpisodes
 from achieve.envs.base import AchievementVecEnv
 from achieve.envs.identify import identify
 from achieve.errors import ConfigError
+from achieve.run.folder import read_config
 from achieve.run.recorded import Episode, RecordedRun, describe_run
 
 BY_ORDER = 16
@@ -69,14 +70,24 @@ def record(
             f"{type(env).__name__} does not say which environment it holds; name it, such as env_name='crafter'"
         )
     path = Path(folder)
-    vector = isinstance(env, VectorEnv)
+    num_envs = env.num_envs if isinstance(env, VectorEnv) else 1
     config = describe_run(
         path.name.removesuffix(f"-s{seed}") if name is None else name,
         seed,
-        EnvConfig(found.name, num_envs=env.num_envs if vector else 1, options=found.options),
+        EnvConfig(found.name, num_envs=num_envs, options=found.options),
     )
-    run = RecordedRun(path, config, {**found.settings, **(settings or {})}, resume_at)
-    if vector:
+    return _wrapped(env, RecordedRun(path, config, {**found.settings, **(settings or {})}, resume_at))
+
+
+def join(env: Any, folder: str | Path) -> Any:
+    """Return the environment, wrapped so that it takes part in a run that is being recorded already."""
+    path = Path(folder)
+    saved = read_config(path)
+    return _wrapped(env, RecordedRun(path, from_dict(saved["config"]), saved.get("settings")))
+
+
+def _wrapped(env: Any, run: RecordedRun) -> Any:
+    if isinstance(env, VectorEnv):
         return VectorRecorder(env, run) if isinstance(env, AchievementVecEnv) else AnyVectorRecorder(env, run)
     return EnvRecorder(env, run) if isinstance(env, gymnasium.Env) else PlainRecorder(env, run)
 
@@ -259,7 +270,7 @@ class AnyVectorRecorder(VectorWrapper[Any, Any, Any, Any, Any]):
         elif self._mode == AutoresetMode.DISABLED:
             self._over |= done
         if done.any():
-            ended = np.flatnonzero(done)
+            ended = np.flatnonzero(done).tolist()
             last = infos.get("final_info", infos)
             self._run.write(*(self._tally.episode(i, _achievements(last, i)) for i in ended))
             self._tally.clear(ended)

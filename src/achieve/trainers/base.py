@@ -24,6 +24,7 @@ from achieve.nn.model import AchievementNetwork
 from achieve.nn.optim import ClippedAdam
 from achieve.openmp import make_sleep
 from achieve.plugins import is_plugin
+from achieve.run.allocator import keep_memory
 from achieve.run.checkpoint import ROW_FILES, Checkpoint
 from achieve.run.seeding import Generators, stream_seed
 from achieve.run.segments import RowFiles, RowStore
@@ -64,6 +65,8 @@ class BaseTrainer(ABC):
         self.journal: Journal | None = None
         self.device = resolve_device(config.device)
         make_sleep()
+        if self.device.type == "cpu":
+            keep_memory()
         if config.torch_threads is not None:
             torch.set_num_threads(config.torch_threads)
         self.envs = self.make_envs()

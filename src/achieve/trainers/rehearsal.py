@@ -2,7 +2,8 @@
 
 Triton asks a hook before it compiles. Here the hook hands the request to a pool of processes and has the launch
 skipped, so that the rehearsal is over in seconds; its numbers mean nothing. What the pool compiles, Triton keeps on
-disk for the run itself. :class:`achieve.trainers.warm.WarmUp` runs it as `python -m achieve.trainers.rehearsal`.
+disk for the run itself; its processes are told what GPU to compile for and use none.
+:class:`achieve.trainers.warm.WarmUp` runs it as `python -m achieve.trainers.rehearsal`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from achieve.processes import end_with_parent
 if TYPE_CHECKING:
     from achieve.algo.distill import PhaseReport
 
-MOST_PROCESSES = 8
+MOST_PROCESSES = 16
 EPISODES = ((3, 20, 4), (5, 60, 8), (5, 200, 20))
 """Auxiliary phases to rehearse: episodes, their length, their unlocks. Few images have kernels of their own."""
 ROWS = 8
@@ -104,12 +105,30 @@ def rehearse(config: TrainConfig, envs: MadeUpEnvs) -> list[PhaseReport]:
     return reports
 
 
-def compile_kernel(module: str, name: str, kind: str) -> None:
-    """Compile a kernel as ``kind`` says, in Triton's words, and the host's code that launches it."""
+class Elsewhere:
+    """Stands for a GPU that compiled code is meant for, in a process that does not use it."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+
+    def get_current_target(self) -> Any:
+        """Its architecture, in Triton's words."""
+        return self._target
+
+    def get_current_device(self) -> int:
+        """Some number."""
+        return 0
+
+
+def compile_kernel(module: str, name: str, kind: str, target: Any) -> None:
+    """Compile a kernel for a GPU as ``kind`` says, in Triton's words, and the host's code that launches it."""
+    from triton.backends.nvidia import driver as nvidia
     from triton.runtime import driver
 
+    driver.set_active(Elsewhere(target))
     kernel = getattr(import_module(module), name).preload(kind)
-    driver.active.launcher_cls(kernel.src, kernel.metadata)
+    if hasattr(nvidia, "make_launcher"):  # from 3.7 on there is one for all kernels
+        nvidia.CudaLauncher(kernel.src, kernel.metadata)
 
 
 def _prepare_process() -> None:
@@ -130,7 +149,9 @@ def make_pool() -> ProcessPoolExecutor:
 def compiling_in(pool: Executor) -> Iterator[list[Future[None]]]:
     """Within the block no kernel is launched: what would be launched is compiled in the pool, as the futures say."""
     import triton
+    from triton.runtime import driver
 
+    target = driver.active.get_current_target()
     seen: set[str] = set()
     futures: list[Future[None]] = []
 
@@ -138,7 +159,7 @@ def compiling_in(pool: Executor) -> Iterator[list[Future[None]]]:
         kind = compile["specialization_data"]
         if kind not in seen:
             seen.add(kind)
-            futures.append(pool.submit(compile_kernel, fn.module, fn.name, kind))
+            futures.append(pool.submit(compile_kernel, fn.module, fn.name, kind, target))
         return True
 
     triton.knobs.runtime.jit_cache_hook = skip
@@ -154,8 +175,13 @@ def main() -> None:
     asked = json.load(sys.stdin)
     config = from_dict(asked["config"])
     envs = MadeUpEnvs(config.env.num_envs, tuple(asked["shape"]), asked["dtype"], asked["num_actions"])
-    with make_pool() as pool, compiling_in(pool) as futures:
-        rehearse(config, envs)
+    with make_pool() as pool:
+        from achieve.trainers.setup import resolve_device
+
+        if resolve_device(config.device).type != "cuda":
+            return
+        with compiling_in(pool) as futures:
+            rehearse(config, envs)
     for future in futures:
         future.result()
 
