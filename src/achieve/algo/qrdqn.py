@@ -162,11 +162,14 @@ class QRDQNLearner:
         loss = quantile_huber_loss(chosen, targets, self._config.kappa).mean()
         return loss, (loss.detach(), chosen.detach().mean(), targets.mean(), rewards.mean())
 
-    def _fused_loss(self, *batch: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
+    def _fused_loss(
+        self, quantiles: Tensor, judge: Tensor, ahead: Tensor, actions: Tensor, rewards: Tensor, discounts: Tensor
+    ) -> tuple[Tensor, Sequence[Tensor]]:
         """:meth:`loss` in one kernel, its gradient included."""
         from achieve.nn.kernels.quantile import quantile_loss
 
-        loss, statistics = quantile_loss(*batch, kappa=self._config.kappa)
+        given = (quantiles, judge, ahead, actions, rewards, discounts)
+        loss, statistics = quantile_loss(*given, self._config.kappa)
         return loss, statistics.unbind()
 
     def finish(self) -> dict[str, float]:
