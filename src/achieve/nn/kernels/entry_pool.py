@@ -32,7 +32,7 @@ PROGRAMS = 400
 GRADIENT_PROGRAMS = 264
 # Pooled rows a program does at most: the first costs half as much again.
 MOST_STEPS = 16
-# Whether to compute with two numbers at a time, in instructions that Triton's interpreter does not know.
+# Whether to use machine instructions that Triton does not find by itself; its interpreter does not know them.
 PACKED = not triton.knobs.runtime.interpret
 
 
@@ -121,10 +121,12 @@ def _convolve(
     value = tl.dot(patches, weights)
     if KEEP:
         if PACKED:
+            # One instruction where the lines below become two.
             code = tl.full([1, 1], 9 - tap, tl.int32)
             value = tl.inline_asm_elementwise(
-                "prmt.b32 $0, $1, $2, 0x3214;", "=r,r,r", [value, code], dtype=tl.float32, is_pure=True, pack=1
-            )
+                "lop3.b32 $0, $1, 0xffffff00, $2, 0xEA;", "=r,r,r", [value, code],
+                dtype=tl.float32, is_pure=True, pack=1,
+            )  # fmt: skip
         else:
             value = ((value.to(tl.int32, bitcast=True) & -256) | (9 - tap)).to(tl.float32, bitcast=True)
     if H % 2 == 1 and tap // 3 == 2:
