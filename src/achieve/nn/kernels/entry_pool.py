@@ -33,6 +33,7 @@ GRADIENT_PROGRAMS = 264
 # Pooled rows a program does at most: the first costs half as much again.
 MOST_STEPS = 16
 # Whether to use machine instructions that Triton does not find by itself; its interpreter does not know them.
+AHEAD = False
 PACKED = not triton.knobs.runtime.interpret
 
 
@@ -45,25 +46,20 @@ def _spare(row, ow, W: tl.constexpr):
 
 
 @triton.jit
-def _patches(
+def _load(
     image_ptr, image, oh, ow, inside,
     H: tl.constexpr, W: tl.constexpr, IN: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
-    """Rows ``2 oh - 1`` to ``2 oh + 2`` of images, columns ``2 ow - 2`` to ``2 ow + 2``, over 256: [pixels, 64]."""
+    """Rows ``2 oh - 1`` to ``2 oh + 2`` of images, columns ``2 ow - 2`` to ``2 ow + 2``: bytes, or pairs of them."""
     top = 2 * oh - 1
     if PAIRS:
-        # Two bytes at once: rows of an even number of bytes, and a patch begins at an even one.
+        # Rows have an even number of bytes, and a patch begins at an even one.
         pair = tl.arange(0, 32)
         row = top[:, None] + (pair // 8)[None, :]
         at = (6 * ow - 6)[:, None] + 2 * (pair % 8)[None, :]
         ok = inside[:, None] & (row >= 0) & (row < H) & (at >= 0) & (at < 3 * W)
         start = ((image * H + top) * (3 * W) + 6 * ow - 6) // 2
-        both = tl.load(image_ptr + start[:, None] + ((pair // 8) * (3 * W // 2) + pair % 8)[None, :], mask=ok, other=0)
-        both = both.to(tl.int32)
-        first = (both & 255).to(tl.float32) * (1.0 / 256.0)
-        second = ((both >> 8) & 255).to(tl.float32) * (1.0 / 256.0)
-        second = tl.where((pair % 8 == 7)[None, :], _spare(pair // 8, ow, W), second)
-        return tl.interleave(first, second)
+        return tl.load(image_ptr + start[:, None] + ((pair // 8) * (3 * W // 2) + pair % 8)[None, :], mask=ok, other=0)
     else:
         k = tl.arange(0, 64)
         place = k % 16
@@ -72,8 +68,22 @@ def _patches(
         channel = (place % 3)[None, :]
         ok = inside[:, None] & (row >= 0) & (row < H) & (column >= 0) & (column < W) & (channel < IN)
         ok = ok & (place < 15)[None, :]
-        byte = tl.load(image_ptr + ((image[:, None] * H + row) * W + column) * IN + channel, mask=ok, other=0)
-        return tl.where((place == 15)[None, :], _spare(k // 16, ow, W), byte.to(tl.float32) * (1.0 / 256.0))
+        return tl.load(image_ptr + ((image[:, None] * H + row) * W + column) * IN + channel, mask=ok, other=0)
+
+
+@triton.jit
+def _patches(loaded, ow, W: tl.constexpr, PAIRS: tl.constexpr):
+    """Patches [pixels, 64] from what was loaded of images: bytes over 256, and the numbers at the ends of rows."""
+    if PAIRS:
+        pair = tl.arange(0, 32)
+        both = loaded.to(tl.int32)
+        first = (both & 255).to(tl.float32) * (1.0 / 256.0)
+        second = ((both >> 8) & 255).to(tl.float32) * (1.0 / 256.0)
+        second = tl.where((pair % 8 == 7)[None, :], _spare(pair // 8, ow, W), second)
+        return tl.interleave(first, second)
+    else:
+        k = tl.arange(0, 64)
+        return tl.where((k % 16 == 15)[None, :], _spare(k // 16, ow, W), loaded.to(tl.float32) * (1.0 / 256.0))
 
 
 @triton.jit
@@ -138,7 +148,7 @@ def _convolve(
 def _forward(
     image_ptr, weight_ptr, out_ptr, winner_ptr, strips, steps, down,
     H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr,
-    PAIRS: tl.constexpr, KEEP: tl.constexpr, PACKED: tl.constexpr,
+    PAIRS: tl.constexpr, KEEP: tl.constexpr, PACKED: tl.constexpr, AHEAD: tl.constexpr,
     ACROSS: tl.constexpr, COLUMNS: tl.constexpr, PIXELS: tl.constexpr, OUTPUTS: tl.constexpr,
 ):  # fmt: skip
     # Strips of the pooled image: some columns wide, so many steps high. A program goes down a few of them side by side.
@@ -162,9 +172,15 @@ def _forward(
     w8 = _weights(weight_ptr, 8, o, OUT)
     # The last row of a window is the first row of the next: it is computed once, but for each strip's first.
     last = tl.full([PIXELS, OUTPUTS], -3e38, tl.float32)
+    if AHEAD:
+        loaded = _load(image_ptr, image, top - 1, ow, inside, H, W, IN, PAIRS)
     for step in range(-1, steps):
         oh = top + step
-        x = _patches(image_ptr, image, oh, ow, inside, H, W, IN, PAIRS).to(w3.dtype)
+        if AHEAD:
+            x = _patches(loaded, ow, W, PAIRS).to(w3.dtype)
+            loaded = _load(image_ptr, image, oh + 1, ow, inside, H, W, IN, PAIRS)
+        else:
+            x = _patches(_load(image_ptr, image, oh, ow, inside, H, W, IN, PAIRS), ow, W, PAIRS).to(w3.dtype)
         best = last
         if KEEP:
             best = (last.to(tl.int32, bitcast=True) + 6).to(tl.float32, bitcast=True)
@@ -237,7 +253,7 @@ def _backward(
         image = pixel // (OH * OW) - first
         oh = pixel // OW % OH
         ow = pixel % OW
-        x = tl.trans(_patches(image_ptr, image, oh, ow, inside, H, W, IN, PAIRS).to(dtype))
+        x = tl.trans(_patches(_load(image_ptr, image, oh, ow, inside, H, W, IN, PAIRS), ow, W, PAIRS).to(dtype))
         at = (pixel - first * (OH * OW))[:, None] * OUT + o[None, :]
         here = inside[:, None]
         right = here & (ow + 1 < OW)[:, None]
@@ -356,7 +372,7 @@ def forward(images: Tensor, weights: Tensor, *, keep: bool) -> tuple[Tensor, Ten
     _forward[(triton.cdiv(strips, side), outputs // blocks)](
         source, weights, out, out if winner is None else winner, strips, steps, down,
         H=h, W=w, OH=oh, OW=ow, IN=c, OUT=outputs, PAIRS=pairs, KEEP=keep,
-        PACKED=PACKED,        ACROSS=across, COLUMNS=columns, PIXELS=PIXELS, OUTPUTS=blocks, num_warps=4,
+        PACKED=PACKED, AHEAD=AHEAD,        ACROSS=across, COLUMNS=columns, PIXELS=PIXELS, OUTPUTS=blocks, num_warps=4,
     )  # fmt: skip
     return out, winner
 
@@ -368,7 +384,7 @@ def backward(grad: Tensor, winner: Tensor, images: Tensor, weight: Tensor, bias:
     source, pairs = _images(images)
     blocks = min(OUTPUTS, outputs)
     pixels = n * oh * ow
-    steps = triton.cdiv(pixels, PIXELS * GRADIENT_PROGRAMS)
+    steps = max(1, triton.cdiv(pixels, PIXELS * GRADIENT_PROGRAMS))
     splits = triton.cdiv(pixels, PIXELS * steps)
     parts = torch.empty(splits, 4, DEPTH, outputs, device=grad.device)
     _backward[(splits, outputs // blocks)](
