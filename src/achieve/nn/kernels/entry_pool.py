@@ -357,8 +357,8 @@ def forward(images: Tensor, weights: Tensor, *, keep: bool) -> tuple[Tensor, Ten
     oh, ow = (h + 1) // 2, (w + 1) // 2
     outputs = weights.shape[2]
     source, pairs = _images(images)
-    out = torch.empty((n, outputs, oh, ow), dtype=weights.dtype, device=images.device).to(
-        memory_format=torch.channels_last
+    out = torch.empty(
+        (n, outputs, oh, ow), dtype=weights.dtype, device=images.device, memory_format=torch.channels_last
     )
     winner = torch.empty_like(out, dtype=torch.uint8) if keep else None
     columns = min(PIXELS, triton.next_power_of_2(ow))
@@ -389,7 +389,8 @@ def backward(grad: Tensor, winner: Tensor, images: Tensor, weight: Tensor, bias:
     parts = torch.empty(splits, 4, DEPTH, outputs, device=grad.device)
     _backward[(splits, outputs // blocks)](
         grad, winner, source, parts, pixels, steps, H=h, W=w, OH=oh, OW=ow, IN=c, OUT=outputs,
-        PAIRS=pairs, PACKED=PACKED and grad.dtype == torch.float16, PIXELS=PIXELS, OUTPUTS=blocks, num_warps=8,
+        PAIRS=pairs, PACKED=PACKED and grad.dtype == torch.float16, PIXELS=PIXELS, OUTPUTS=blocks,
+        num_warps=8, num_stages=1, maxnreg=128,
     )  # fmt: skip
     _finish_backward[(9 * c + 1, 4, outputs // blocks)](
         parts, weight, bias, splits, FACTOR, *_strides(weight), IN=c, OUT=outputs, OUTPUTS=blocks,
