@@ -233,8 +233,8 @@ def _backward(
     PAIRS: tl.constexpr, PACKED: tl.constexpr, PIXELS: tl.constexpr, OUTPUTS: tl.constexpr,
 ):  # fmt: skip
     # To each pooled pixel belong four of the convolution's: rows 2 oh and 2 oh + 1, columns 2 ow and 2 ow + 1. Their
-    # gradients come from the window of that pixel and of those to the right, below, and both. For each of the four, a
-    # product over pixels: patches [64, pixels] times gradients [pixels, outputs].
+    # gradients come from the window of that pixel and of those to the right, below, and both. One product over pixels,
+    # patches [64, pixels] times gradients [pixels, 4 outputs], sums up all four kinds.
     o = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
     dtype: tl.constexpr = grad_ptr.dtype.element_ty
     begin = tl.program_id(0) * steps * PIXELS
@@ -242,10 +242,7 @@ def _backward(
     image_ptr += first.to(tl.int64) * (H * W * IN // (2 if PAIRS else 1))
     grad_ptr += first.to(tl.int64) * (OH * OW * OUT)
     winner_ptr += first.to(tl.int64) * (OH * OW * OUT)
-    total_00 = tl.zeros([64, OUTPUTS], tl.float32)
-    total_01 = tl.zeros([64, OUTPUTS], tl.float32)
-    total_10 = tl.zeros([64, OUTPUTS], tl.float32)
-    total_11 = tl.zeros([64, OUTPUTS], tl.float32)
+    total = tl.zeros([64, 4 * OUTPUTS], tl.float32)
     none = tl.zeros([PIXELS, OUTPUTS], tl.float16 if PACKED else tl.float32)
     for step in range(steps):
         pixel = begin + step * PIXELS + tl.arange(0, PIXELS)
@@ -267,25 +264,25 @@ def _backward(
         share_right = tl.load(grad_ptr + at + OUT, mask=right, other=0.0)
         share_below = tl.load(grad_ptr + at + OW * OUT, mask=below, other=0.0)
         share_both = tl.load(grad_ptr + at + (OW + 1) * OUT, mask=both, other=0.0)
-        grad = _add_share(none, winner, share, 4, PACKED)
-        total_00 = tl.dot(x, grad.to(dtype), total_00)
-        grad = _add_share(none, winner, share, 5, PACKED)
-        grad = _add_share(grad, winner_right, share_right, 3, PACKED)
-        total_01 = tl.dot(x, grad.to(dtype), total_01)
-        grad = _add_share(none, winner, share, 7, PACKED)
-        grad = _add_share(grad, winner_below, share_below, 1, PACKED)
-        total_10 = tl.dot(x, grad.to(dtype), total_10)
-        grad = _add_share(none, winner, share, 8, PACKED)
-        grad = _add_share(grad, winner_right, share_right, 6, PACKED)
-        grad = _add_share(grad, winner_below, share_below, 2, PACKED)
-        grad = _add_share(grad, winner_both, share_both, 0, PACKED)
-        total_11 = tl.dot(x, grad.to(dtype), total_11)
+        grad_00 = _add_share(none, winner, share, 4, PACKED)
+        grad_01 = _add_share(none, winner, share, 5, PACKED)
+        grad_01 = _add_share(grad_01, winner_right, share_right, 3, PACKED)
+        grad_10 = _add_share(none, winner, share, 7, PACKED)
+        grad_10 = _add_share(grad_10, winner_below, share_below, 1, PACKED)
+        grad_11 = _add_share(none, winner, share, 8, PACKED)
+        grad_11 = _add_share(grad_11, winner_right, share_right, 6, PACKED)
+        grad_11 = _add_share(grad_11, winner_below, share_below, 2, PACKED)
+        grad_11 = _add_share(grad_11, winner_both, share_both, 0, PACKED)
+        grad = tl.join(tl.join(grad_00, grad_10), tl.join(grad_01, grad_11))
+        total = tl.dot(x, tl.reshape(grad, [PIXELS, 4 * OUTPUTS]).to(dtype), total)
     k = tl.arange(0, 64)
-    at = (tl.program_id(0) * 256 + k)[:, None] * OUT + o[None, :]
-    tl.store(part_ptr + at, total_00)
-    tl.store(part_ptr + at + 64 * OUT, total_01)
-    tl.store(part_ptr + at + 128 * OUT, total_10)
-    tl.store(part_ptr + at + 192 * OUT, total_11)
+    column = tl.arange(0, 4 * OUTPUTS)
+    # What a convolution at that kind of pixel sees of the patch, and the bias.
+    row = (k // 16)[:, None] - (column // 2 % 2)[None, :]
+    place = (k % 16)[:, None] - 3 * (column % 2 + 1)[None, :]
+    needed = ((row >= 0) & (row < 3) & (place >= 0) & (place < 9)) | (k == 15)[:, None]
+    at = (tl.program_id(0) * 64 + k)[:, None] * (4 * OUT) + tl.program_id(1) * (4 * OUTPUTS) + column[None, :]
+    tl.store(part_ptr + at, total, mask=needed)
 
 
 @triton.jit
@@ -301,11 +298,11 @@ def _finish_backward(
     channel = place % IN
     is_bias = place == 9 * IN
     k = (kind // 2 + tap // 3) * 16 + (kind % 2 + tap % 3 + 1) * 3 + channel
-    row = tl.where(is_bias, 15, k) + kind * 64
+    row = tl.where(is_bias, 15, k)
     total = tl.zeros([SPLITS, OUTPUTS], tl.float32)
     for start in range(0, splits, SPLITS):
         split = start + tl.arange(0, SPLITS)
-        at = (split * 256 + row)[:, None] * OUT + o[None, :]
+        at = (split * 64 + row)[:, None] * (4 * OUT) + o[None, :] * 4 + kind
         total += tl.load(part_ptr + at, mask=(split < splits)[:, None], other=0.0)
     total = tl.sum(total, 0)
     if is_bias:
@@ -386,11 +383,11 @@ def backward(grad: Tensor, winner: Tensor, images: Tensor, weight: Tensor, bias:
     pixels = n * oh * ow
     steps = max(1, triton.cdiv(pixels, PIXELS * GRADIENT_PROGRAMS))
     splits = triton.cdiv(pixels, PIXELS * steps)
-    parts = torch.empty(splits, 4, DEPTH, outputs, device=grad.device)
+    parts = torch.empty(splits, DEPTH, outputs, 4, device=grad.device)
     _backward[(splits, outputs // blocks)](
         grad, winner, source, parts, pixels, steps, H=h, W=w, OH=oh, OW=ow, IN=c, OUT=outputs,
         PAIRS=pairs, PACKED=PACKED and grad.dtype == torch.float16, PIXELS=PIXELS, OUTPUTS=blocks,
-        num_warps=8, num_stages=1, maxnreg=128,
+        num_warps=8, num_stages=2, maxnreg=128,
     )  # fmt: skip
     _finish_backward[(9 * c + 1, 4, outputs // blocks)](
         parts, weight, bias, splits, FACTOR, *_strides(weight), IN=c, OUT=outputs, OUTPUTS=blocks,
