@@ -179,7 +179,7 @@ class Watched:
         distils = config.distill.enabled
         if distils and last.get("kind") != "distill" and rollouts and rollouts % config.rollouts_per_phase == 0:
             return "distilling"
-        return "acting and learning" if config.learner == "qrdqn" else "collecting and PPO"
+        return "acting and learning" if config.trainer == "qrdqn" else "collecting and PPO"
 
 
 class Watcher:
