@@ -131,21 +131,23 @@ def report(args: argparse.Namespace, rates: dict[str, dict[str, list[float]]], l
     used = "cpu" if args.device == "cpu" or not torch.cuda.is_available() else torch.cuda.get_device_name()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
+    ppo = f"PPO: `CnnPolicy` on {used}, 128 steps a rollout, 3 epochs of minibatches of 256. " if args.learn else ""
     lines = [
         "# Stable-Baselines3 on our vector environment",
         "",
         f"{args.num_envs} environments of Crafter, {args.rounds} rounds in turns: median, and the range in brackets. "
-        f"Stepping: random actions. PPO: `CnnPolicy` on {used}, 128 steps a rollout, 3 epochs of minibatches of 256. "
+        f"Stepping: random actions. {ppo}"
         f"{cores} cores, load {load:.1f} before; Python {platform.python_version()}, {versions}. "
         "`python benchmarks/sb3.py` measures it again.",
         "",
-        "| vector environment | stepping, steps/s | PPO, steps/s |",
-        "| --- | ---: | ---: |",
+        "| vector environment | stepping, steps/s |" + (" PPO, steps/s |" if args.learn else ""),
+        "| --- | ---: |" + (" ---: |" if args.learn else ""),
     ]
     for name, found in rates.items():
         cells = [
-            f"{statistics.median(some):,.0f} [{min(some):,.0f} to {max(some):,.0f}]" if some else "not measured"
+            f"{statistics.median(some):,.0f} [{min(some):,.0f} to {max(some):,.0f}]"
             for some in found.values()
+            if some
         ]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

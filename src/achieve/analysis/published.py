@@ -103,8 +103,12 @@ PUBLISHED: Mapping[str, list[Published]] = _read_printed()
 """By experiment, as `achieve reproduce` names them, in the paper's order."""
 
 
-PAPER_SETTINGS: Mapping[str, Mapping[str, Any]] = {"dreamerv3": {"size": "XL", "replay_ratio": 0.5}}
+PAPER_SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "dreamerv3": {"size": "XL", "replay_ratio": 0.5, "num_envs": 1, "batch_size": 16, "sequence_length": 64},
+}
 """Of agents of other libraries, the settings behind the published figures: only runs with these count beside them."""
+PAPER_DECISIVE = ("size", "replay_ratio")
+"""Those that must be recorded; a run that does not name one of the others is taken to have the published one."""
 
 
 class ProbeFigures(NamedTuple):

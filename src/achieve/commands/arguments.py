@@ -56,7 +56,7 @@ class ManyRunsArguments:
     folder: Path = Path("runs")
     """Folder of the run folders."""
     jobs: int = 1
-    """Runs at a time on each GPU (without a GPU: on each machine). More than one needs Ray (extra `ray`)."""
+    """Runs at a time on each GPU (without a GPU: on each machine)."""
     ray: str | None = None
     """Send the runs to the Ray cluster at this host:port, whose nodes must share the folder; `auto` takes RAY_ADDRESS,
     or the cluster on this machine."""

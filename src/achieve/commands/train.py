@@ -38,7 +38,7 @@ class TrainArguments:
     seeds: str | None = None
     """Train several seeds, such as 0-4 or 0,2,5-7, each in its usual folder (in `folder`, if given)."""
     jobs: int = 1
-    """With several seeds: runs at a time on each GPU, or on this machine without one; above 1 needs Ray."""
+    """With several seeds: runs at a time on each GPU, or on this machine without one."""
     folder: Path | None = None
     """Run folder; runs/<preset>-s<seed> by default (runs/<preset>-<env>-s<seed> if the environment is not the preset's,
     runs/<name>-s<seed> for a variant with a name).
@@ -59,7 +59,7 @@ Train an agent, or resume a run with the same command; a larger --total-steps ex
   --preset NAME      preset to start from, see below (ad)
   --env ENV          crafter, minigrid, heist, module:function, or a Gymnasium id
   --seed N           seed of everything random (0)
-  --seeds 0-4        several seeds; --jobs K: K at a time (extra `ray`)
+  --seeds 0-4        several seeds; --jobs K: K at a time on each GPU
   --total-steps N    environment steps, such as 1e6 (the preset's)
   --device NAME      auto, cpu, cuda or cuda:1 (auto)
   --folder PATH      run folder (runs/PRESET-sSEED)
@@ -134,10 +134,14 @@ def _train_one(parsed: TrainArguments) -> None:
     with contextlib.ExitStack() as stack:
         from achieve.trainers.warm import WarmUp, known_spaces
 
-        # Before PyTorch is loaded, which takes seconds.
+        # What is to be compiled begins before PyTorch is loaded, which takes seconds.
         configs.validate(parsed.train)
         spaces = known_spaces(parsed.train)
         warm_up = None if spaces is None else stack.enter_context(WarmUp(parsed.train, spaces))
+        if parsed.train.env.name == "crafter" and "rules" not in parsed.train.env.own_settings:
+            from achieve.envs.crafter.ahead import compiling_ahead
+
+            stack.enter_context(compiling_ahead())
         _train_with(parsed, warm_up)
 
 

@@ -58,7 +58,7 @@ class CleanRLVecEnv(VectorWrapper[Any, Any, Any, Any, Any]):
         final = np.full(self.num_envs, None, object)
         for i in np.flatnonzero(done):
             # Arrays of one entry, as Gymnasium's RecordEpisodeStatistics had them.
-            r, length = np.float32([self._returns[i]]), np.int32([self._lengths[i]])
+            r, length = np.array([self._returns[i]], np.float32), np.array([self._lengths[i]], np.int32)
             final[i] = {"episode": {"r": r, "l": length, "t": np.array([elapsed])}}
         last = {"final_observation": told["final_obs"], "_final_observation": done} if "final_obs" in told else {}
         return {"final_info": final, "_final_info": done, **last}

@@ -33,7 +33,7 @@ def agents_section(gathered: Gathered) -> Section:
     runs = [run for run in gathered.runs if run.external and run.twin is None]
     groups = group_runs(runs)
     rows = [
-        Row(group.label, entries.get(run.config.name) if run.spec.name == "crafter" else None, group)
+        Row(group.label, entries.get(run.config.name or "") if run.spec.name == "crafter" else None, group)
         for group in (group.read_at(group.end) for group in groups)
         for run in group.runs[:1]
     ]
