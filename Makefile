@@ -28,7 +28,7 @@ SHEEPRL := sheeprl==0.8.4
 TRAIN_ARGS ?=
 BENCH_ARGS ?=
 
-.PHONY: setup heist dreamer optional test test-long lint types train bench reliability docs clean
+.PHONY: setup heist dreamer optional checked compiled test test-long lint types train bench reliability docs clean
 
 setup: $(STAMP)
 
@@ -37,8 +37,9 @@ $(STAMP): pyproject.toml constraints.txt
 	  { echo "achieve needs Python 3.11 or newer; run: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
 	@PYTHON=$(PYTHON) tools/system-packages venv
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
-	@echo "installing PyTorch and what else is needed into $(VENV), some minutes the first time ..."
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@echo "installing PyTorch and what else is needed into $(VENV), a minute or more the first time ..."
+	@$(BIN)/python -m pip install --quiet --upgrade pip || true  # of 2026: it takes a third less time than that of 2023
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[dev]'
 	@touch $@
 
 heist: $(STAMP)
@@ -66,10 +67,17 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
-test: lint types optional
+# Before the tests begin, so that no test waits while another compiles; mypy has the other core meanwhile.
+compiled: $(STAMP)
+	@$(BIN)/python -c "from achieve import make_vec; [make_vec(name, num_envs=1).reset() for name in ('crafter', 'minigrid')]"
+
+checked: lint optional
+	@$(MAKE) --no-print-directory -j2 types compiled
+
+test: checked
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest $(PYTEST_ARGS)
 
-test-long: lint types optional
+test-long: checked
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -m 'not gpu' $(PYTEST_ARGS)
 
 train: $(STAMP)

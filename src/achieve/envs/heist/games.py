@@ -77,9 +77,8 @@ class Games:
         return self.step(np.full(self.num, _START_OVER))[0]
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return observations, Procgen's rewards, and which games have begun a new level.
-
-        The arrays are its own, valid until the next step.
+        """Return observations, Procgen's rewards, and which games have begun a new level, until the next step changes
+        these arrays.
         """
         self._env.act(actions)
         rewards, observations, first = self._env.observe()
