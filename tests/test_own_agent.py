@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from achieve.agent import load_agent, load_player
+from achieve.agent import load_agent
 from achieve.analysis.evaluate import evaluate
 from achieve.cli import main
+from achieve.commands.players import load_player
 from achieve.config import EnvConfig
 from achieve.errors import ConfigError, RunFolderError
 from achieve.own_agent import OwnAgent, is_own

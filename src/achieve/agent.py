@@ -30,7 +30,6 @@ from achieve.config import EXTERNAL, EnvConfig, TrainConfig, from_dict, to_dict
 from achieve.errors import ConfigError, DivergedError, RunFolderError
 from achieve.nn.model import AchievementNetwork, ActorCritic, QuantileNetwork
 from achieve.openmp import make_sleep
-from achieve.own_agent import PlayingAgent, is_own, load_own
 from achieve.plugins import ENCODER_NAMES
 from achieve.run.checkpoint import FILE_NAME, load_checkpoint
 from achieve.run.files import explained
@@ -254,18 +253,6 @@ def load_agent(
     network = network.to(device) if own else network.to_empty(device=device)
     network.load_state_dict(acting)
     return Agent(network, config, about.observation_shape, seed=seed)
-
-
-def load_player(
-    source: str, *, device: str = "cpu", env: str | EnvConfig | None = None, trust: bool = False
-) -> PlayingAgent:
-    """Return an agent to watch: as :func:`load_agent` does, or one of another library as ``module:name``.
-
-    The module is imported, since whoever calls this has named it.
-    """
-    if is_own(source):
-        return load_own(source, env)
-    return load_agent(source, device=device, env=env, trust=trust)
 
 
 class About(NamedTuple):

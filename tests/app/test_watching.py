@@ -17,11 +17,13 @@ from typing import Any
 
 import pytest
 
+from achieve import record
 from achieve.app import serving
 from achieve.app.watching import Log, Watcher
 from achieve.config import to_dict
 from achieve.errors import ConfigError
-from tests.system.tiny import tiny_config
+from tests.run.recording import Mine, play
+from tests.system.tiny import STEPS, tiny_config
 
 
 def episode(step: int, reward: float = 1.0, wood: int = 1) -> str:
@@ -68,12 +70,27 @@ def look(watcher: Watcher, metric: str | None = None) -> dict[str, Any]:
 def test_curves_rates_and_progress(run: Path) -> None:
     found = look(Watcher([run.parent]), "entropy")
     assert found["name"] == "tiny-s0" and found["status"] == "stopped" and found["env"] == "Crafter"
-    assert found["step"] == 768 and found["total"] == 3072 and found["rate"] == 100.0 and found["left"] == 23
+    assert found["step"] == 768 and found["total"] == STEPS and found["rate"] == 100.0
+    assert found["left"] == round((STEPS - 768) / 100)
     assert found["phase"] == "collecting and PPO" and found["host_gib"] == 1.5
     curve = found["curve"]
     assert curve["rates"] == {"collect_wood": 100.0} and curve["episodes"] == 20
     assert curve["steps"] == sorted(set(curve["steps"])) and len(curve["return"]) == len(curve["steps"])
     assert found["metric"] == {"steps": [256, 512, 768], "values": [2.5] * 3} and "entropy" in found["metrics"]
+
+
+def test_recorded_run_is_watched_but_never_stopped_from_here(tmp_path: Path) -> None:
+    """Its process is another program's, which a signal may end without saving."""
+    env = record(Mine(), tmp_path / "theirs-s0", name="theirs")
+    play(env, 5)
+    watcher = Watcher([tmp_path])
+    found = look(watcher)
+    assert found["status"] == "training" and found["label"] == "theirs"
+    assert found["step"] == 5 and found["total"] == 1_000_000 and found["curve"]["episodes"] == 1
+    with pytest.raises(ConfigError, match="is trained by another program, which may not save itself; stop it there"):
+        watcher.stop(found["key"])
+    env.close()
+    assert look(watcher)["status"] == "done"
 
 
 def test_phase_is_what_follows_the_last_line(run: Path) -> None:

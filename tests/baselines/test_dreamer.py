@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ import pytest
 from achieve.baselines import dreamer
 from achieve.baselines.dreamer import DreamerConfig, command, last_checkpoint, train_dreamer
 from achieve.cli import main
+from achieve.config import EnvConfig
 from achieve.errors import AchieveError, ConfigError, MissingExtraError, RunFolderError
 from achieve.run.folder import read_config
+from achieve.run.recorded import RecordedRun, describe_run
 from achieve.scoring.episodes import load_episodes
 from tests.conftest import Optional
 
@@ -122,6 +125,26 @@ def test_paths_with_odd_characters_reach_hydra_quoted(tmp_path: Path) -> None:
     assert "algo=dreamer_v3_XL" in words and "algo.replay_ratio=0.5" in words
 
 
+@pytest.mark.usefixtures("fake")
+def test_its_agent_is_loaded_only_where_it_is_trusted_and_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """sheeprl's checkpoints are pickles."""
+    RecordedRun(tmp_path / "run", describe_run("dreamerv3", 0, EnvConfig())).close()
+    checkpoints = tmp_path / "run/sheeprl/logs/dreamerv3/version_0/checkpoint"
+    checkpoints.mkdir(parents=True)
+    assert main(["video", str(tmp_path / "run"), "--trust"]) == 2
+    assert "has no checkpoint of sheeprl yet" in capsys.readouterr().err
+    with zipfile.ZipFile(checkpoints / "ckpt_100_0.ckpt", "w") as file:
+        file.writestr("state", "x")
+    assert main(["video", str(tmp_path / "run")]) == 2
+    told = capsys.readouterr().err
+    assert "ckpt_100_0.ckpt" in told and "--trust" in told
+    monkeypatch.setitem(sys.modules, "sheeprl", None)
+    assert main(["eval", str(tmp_path / "run"), "--trust"]) == 2
+    assert ".venv-dreamer/bin/achieve" in capsys.readouterr().err
+
+
 @pytest.mark.long
 def test_sheeprl_itself_trains_and_resumes(tmp_path: Path, optional: Optional) -> None:
     python = ROOT / dreamer.HOME / "bin" / "python"
@@ -133,3 +156,6 @@ def test_sheeprl_itself_trains_and_resumes(tmp_path: Path, optional: Optional) -
     assert train_dreamer(DreamerConfig(**tiny | {"total_steps": 400}), folder, quiet=True)["steps"] == 400
     assert read_config(folder)["starts"][1]["resumed_at"] == 260
     assert len(list((folder / "sheeprl").rglob("events.out.tfevents.*"))) == 2
+    flags = ["eval", str(folder), "--trust", "--episodes", "2", "--device", "cpu"]
+    done = subprocess.run([python, "-m", "achieve", *flags], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0 and "2 episodes of the final policy" in done.stdout, done.stderr

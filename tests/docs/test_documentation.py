@@ -73,6 +73,21 @@ def test_the_code_of_the_tutorials_runs(code: str, tmp_path: Path, monkeypatch: 
     exec(compile(code, "tutorial", "exec"), {"__name__": "tutorial"})
 
 
+def test_the_page_on_other_agents_runs_where_it_needs_no_other_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    codes = BLOCK.findall((ROOT / "docs" / "any-agent.md").read_text())
+    others = ("stable_baselines3", "torchrl", "...")
+    ours = [code for code in codes if not any(name in code for name in others)]
+    assert len(ours) == 3
+    shared: dict[str, object] = {"__name__": "page"}
+    for code in ours:
+        exec(compile(code, "any-agent", "exec"), shared)
+    for run in ("my-agent-s0", "cleanrl-ppo-s0"):
+        assert (tmp_path / "runs" / run / "config.json").exists()
+
+
 def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACHIEVE_STEPS", "2048")
     monkeypatch.setenv("ACHIEVE_FOLDER", str(tmp_path / "run"))

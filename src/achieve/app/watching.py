@@ -19,12 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from achieve.config import TrainConfig, from_dict
+from achieve.config import EXTERNAL, TrainConfig, from_dict
 from achieve.envs import find_env_spec
 from achieve.errors import AchieveError, ConfigError, RunFolderError
 from achieve.presets import HUMAN, variant
 from achieve.run.folder import read_config, read_summary
 from achieve.run.hardware import available_memory, usable_cores
+from achieve.run.recorded import taken_steps
 from achieve.scoring.episodes import PREFIX, Episodes
 from achieve.scoring.score import curve_grid, learning_curve, or_none, score_run
 from achieve.settings import parse_json
@@ -116,6 +117,16 @@ class Watched:
                         return process
         return None
 
+    @property
+    def external(self) -> bool:
+        """Whether it is recorded from an agent of another library."""
+        return self.config.trainer == EXTERNAL
+
+    @property
+    def total(self) -> int:
+        """Environment steps of the whole run; of another library's agent, those at which it is evaluated."""
+        return self.config.score_steps if self.external else self.config.planned_steps
+
     def curve(self) -> dict[str, Any]:
         """Score or success rate, and mean return, at steps so far; success rates now."""
         self.log.update()
@@ -155,17 +166,17 @@ class Watched:
         self.metrics.update()
         rows = [row for row in self.metrics.rows[-4 * RECENT :] if _number(row.get("step"))]
         if not rows:
-            return {"step": 0, "total": self.config.planned_steps}
+            return {"step": taken_steps(self.path) or 0, "total": self.total}
         last, then = rows[-1], rows[max(0, len(rows) - 1 - RECENT)]
         spent, before = _seconds(last), _seconds(then)
         recent = (last["step"] - then["step"]) / (spent - before) if spent > before else None
         mean = last["step"] / spent if spent else None
-        left = (self.config.planned_steps - last["step"]) / mean if mean else None
+        left = (self.total - last["step"]) / mean if mean else None
         memory = {name: last[name] for name in ("host_gib", "gpu_gib") if _number(last.get(name))}
         rate = recent or mean
         return {
             "step": last["step"],
-            "total": self.config.planned_steps,
+            "total": self.total,
             "rate": round(rate, 1) if rate else None,
             "left": round(left) if left is not None else None,
             "phase": self._phase(last),
@@ -232,6 +243,8 @@ class Watcher:
                 raise ConfigError("there is no such run here; reload the page")
             run = self._runs[key]
             process = run.holder
+            if run.external:
+                raise ConfigError(f"{run.name} is trained by another program, which may not save itself; stop it there")
             if process is None:
                 raise ConfigError(f"{run.name} is not being trained on this machine, so there is nothing to stop")
             if run.stopping == process:
@@ -284,7 +297,7 @@ class Watcher:
         about |= {"env": find_env_spec(config.env.name).title, "label": variant(config), "seed": config.seed}
         if process is not None:
             about |= _process(process)
-        known = {"step": summary.get("steps"), "total": config.planned_steps, "score": summary.get("score")}
+        known = {"step": summary.get("steps"), "total": run.total, "score": summary.get("score")}
         return about | {name: value for name, value in known.items() if value is not None}
 
     def _cpu_share(self) -> float | None:

@@ -27,10 +27,10 @@ def run(arguments: list[str]) -> None:
     parsed: EvalArguments = parse(EvalArguments, "eval", arguments)
     import numpy as np
 
-    from achieve.agent import load_player
     from achieve.analysis.evaluate import evaluate, save_episodes
+    from achieve.commands.players import load_player
     from achieve.commands.score import score_tables
-    from achieve.own_agent import is_own
+    from achieve.own_agent import OwnAgent
     from achieve.run.files import prepare_file
     from achieve.scoring.score import RunScore, measure, success_rates
     from achieve.train import resolve_device
@@ -50,7 +50,7 @@ def run(arguments: list[str]) -> None:
     result = RunScore(score, reward, rates, episodes.names, parsed.episodes, taken, taken, spec)
     how = "greedy" if parsed.greedy else "sampled actions"
     # Which worlds an agent of another library has seen is not known.
-    where = "random worlds" if is_own(parsed.agent) else "unseen worlds"
+    where = "random worlds" if isinstance(agent, OwnAgent) else "unseen worlds"
     notes = [
         f"{parsed.episodes} episodes of the final policy ({how}) in {where}, seed {parsed.seed}: "
         "not the training-protocol score.",

@@ -33,7 +33,7 @@ def run(arguments: list[str]) -> None:
     parsed: VideoArguments = parse(VideoArguments, "video", arguments)
     if parsed.max_steps < 1:
         raise ConfigError(f"max-steps is {parsed.max_steps}; it must be 1 or more")
-    from achieve.agent import load_player
+    from achieve.commands.players import load_player
     from achieve.viz.episode import film
 
     agent = load_player(parsed.agent, env=parsed.env, trust=parsed.trust)

@@ -13,6 +13,7 @@ import math
 import mmap
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -84,6 +85,7 @@ class RecordedRun:
         self._template = ""
         self._synced = time.monotonic()
         self._pid = os.getpid()
+        self._mutex = threading.Lock()  # a lock on a file keeps out processes, not threads
         self._lock = self._log = -1
         refuse_foreign(path)
         if (path / "config.json").exists():
@@ -299,11 +301,11 @@ class RecordedRun:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Keep the other recorders of this run waiting."""
-        fcntl.flock(self._log, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            if self._log >= 0:
+        with self._mutex:
+            fcntl.flock(self._log, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
                 fcntl.flock(self._log, fcntl.LOCK_UN)
 
 
