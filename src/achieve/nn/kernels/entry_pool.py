@@ -14,6 +14,8 @@ left of float32 has 15 bits of mantissa, still more than half precision.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -26,14 +28,12 @@ DEPTH = 64
 CHANNELS = 3
 # Pooled pixels and outputs of a program at a time.
 PIXELS = 64
-OUTPUTS = 64
-# Programs to share the work among: forward the least, backward about as many.
-PROGRAMS = 400
-GRADIENT_PROGRAMS = 264
-# Pooled rows a program does at most: the first costs half as much again.
-MOST_STEPS = 16
+OUTPUTS, GRADIENT_OUTPUTS = 64, 32
+# The least number of programs that keep a GPU busy, and the most pooled rows that one goes down. A program's first row
+# costs half as much again forward; backward each program leaves sums to be added up.
+PROGRAMS, MOST_STEPS = 200, 16
+GRADIENT_PROGRAMS, MOST_GRADIENT_STEPS = 200, 32
 # Whether to use machine instructions that Triton does not find by itself; its interpreter does not know them.
-AHEAD = False
 PACKED = not triton.knobs.runtime.interpret
 
 
@@ -148,7 +148,7 @@ def _convolve(
 def _forward(
     image_ptr, weight_ptr, out_ptr, winner_ptr, strips, steps, down,
     H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr,
-    PAIRS: tl.constexpr, KEEP: tl.constexpr, PACKED: tl.constexpr, AHEAD: tl.constexpr,
+    PAIRS: tl.constexpr, KEEP: tl.constexpr, PACKED: tl.constexpr,
     ACROSS: tl.constexpr, COLUMNS: tl.constexpr, PIXELS: tl.constexpr, OUTPUTS: tl.constexpr,
 ):  # fmt: skip
     # Strips of the pooled image: some columns wide, so many steps high. A program goes down a few of them side by side.
@@ -172,15 +172,11 @@ def _forward(
     w8 = _weights(weight_ptr, 8, o, OUT)
     # The last row of a window is the first row of the next: it is computed once, but for each strip's first.
     last = tl.full([PIXELS, OUTPUTS], -3e38, tl.float32)
-    if AHEAD:
-        loaded = _load(image_ptr, image, top - 1, ow, inside, H, W, IN, PAIRS)
+    loaded = _load(image_ptr, image, top - 1, ow, inside, H, W, IN, PAIRS)
     for step in range(-1, steps):
         oh = top + step
-        if AHEAD:
-            x = _patches(loaded, ow, W, PAIRS).to(w3.dtype)
-            loaded = _load(image_ptr, image, oh + 1, ow, inside, H, W, IN, PAIRS)
-        else:
-            x = _patches(_load(image_ptr, image, oh, ow, inside, H, W, IN, PAIRS), ow, W, PAIRS).to(w3.dtype)
+        x = _patches(loaded, ow, W, PAIRS).to(w3.dtype)
+        loaded = _load(image_ptr, image, oh + 1, ow, inside, H, W, IN, PAIRS)
         best = last
         if KEEP:
             best = (last.to(tl.int32, bitcast=True) + 6).to(tl.float32, bitcast=True)
@@ -227,50 +223,58 @@ def _add_share(total, winner, grad, tap: tl.constexpr, PACKED: tl.constexpr):
 
 
 @triton.jit
+def _load_row(grad_ptr, winner_ptr, at, ok, ow, OW: tl.constexpr, OUT: tl.constexpr):
+    """Winners and gradients of windows, and of those to the right."""
+    right = ok & (ow + 1 < OW)[:, None]
+    winner = tl.load(winner_ptr + at, mask=ok, other=0)
+    winner_right = tl.load(winner_ptr + at + OUT, mask=right, other=0)
+    grad = tl.load(grad_ptr + at, mask=ok, other=0.0)
+    grad_right = tl.load(grad_ptr + at + OUT, mask=right, other=0.0)
+    return winner, winner_right, grad, grad_right
+
+
+@triton.jit(do_not_specialize=["strips", "steps", "down"])
 def _backward(
-    grad_ptr, winner_ptr, image_ptr, part_ptr, pixels, steps,
+    grad_ptr, winner_ptr, image_ptr, part_ptr, strips, steps, down,
     H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr,
-    PAIRS: tl.constexpr, PACKED: tl.constexpr, PIXELS: tl.constexpr, OUTPUTS: tl.constexpr,
+    PAIRS: tl.constexpr, PACKED: tl.constexpr,
+    ACROSS: tl.constexpr, COLUMNS: tl.constexpr, PIXELS: tl.constexpr, OUTPUTS: tl.constexpr,
 ):  # fmt: skip
     # To each pooled pixel belong four of the convolution's: rows 2 oh and 2 oh + 1, columns 2 ow and 2 ow + 1. Their
     # gradients come from the window of that pixel and of those to the right, below, and both. One product over pixels,
     # patches [64, pixels] times gradients [pixels, 4 outputs], sums up all four kinds.
     o = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
     dtype: tl.constexpr = grad_ptr.dtype.element_ty
-    begin = tl.program_id(0) * steps * PIXELS
-    first = begin // (OH * OW)
+    SIDE: tl.constexpr = PIXELS // COLUMNS
+    lane = tl.arange(0, PIXELS)
+    first = tl.program_id(0) * SIDE // (down * ACROSS)
     image_ptr += first.to(tl.int64) * (H * W * IN // (2 if PAIRS else 1))
     grad_ptr += first.to(tl.int64) * (OH * OW * OUT)
     winner_ptr += first.to(tl.int64) * (OH * OW * OUT)
+    strip = tl.program_id(0) * SIDE + lane // COLUMNS
+    image = strip // (down * ACROSS) - first
+    top = strip // ACROSS % down * steps
+    ow = strip % ACROSS * COLUMNS + lane % COLUMNS
+    inside = (strip < strips) & (ow < OW)
     total = tl.zeros([64, 4 * OUTPUTS], tl.float32)
     none = tl.zeros([PIXELS, OUTPUTS], tl.float16 if PACKED else tl.float32)
+    loaded = _load(image_ptr, image, top, ow, inside, H, W, IN, PAIRS)
+    at = ((image * OH + top) * OW + ow)[:, None] * OUT + o[None, :]
     for step in range(steps):
-        pixel = begin + step * PIXELS + tl.arange(0, PIXELS)
-        inside = pixel < pixels
-        image = pixel // (OH * OW) - first
-        oh = pixel // OW % OH
-        ow = pixel % OW
-        x = tl.trans(_patches(_load(image_ptr, image, oh, ow, inside, H, W, IN, PAIRS), ow, W, PAIRS).to(dtype))
-        at = (pixel - first * (OH * OW))[:, None] * OUT + o[None, :]
-        here = inside[:, None]
-        right = here & (ow + 1 < OW)[:, None]
-        below = here & (oh + 1 < OH)[:, None]
-        both = right & below
-        winner = tl.load(winner_ptr + at, mask=here, other=0)
-        winner_right = tl.load(winner_ptr + at + OUT, mask=right, other=0)
-        winner_below = tl.load(winner_ptr + at + OW * OUT, mask=below, other=0)
-        winner_both = tl.load(winner_ptr + at + (OW + 1) * OUT, mask=both, other=0)
-        share = tl.load(grad_ptr + at, mask=here, other=0.0)
-        share_right = tl.load(grad_ptr + at + OUT, mask=right, other=0.0)
-        share_below = tl.load(grad_ptr + at + OW * OUT, mask=below, other=0.0)
-        share_both = tl.load(grad_ptr + at + (OW + 1) * OUT, mask=both, other=0.0)
+        ok = (inside & (top + step < OH))[:, None]
+        winner, winner_right, share, share_right = _load_row(grad_ptr, winner_ptr, at, ok, ow, OW, OUT)
+        at += OW * OUT
+        ok = (inside & (top + step + 1 < OH))[:, None]
+        winner_below, winner_both, share_below, share_both = _load_row(grad_ptr, winner_ptr, at, ok, ow, OW, OUT)
+        x = tl.trans(_patches(loaded, ow, W, PAIRS).to(dtype))
+        loaded = _load(image_ptr, image, top + step + 1, ow, inside, H, W, IN, PAIRS)
         grad_00 = _add_share(none, winner, share, 4, PACKED)
         grad_01 = _add_share(none, winner, share, 5, PACKED)
         grad_01 = _add_share(grad_01, winner_right, share_right, 3, PACKED)
         grad_10 = _add_share(none, winner, share, 7, PACKED)
-        grad_10 = _add_share(grad_10, winner_below, share_below, 1, PACKED)
         grad_11 = _add_share(none, winner, share, 8, PACKED)
         grad_11 = _add_share(grad_11, winner_right, share_right, 6, PACKED)
+        grad_10 = _add_share(grad_10, winner_below, share_below, 1, PACKED)
         grad_11 = _add_share(grad_11, winner_below, share_below, 2, PACKED)
         grad_11 = _add_share(grad_11, winner_both, share_both, 0, PACKED)
         grad = tl.join(tl.join(grad_00, grad_10), tl.join(grad_01, grad_11))
@@ -325,6 +329,32 @@ def _images(images: Tensor) -> tuple[Tensor, bool]:
     return (images.view(n, h, w * c).view(torch.int16) if pairs else images), pairs
 
 
+class _Cut(NamedTuple):
+    """How the pooled images are shared among programs: strips of some columns, so many rows high, a few to a program.
+
+    There are ``across`` of them side by side in an image and ``down`` below each other.
+    """
+
+    columns: int
+    steps: int
+    across: int
+    down: int
+    strips: int
+    programs: int
+
+
+def _cut(images: int, height: int, width: int, blocks: int, most_steps: int, programs: int) -> _Cut:
+    """Cut pooled images into strips as high as leaves at least so many programs."""
+    columns = min(PIXELS, triton.next_power_of_2(width))
+    across = triton.cdiv(width, columns)
+    steps = most_steps
+    while steps > 1 and images * across * triton.cdiv(height, steps) * blocks * columns < programs * PIXELS:
+        steps //= 2
+    down = triton.cdiv(height, steps)
+    strips = images * across * down
+    return _Cut(columns, steps, across, down, strips, triton.cdiv(strips * columns, PIXELS))
+
+
 def supports(inputs: int) -> bool:
     """Whether these kernels take images of so many channels."""
     return inputs <= CHANNELS
@@ -358,18 +388,12 @@ def forward(images: Tensor, weights: Tensor, *, keep: bool) -> tuple[Tensor, Ten
         (n, outputs, oh, ow), dtype=weights.dtype, device=images.device, memory_format=torch.channels_last
     )
     winner = torch.empty_like(out, dtype=torch.uint8) if keep else None
-    columns = min(PIXELS, triton.next_power_of_2(ow))
-    across = triton.cdiv(ow, columns)
-    side, blocks = PIXELS // columns, min(OUTPUTS, outputs)
-    steps = MOST_STEPS
-    while steps > 1 and n * across * triton.cdiv(oh, steps) * (outputs // blocks) < PROGRAMS * side:
-        steps //= 2
-    down = triton.cdiv(oh, steps)
-    strips = n * across * down
-    _forward[(triton.cdiv(strips, side), outputs // blocks)](
-        source, weights, out, out if winner is None else winner, strips, steps, down,
+    block = min(OUTPUTS, outputs)
+    cut = _cut(n, oh, ow, outputs // block, MOST_STEPS, PROGRAMS)
+    _forward[(cut.programs, outputs // block)](
+        source, weights, out, out if winner is None else winner, cut.strips, cut.steps, cut.down,
         H=h, W=w, OH=oh, OW=ow, IN=c, OUT=outputs, PAIRS=pairs, KEEP=keep,
-        PACKED=PACKED, AHEAD=AHEAD,        ACROSS=across, COLUMNS=columns, PIXELS=PIXELS, OUTPUTS=blocks, num_warps=4,
+        PACKED=PACKED,        ACROSS=cut.across, COLUMNS=cut.columns, PIXELS=PIXELS, OUTPUTS=block, num_warps=4,
     )  # fmt: skip
     return out, winner
 
@@ -379,17 +403,15 @@ def backward(grad: Tensor, winner: Tensor, images: Tensor, weight: Tensor, bias:
     n, h, w, c = images.shape
     outputs, oh, ow = grad.shape[1:]
     source, pairs = _images(images)
-    blocks = min(OUTPUTS, outputs)
-    pixels = n * oh * ow
-    steps = max(1, triton.cdiv(pixels, PIXELS * GRADIENT_PROGRAMS))
-    splits = triton.cdiv(pixels, PIXELS * steps)
-    parts = torch.empty(splits, DEPTH, outputs, 4, device=grad.device)
-    _backward[(splits, outputs // blocks)](
-        grad, winner, source, parts, pixels, steps, H=h, W=w, OH=oh, OW=ow, IN=c, OUT=outputs,
-        PAIRS=pairs, PACKED=PACKED and grad.dtype == torch.float16, PIXELS=PIXELS, OUTPUTS=blocks,
-        num_warps=8, num_stages=2, maxnreg=128,
+    block = min(GRADIENT_OUTPUTS, outputs)
+    cut = _cut(n, oh, ow, outputs // block, MOST_GRADIENT_STEPS, GRADIENT_PROGRAMS)
+    parts = torch.empty(cut.programs, DEPTH, outputs, 4, device=grad.device)
+    _backward[(cut.programs, outputs // block)](
+        grad, winner, source, parts, cut.strips, cut.steps, cut.down, H=h, W=w, OH=oh, OW=ow, IN=c, OUT=outputs,
+        PAIRS=pairs, PACKED=PACKED and grad.dtype == torch.float16,
+        ACROSS=cut.across, COLUMNS=cut.columns, PIXELS=PIXELS, OUTPUTS=block,
+        num_warps=8, num_stages=1,
     )  # fmt: skip
-    _finish_backward[(9 * c + 1, 4, outputs // blocks)](
-        parts, weight, bias, splits, FACTOR, *_strides(weight), IN=c, OUT=outputs, OUTPUTS=blocks,
-        SPLITS=64,
+    _finish_backward[(9 * c + 1, 4, outputs // block)](
+        parts, weight, bias, cut.programs, FACTOR, *_strides(weight), IN=c, OUT=outputs, OUTPUTS=block, SPLITS=64,
     )  # fmt: skip
