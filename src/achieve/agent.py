@@ -24,10 +24,11 @@ from torch import Tensor
 
 from achieve.algo.contrastive import next_memory
 from achieve.algo.quantile import action_values, epsilon_greedy_logits
-from achieve.config import EnvConfig, TrainConfig, from_dict, to_dict
+from achieve.config import EXTERNAL, EnvConfig, TrainConfig, from_dict, to_dict
 from achieve.errors import ConfigError, DivergedError, RunFolderError
 from achieve.nn.model import AchievementNetwork, ActorCritic, QuantileNetwork
 from achieve.openmp import make_sleep
+from achieve.own_agent import PlayingAgent, is_own, load_own
 from achieve.run.checkpoint import FILE_NAME, load_checkpoint
 from achieve.run.files import explained
 from achieve.run.folder import read_config
@@ -182,7 +183,7 @@ def load_agent(
         )
     network: AchievementNetwork
     made: dict[str, Any] = {"auxiliary": False, "dtype": about.dtype}
-    if config.learner == "qrdqn":
+    if config.trainer == "qrdqn":
         made["num_quantiles"] = config.qrdqn.num_quantiles
         network = QuantileNetwork(config.model, about.observation_shape, about.num_actions, **made)
     else:
@@ -195,6 +196,18 @@ def load_agent(
         )
     network.load_state_dict(acting)
     return Agent(network.to(device), config, about.observation_shape, seed=seed)
+
+
+def load_player(
+    source: str, *, device: str = "cpu", env: str | EnvConfig | None = None, trust: bool = False
+) -> PlayingAgent:
+    """Return an agent to watch: as :func:`load_agent` does, or one of another library as ``module:name``.
+
+    The module is imported, since whoever calls this has named it.
+    """
+    if is_own(source):
+        return load_own(source, env)
+    return load_agent(source, device=device, env=env, trust=trust)
 
 
 class About(NamedTuple):
@@ -210,7 +223,7 @@ def _fewest_weights(about: About) -> int:
     """Return the size of the largest layers, so that no network is made for which there are no weights."""
     config, shape, num_actions, _ = about
     model = config.model
-    outputs = num_actions * (config.qrdqn.num_quantiles if config.learner == "qrdqn" else 1)
+    outputs = num_actions * (config.qrdqn.num_quantiles if config.trainer == "qrdqn" else 1)
     above = model.dense_size * model.hidden_size + model.hidden_size * outputs
     if model.encoder == "mlp":
         return (math.prod(shape) + model.dense_size) * model.dense_size + above
@@ -238,6 +251,11 @@ def find_weights(source: str | Path) -> Path:
         for file in (path / "weights.safetensors", path / "checkpoint" / FILE_NAME):
             if file.is_file():
                 return file
+    if (path / "config.json").is_file() and read_config(path)["config"].get("trainer") == EXTERNAL:
+        raise RunFolderError(
+            f"{path} was recorded from an agent of another library and holds none; name code that makes the agent, as "
+            "module:name"
+        )
     raise RunFolderError(f"{path} has neither weights nor a checkpoint: there is no agent in it (yet)")
 
 
@@ -270,7 +288,7 @@ def read_checkpoint_agent(run: Path) -> tuple[dict[str, Tensor], About, int]:
     if checkpoint is None:
         raise RunFolderError(f"{run} has neither weights nor a checkpoint: there is no agent in it (yet)")
     tensors = {k.removeprefix("network/"): v for k, v in checkpoint.tensors.items() if k.startswith("network/")}
-    quantiles = values.get("learner") == "qrdqn"
+    quantiles = "advantage.bias" in tensors
     head, seen = ("advantage.bias", "explorer/observation") if quantiles else ("policy.bias", "collector/observation")
     if head not in tensors or not tensors[head].dim() or seen not in checkpoint.tensors:
         raise RunFolderError(f"{folder} does not hold an agent; it is not a training run's")

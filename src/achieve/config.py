@@ -18,7 +18,7 @@ from typing import Any, Literal
 from achieve.envs.registry import find_env_spec, is_known, unknown
 from achieve.errors import ConfigError
 from achieve.migration import migrate
-from achieve.plugins import ENCODER_NAMES, LEARNER_NAMES, OBJECTIVE_NAMES, is_plugin
+from achieve.plugins import ENCODER_NAMES, OBJECTIVE_NAMES, TRAINER_NAMES, is_plugin
 from achieve.settings import (
     LONGEST,
     NonNegativeFloat,
@@ -212,8 +212,8 @@ class TrainConfig:
     """Name of this variant, for the run folder and for reports: `--name gamma08` writes to runs/gamma08-s0."""
     seed: NonNegativeInt = 0
     """Random seed of worlds, weights, actions and shuffles."""
-    learner: str = "ppo"
-    """Algorithm: `ppo` (settings under ppo.*), `qrdqn` (settings under qrdqn.*), or your own as module:Class (a
+    trainer: str = "ppo"
+    """Trainer: `ppo` (settings under ppo.*), `qrdqn` (settings under qrdqn.*), or your own as module:Class (a
     subclass of achieve.trainers.base.BaseTrainer)."""
     total_steps: PositiveInt = 1_024_000
     """Environment steps, rounded up to whole rollouts."""
@@ -263,7 +263,7 @@ class TrainConfig:
     @property
     def rollout_length(self) -> int:
         """Steps per environment and rollout; with QR-DQN, a rollout lies between two target updates."""
-        if self.learner == "qrdqn":
+        if self.trainer == "qrdqn":
             return -(-self.qrdqn.target_update // self.env.num_envs)
         return self.ppo.rollout_length
 
@@ -285,7 +285,7 @@ class TrainConfig:
     @property
     def rollouts_per_phase(self) -> int:
         """Rollouts per auxiliary phase; 1 for plain PPO, whose buffer holds a single rollout, and for QR-DQN."""
-        return self.distill.rollouts_per_phase if self.distill.enabled and self.learner == "ppo" else 1
+        return self.distill.rollouts_per_phase if self.distill.enabled and self.trainer == "ppo" else 1
 
     @property
     def snapshot_rollouts(self) -> frozenset[int]:
@@ -299,6 +299,9 @@ class TrainConfig:
         return self.qrdqn.replay_size // self.env.num_envs
 
 
+EXTERNAL = "external"
+"""Trainer and preset of runs recorded from agents of other libraries (`achieve.record`); nothing here trains them."""
+
 # How and where a run is computed, not what: a run may be resumed with other values.
 RUNTIME_FIELDS = (
     "device", "torch_threads", "tensorboard", "wandb", "checkpoint_seconds", "checkpoint_replay", "replay_device",
@@ -308,8 +311,15 @@ RUNTIME_FIELDS = (
 # What may differ when a run is resumed: the above, and its length. `achieve.initial.settle` checks the SHA-256.
 FREE_FIELDS = (*RUNTIME_FIELDS, "total_steps", "init_sha256")
 
-# Fields without effect, by learner.
-_UNUSED = {"ppo": ("learner", "qrdqn", "checkpoint_replay", "replay_device"), "qrdqn": ("ppo",)}
+# Fields without effect, by trainer.
+_UNUSED = {
+    "ppo": ("trainer", "qrdqn", "checkpoint_replay", "replay_device"),
+    "qrdqn": ("ppo",),
+    EXTERNAL: (
+        "ppo", "qrdqn", "model", "distill", "total_steps", "init_from", "init_sha256", "precision", "compile",
+        "callbacks", *(name for name in RUNTIME_FIELDS if "." not in name),
+    ),
+}  # fmt: skip
 
 _RESERVED_OPTIONS = ("name", "id", "num_envs", "seed", "threads", "infos", "unlock_threshold", "render_mode")
 
@@ -367,17 +377,18 @@ def validate(config: TrainConfig) -> None:
     if len(set(distill.objectives)) < len(distill.objectives):
         raise ConfigError(f"distill.objectives names one twice: {' '.join(distill.objectives)}")
     _known_or_plugin("model.encoder", model.encoder, ENCODER_NAMES)
-    _known_or_plugin("learner", config.learner, LEARNER_NAMES)
+    if config.trainer != EXTERNAL:
+        _known_or_plugin("trainer", config.trainer, TRAINER_NAMES)
     for callback in config.callbacks:
         _known_or_plugin("callbacks", callback)
     for objective in distill.objectives:
         _known_or_plugin("distill.objectives", objective, OBJECTIVE_NAMES)
-    if config.learner == "qrdqn":
+    if config.trainer == "qrdqn":
         _validate_qrdqn(config)
-    if config.learner != "ppo":
+    if config.trainer != "ppo":
         return
     if other := list(differences(config.qrdqn, QRDQNConfig())):
-        raise ConfigError(f"qrdqn.{other[0]} has no effect on PPO; use --preset qrdqn or --learner qrdqn")
+        raise ConfigError(f"qrdqn.{other[0]} has no effect on PPO; use --preset qrdqn or --trainer qrdqn")
     if config.rollout_steps == 1:
         raise ConfigError(
             "one environment with a rollout of one step has a single advantage, which cannot be normalised; "
@@ -422,9 +433,9 @@ def _validate_qrdqn(config: TrainConfig) -> None:
 
 
 def to_dict(config: TrainConfig) -> dict[str, Any]:
-    """Return the config as JSON has it, without what has no effect on its learner."""
+    """Return the config as JSON has it, without what has no effect on its trainer."""
     tree: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config)))
-    for name in _UNUSED.get(config.learner, ()):
+    for name in _UNUSED.get(config.trainer, ()):
         del tree[name]
     tree["env"]["unlock_threshold"] = config.env.threshold
     return tree

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from achieve.config import (
+    EXTERNAL,
     RUNTIME_FIELDS,
     DistillConfig,
     EnvConfig,
@@ -88,7 +89,7 @@ _preset(
 )  # fmt: skip
 
 _QRDQN: dict[str, Any] = {
-    "learner": "qrdqn", "total_steps": 1_000_000, "model": _NO_VALUE_NORM, "distill": _NO_DISTILL,
+    "trainer": "qrdqn", "total_steps": 1_000_000, "model": _NO_VALUE_NORM, "distill": _NO_DISTILL,
 }  # fmt: skip
 _QRDQN_AD = {**_QRDQN, "model": ModelConfig(normalize_value=False), "distill": _GENTLE}
 _HEIST_QRDQN = {"env": replace(_HEIST, num_envs=64), "qrdqn": QRDQNConfig(gamma=_PROCGEN.gamma), **_25M}
@@ -145,6 +146,8 @@ def changes(config: TrainConfig) -> dict[str, tuple[Any, Any]]:
 
 def variant(config: TrainConfig) -> str:
     """Return the label of a run: its name if it has one, else the preset with its changes: `quick, ppo.gamma 0.8`."""
+    if config.trainer == EXTERNAL:
+        return f"{config.name} (external)" if config.name in PRESETS else config.name or EXTERNAL
     origin = f", from {config.init_from}" if config.init_from else ""
     if config.name is not None or config.preset not in PRESETS:
         return (config.name or config.preset) + origin

@@ -9,16 +9,17 @@ The paper's Algorithm 1 itself is `PPOTrainer.learn`: collect, update, every eig
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-from achieve.config import EnvConfig, TrainConfig, to_dict, validate
-from achieve.errors import RunFolderError
+from achieve.config import EXTERNAL, EnvConfig, TrainConfig, to_dict, validate
+from achieve.errors import ConfigError, RunFolderError
 from achieve.initial import settle, take_weights
-from achieve.plugins import load_class
+from achieve.plugins import load_class, source_digests
 from achieve.presets import PRESETS, refuse_preset_name
 from achieve.run.checkpoint import CheckpointWriter, load_checkpoint
 from achieve.run.env_errors import using_env
@@ -36,16 +37,19 @@ from achieve.trainers.ppo import PPOTrainer
 from achieve.trainers.qrdqn import QRDQNTrainer
 from achieve.trainers.setup import check_spaces, make_envs, resolve_device
 from achieve.trainers.warm import Spaces, WarmUp, known_spaces
+from achieve.trust import imports_named_by
 
 __all__ = ["Interrupted", "PPOTrainer", "check_spaces", "default_folder", "make_envs", "resolve_device", "train"]
+
+log = logging.getLogger("achieve")
 
 STOPPING = "stopping; once more to stop at once"
 
 
 def make_trainer(config: TrainConfig) -> BaseTrainer:
-    """Return the trainer of the config's learner."""
+    """Return the trainer that the config names."""
     known: dict[str, type[BaseTrainer]] = {"ppo": PPOTrainer, "qrdqn": QRDQNTrainer}
-    cls = known.get(config.learner) or load_class(config.learner, "learner", BaseTrainer)
+    cls = known.get(config.trainer) or load_class(config.trainer, "trainer", BaseTrainer)
     return cast(BaseTrainer, cls(config))
 
 
@@ -66,6 +70,8 @@ def train(
         Interrupted: on Ctrl-C or SIGTERM, once the run is saved; calling again resumes from there.
     """
     validate(config)
+    if config.trainer == EXTERNAL:
+        raise ConfigError(f"{config.name} is an agent of another library, which trains it; achieve only recorded it")
     refuse_preset_name(config)
     path = Path(folder) if folder is not None else default_folder(config)
     config = settle(config, path)
@@ -101,13 +107,16 @@ def train(
                 f"{config.total_steps}; give at least so many to end it there, or choose another run folder"
             )
         lengths = [checkpoint.state[name] if checkpoint else 0 for name in ("episodes", "metrics")]
-        for log, length in zip((run.episodes, run.metrics), lengths, strict=True):
-            check_log(log, length)
+        for file, length in zip((run.episodes, run.metrics), lengths, strict=True):
+            check_log(file, length)
         if checkpoint is None:
             trainer.start()
         warm_up.wait()
 
-        run.record()
+        changed = run.record(source_digests(imports_named_by(config, learning=True)))
+        if changed and checkpoint is not None:
+            log.warning("achieve: the code of %s has changed since this run was last started; the run goes on with the "
+                        "new code, and --name starts another one", " and ".join(changed))  # fmt: skip
         logs = (stack.enter_context(JsonlWriter(run.episodes)), stack.enter_context(JsonlWriter(run.metrics)))
         for writer, length in zip(logs, lengths, strict=True):
             writer.truncate_to(length)  # drop what came after the checkpoint

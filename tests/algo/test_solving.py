@@ -15,7 +15,7 @@ from tests.algo.chain import DOORS
 
 CONFIG = TrainConfig(
     preset="chain",
-    learner="qrdqn",
+    trainer="qrdqn",
     total_steps=2400,
     score_steps=2400,
     device="cpu",

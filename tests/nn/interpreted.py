@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -12,12 +14,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from achieve.algo.transport import partial_transport
+from achieve.config import ModelConfig
 from achieve.nn.encoder import ResidualEncoder
 from achieve.nn.kernels import fused
 from achieve.nn.kernels.entry import entry_weight_backward, prepare
 from achieve.nn.kernels.transport import transport
 
 EPS = 1e-5
+SMALL = ModelConfig(channels=(16, 16, 16), dense_size=8, hidden_size=8)
 
 
 def channels_last(*shape: int, seed: int = 0, grad: bool = True) -> Tensor:
@@ -145,7 +149,7 @@ def test_entry_weight_gradient(inputs: int, outputs: int, height: int, width: in
 
 def encoder(size: int, channels: tuple[int, ...] = (16, 32, 32)) -> ResidualEncoder:
     torch.manual_seed(0)
-    made = ResidualEncoder((size, size, 3), channels, 32, 32, norm=True)
+    made = ResidualEncoder((size, size, 3), ModelConfig(channels=channels, dense_size=32, hidden_size=32))
     for p in made.parameters():
         p.data.add_(0.05 * torch.randn_like(p))
     return made
@@ -223,7 +227,7 @@ def test_the_whole_encoder_in_half_precision(
 def test_images_of_other_sizes_and_channels(shape: tuple[int, int, int]) -> None:
     """Greyscale, frames that are not square, stacked frames."""
     torch.manual_seed(0)
-    made = ResidualEncoder(shape, (16, 16, 16), 8, 8, norm=True)
+    made = ResidualEncoder(shape, SMALL)
     pictures = torch.randint(0, 256, (2, *shape), dtype=torch.uint8)
     expected = made.features(pictures)
     weights = torch.randn(expected.shape)
@@ -288,7 +292,7 @@ def test_transport_of_wide_problems_and_of_views() -> None:
 
 @pytest.mark.parametrize(("inputs", "supported"), [(16, True), (17, False)])
 def test_more_channels_than_registers_hold_are_refused(inputs: int, supported: bool) -> None:
-    made = ResidualEncoder((16, 16, inputs), (16, 16, 16), 8, 8, norm=True)
+    made = ResidualEncoder((16, 16, inputs), SMALL)
     assert fused.supports(made) is supported
 
 
@@ -296,7 +300,7 @@ def test_more_channels_than_registers_hold_are_refused(inputs: int, supported: b
     ("channels", "norm"), [((16, 24, 16), True), ((8, 16, 16), True), ((16, 16, 16), False)]
 )
 def test_what_is_not_supported_is_refused(channels: tuple[int, ...], norm: bool) -> None:
-    made = ResidualEncoder((16, 16, 3), channels, 8, 8, norm=norm)
+    made = ResidualEncoder((16, 16, 3), replace(SMALL, channels=channels, norm=norm))
     assert not fused.supports(made)
     with pytest.raises(ValueError, match="powers of two"):
         fused.FusedEncoder(made, torch.float16)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.shapes import shapes_unchecked  # noqa: F401
 from tests.helpers.threads import one_thread  # noqa: F401
 from tests.system.processes import Child, Nursery
 from tests.system.runs import checkpoint_file

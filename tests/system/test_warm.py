@@ -53,7 +53,7 @@ def small(name: str) -> TrainConfig:
     config = get_preset(name)
     model = replace(config.model, encoder="strided", channels=(4, 4, 4), dense_size=8, hidden_size=16)
     env = replace(config.env, num_envs=2)
-    if config.learner == "ppo":
+    if config.trainer == "ppo":
         config = replace(config, ppo=replace(config.ppo, rollout_length=32, num_minibatches=2))
     else:
         config = replace(config, qrdqn=replace(config.qrdqn, batch_size=4))
@@ -90,7 +90,7 @@ def test_nothing_is_compiled_without_a_gpu_or_kernels(monkeypatch: pytest.Monkey
     for config in (
         replace(CONFIG, compile=False),
         replace(CONFIG, device="cpu"),
-        replace(CONFIG, learner="my_module:Learner"),
+        replace(CONFIG, trainer="my_module:Trainer"),
         replace(CONFIG, model=replace(CONFIG.model, encoder="my_module:Encoder")),
         replace(CONFIG, distill=replace(CONFIG.distill, objectives=("my_module:Objective",))),
     ):

@@ -15,7 +15,7 @@ from achieve.algo.contrastive import next_memory
 from achieve.algo.ppo import log_probability
 from achieve.data.buffer import RolloutBuffer
 from achieve.nn.cuda_graphs import GraphRunner
-from achieve.nn.kernels.available import small_kernels
+from achieve.nn.kernels import available
 from achieve.nn.model import ActorCritic
 
 if TYPE_CHECKING:
@@ -258,8 +258,8 @@ def _acting_kernels(
     network: ActorCritic, num_envs: int, device: torch.device, *, enabled: bool
 ) -> ActingKernels | None:
     """The kernels that take the place of :meth:`Collector._choose`, where there are any."""
-    if not small_kernels(device, enabled=enabled) or not network.fused:
+    if not available.acting_kernels(network, num_envs, device, enabled=enabled):
         return None
-    from achieve.nn.kernels import acting
+    from achieve.nn.kernels.acting import ActingKernels
 
-    return acting.ActingKernels(network, num_envs) if acting.supports(network, num_envs) else None
+    return ActingKernels(network, num_envs)

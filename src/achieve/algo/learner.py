@@ -16,7 +16,7 @@ from achieve.data.buffer import RolloutBuffer
 from achieve.data.transfer import upload
 from achieve.errors import DivergedError
 from achieve.nn.cuda_graphs import GraphRunner
-from achieve.nn.kernels.available import small_kernels
+from achieve.nn.kernels import available
 from achieve.nn.model import ActorCritic
 from achieve.nn.optim import ClippedAdam, all_state
 
@@ -58,7 +58,7 @@ class PPOLearner:
         self._buffer = buffer
         self._config = config
         self.optimizer = ClippedAdam(network, config.learning_rate, config.max_grad_norm)
-        self._kernels = small_kernels(buffer.device, enabled=cuda_graphs)
+        self._kernels = available.small_kernels(buffer.device, enabled=cuda_graphs)
         self._meters = Meters(STATISTICS, buffer.device, kernels=self._kernels)
         self.done = 0
         """Minibatches of the phase under way that are done."""

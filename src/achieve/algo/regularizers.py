@@ -26,10 +26,10 @@ class Experience(Protocol):
 
     @property
     def steps(self) -> int:
-        """Steps there is room for; what is recorded of the frozen copy has as many rows."""
+        """Steps there is room for; what is recorded of the frozen copy is as long."""
 
     def trajectories(self, threshold: float) -> list[Trajectory]:
-        """Return the whole episodes in it, whose ``steps`` are rows of :meth:`flat`."""
+        """Return the whole episodes in it, whose ``steps`` are positions in :meth:`flat`."""
 
     def flat(self, name: str) -> Tensor:
         """Return ``observations``, ``memory``, ``actions``, or what a regulariser needs: [steps or more, ...]."""

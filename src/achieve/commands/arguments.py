@@ -32,7 +32,7 @@ class PlayArguments(WorldArguments):
     """One agent that plays."""
 
     agent: tyro.conf.Positional[str] = "pretrained"
-    """A run folder, a weight file, or `pretrained`."""
+    """A run folder, a weight file, `pretrained`, or an agent of your own as `module:name` (docs/any-agent.md)."""
     greedy: bool = False
     """Take the most probable action instead of sampling."""
 

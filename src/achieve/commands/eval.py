@@ -27,7 +27,7 @@ def run(arguments: list[str]) -> None:
     parsed: EvalArguments = parse(EvalArguments, "eval", arguments)
     import numpy as np
 
-    from achieve.agent import load_agent
+    from achieve.agent import load_player
     from achieve.analysis.evaluate import evaluate, save_episodes
     from achieve.commands.score import score_tables
     from achieve.run.files import prepare_file
@@ -36,7 +36,7 @@ def run(arguments: list[str]) -> None:
 
     if parsed.out is not None:
         prepare_file(parsed.out)
-    agent = load_agent(parsed.agent, device=str(resolve_device(parsed.device)), env=parsed.env, trust=parsed.trust)
+    agent = load_player(parsed.agent, device=str(resolve_device(parsed.device)), env=parsed.env, trust=parsed.trust)
     with showing() as show:
 
         def progress(done: int) -> None:

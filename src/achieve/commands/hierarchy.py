@@ -31,7 +31,7 @@ def run(arguments: list[str]) -> None:
     from achieve.analysis.graphs import true_requirements
     from achieve.analysis.hierarchy import discover
     from achieve.analysis.recordings import representations
-    from achieve.commands.agents import load_agents, load_expert, play_episodes, write_results
+    from achieve.commands.analyses import load_agents, load_expert, play_episodes, write_results
     from achieve.run.files import prepare_file
     from achieve.viz.graph import draw_hierarchy
     from achieve.viz.report.analyses import hierarchy_edges, hierarchy_table

@@ -166,6 +166,10 @@ class EpisodeCounter:
         tick = np.full(len(which), self.tick, np.int64)
         self._ended.append(FinishedEpisodes(which.astype(np.int64), tick, length, episode_return, achievements))
 
+    @property
+    def has_finished(self) -> bool:
+        return bool(self._ended)
+
     def pop(self) -> FinishedEpisodes:
         ended, self._ended = self._joined(), []
         return ended

@@ -84,20 +84,25 @@ class MLPEncoder(Encoder):
         return cast(Tensor, self.latent(self.dense(torch.relu(self.entry(x)))))
 
 
-class ImageEncoder(nn.Module):
+class ImageEncoder(Encoder):
     """Bytes [B, H, W, C] -> latent ``phi`` [B, hidden_size]: convolutions, then two dense layers in float32."""
 
-    def add_head(self, flat: int, dense_size: int, hidden_size: int, *, norm: bool) -> None:
-        """The two dense layers, on so many features."""
-        self.dense = NormDense(flat, dense_size, norm=norm, gain=1.4)
-        self.latent = NormDense(dense_size, hidden_size, norm=norm, gain=1.0)
+    def __init__(self, shape: tuple[int, ...], config: ModelConfig) -> None:
+        super().__init__(shape, config)
+        features = self.add_convolutions(shape, config)
+        self.dense = NormDense(features, config.dense_size, norm=config.norm, gain=1.4)
+        self.latent = NormDense(config.dense_size, config.hidden_size, norm=config.norm, gain=1.0)
+
+    @abstractmethod
+    def add_convolutions(self, shape: tuple[int, ...], config: ModelConfig) -> int:
+        """Make the convolutional part. Returns the number of its features."""
 
     def forward(self, images: UInt8[Tensor, "B H W C"]) -> Float[Tensor, "B D"]:
         return self.head(self.features(images))
 
+    @abstractmethod
     def features(self, images: UInt8[Tensor, "B H W C"]) -> Float[Tensor, "B C2 H2 W2"]:
         """Return the convolutional part's output."""
-        raise TypeError("a subclass must define its own convolutions")
 
     def head(self, features: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D"]:
         """Return the dense part's output, in float32 whatever the convolutions ran in."""
@@ -107,23 +112,14 @@ class ImageEncoder(nn.Module):
 class ResidualEncoder(ImageEncoder):
     """The paper's: three stacks of a convolution, a pool and two residual blocks."""
 
-    def __init__(
-        self,
-        image_shape: tuple[int, int, int],
-        channels: tuple[int, ...],
-        dense_size: int,
-        hidden_size: int,
-        *,
-        norm: bool,
-    ) -> None:
-        super().__init__()
-        height, width, inputs = image_shape
+    def add_convolutions(self, shape: tuple[int, ...], config: ModelConfig) -> int:
+        height, width, inputs = shape
         self.stacks = nn.ModuleList()
-        for index, outputs in enumerate(channels):
-            self.stacks.append(Stack(inputs, outputs, first=index == 0, norm=norm))
+        for index, outputs in enumerate(config.channels):
+            self.stacks.append(Stack(inputs, outputs, first=index == 0, norm=config.norm))
             inputs = outputs
             height, width = (height + 1) // 2, (width + 1) // 2
-        self.add_head(height * width * inputs, dense_size, hidden_size, norm=norm)
+        return height * width * inputs
 
     def features(self, images: UInt8[Tensor, "B H W C"]) -> Float[Tensor, "B C2 H2 W2"]:
         x = images.permute(0, 3, 1, 2).float().div_(255)
@@ -135,27 +131,18 @@ class ResidualEncoder(ImageEncoder):
 class StridedEncoder(ImageEncoder):
     """Three strided convolutions: about a hundredth of the residual encoder's work."""
 
-    def __init__(
-        self,
-        image_shape: tuple[int, int, int],
-        channels: tuple[int, ...],
-        dense_size: int,
-        hidden_size: int,
-        *,
-        norm: bool,
-    ) -> None:
-        super().__init__()
-        a, b, c = channels
+    def add_convolutions(self, shape: tuple[int, ...], config: ModelConfig) -> int:
+        height, width, inputs = shape
+        a, b, c = config.channels
         layers = [
-            nn.Conv2d(image_shape[2], a, 8, stride=4, padding=2),
+            nn.Conv2d(inputs, a, 8, stride=4, padding=2),
             nn.Conv2d(a, b, 4, stride=2, padding=1),
             nn.Conv2d(b, c, 3, stride=1, padding=1),
         ]
         for layer in layers:
             scale_rows(layer, math.sqrt(2))
-        height, width = (side // 4 // 2 for side in image_shape[:2])
         self.convs = nn.ModuleList(layers)
-        self.add_head(height * width * c, dense_size, hidden_size, norm=norm)
+        return (height // 8) * (width // 8) * c
 
     def features(self, images: UInt8[Tensor, "B H W C"]) -> Float[Tensor, "B C2 H2 W2"]:
         x = images.permute(0, 3, 1, 2).float().div_(255)
@@ -174,9 +161,7 @@ def make_encoder(shape: tuple[int, ...], config: ModelConfig, dtype: torch.dtype
     if config.encoder in images:
         if len(shape) != 3 or dtype != torch.uint8 or min(shape[:2]) < 8:
             raise ConfigError(_no_images(shape, dtype, config.encoder))
-        height, width, channels = shape
-        sizes = (config.channels, config.dense_size, config.hidden_size)
-        return images[config.encoder]((height, width, channels), *sizes, norm=config.norm)
+        return images[config.encoder](shape, config)
     if config.encoder == "mlp":
         if math.prod(shape) > MOST_INPUTS:
             raise ConfigError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
@@ -15,6 +14,7 @@ from achieve.errors import ConfigError
 from achieve.nn.direct import Linear
 from achieve.nn.encoder import ImageEncoder, ResidualEncoder, make_encoder
 from achieve.nn.init import orthogonal, scale_rows
+from achieve.nn.kernels import available
 from achieve.nn.layers import MLP
 from achieve.nn.normalizer import ValueNormalizer
 
@@ -107,18 +107,18 @@ class AchievementNetwork(nn.Module):
         self._fast, self._autocast = None, None
         half = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(precision)
         torch.backends.cudnn.allow_tf32 = precision in ("auto", "tf32")
-        on_gpu = next(self.parameters()).is_cuda
-        note = ""
-        if fused and on_gpu and find_spec("triton") is not None and (half or precision == "auto"):
-            from achieve.nn.kernels.fused import FusedEncoder, supports
+        device = next(self.parameters()).device
+        wanted = fused and (half is not None or precision == "auto")
+        if available.encoder_kernels(self.encoder, device, enabled=wanted):
+            from achieve.nn.kernels.fused import FusedEncoder
 
-            if supports(self.encoder):
-                encoder = cast(ResidualEncoder, self.encoder)
-                self._fast = fast = FusedEncoder(encoder, half or torch.float16, self.parameters())
-                return f"{'fp16' if precision == 'auto' else precision}, fused{fast.note}"
-            note = ", plain (there are no fused kernels for this encoder)"
+            encoder = cast(ResidualEncoder, self.encoder)
+            self._fast = fast = FusedEncoder(encoder, half or torch.float16, self.parameters())
+            return f"{'fp16' if precision == 'auto' else precision}, fused{fast.note}"
+        missing = available.compiles_for(device, enabled=wanted)
+        note = ", plain (there are no fused kernels for this encoder)" if missing else ""
         if precision == "auto":
-            return f"tf32{note}" if on_gpu else "fp32"
+            return f"tf32{note}" if device.type == "cuda" else "fp32"
         if precision == "fp16":
             raise ConfigError(
                 "fp16 needs the fused kernels: a GPU, Triton, the residual encoder with norms on images of at most 16 "

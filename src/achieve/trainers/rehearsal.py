@@ -68,7 +68,7 @@ def shortened(config: TrainConfig) -> TrainConfig:
     config = replace(
         config, callbacks=(), init_from=None, init_sha256=None, distill=replace(config.distill, num_epochs=1)
     )
-    if config.learner == "qrdqn":
+    if config.trainer == "qrdqn":
         size = 2 * ROWS * config.env.num_envs
         return replace(config, qrdqn=replace(config.qrdqn, replay_size=size, learning_starts=1))
     return replace(
@@ -80,12 +80,12 @@ def shortened(config: TrainConfig) -> TrainConfig:
 
 def rehearse(config: TrainConfig, envs: MadeUpEnvs) -> list[PhaseReport]:
     """Act, learn and distil once at each kind of batch size a run has. Returns what the auxiliary phases did."""
-    from achieve.data.trajectories import Trajectory
+    from achieve.algo.distill import made_up_episodes
     from achieve.trainers.base import BaseTrainer
     from achieve.trainers.ppo import PPOTrainer
     from achieve.trainers.qrdqn import QRDQNTrainer
 
-    kind: type[BaseTrainer] = QRDQNTrainer if config.learner == "qrdqn" else PPOTrainer
+    kind: type[BaseTrainer] = QRDQNTrainer if config.trainer == "qrdqn" else PPOTrainer
     trainer: Any = type(kind.__name__, (kind,), {"make_envs": lambda self: envs})(shortened(config))
     generators = trainer.generators
     trainer.start()
@@ -100,9 +100,7 @@ def rehearse(config: TrainConfig, envs: MadeUpEnvs) -> list[PhaseReport]:
         return []
     reports = []
     for count, length, unlocks in EPISODES:
-        where = np.linspace(0, length - 2, unlocks).astype(np.int64)
-        steps = np.arange(count * length).reshape(count, length) % config.rollout_steps
-        episodes = [Trajectory(part, where) for part in steps]
+        episodes = made_up_episodes(config.rollout_steps, count, length, unlocks)
         reports.append(trainer.distiller.run_on(episodes, generators.shuffles, generators.actions))
     return reports
 

@@ -27,14 +27,14 @@ from typing import IO, Any, NamedTuple
 import achieve
 from achieve.config import TrainConfig, to_dict
 from achieve.envs import find_env_spec
-from achieve.plugins import ENCODER_NAMES, LEARNER_NAMES, OBJECTIVE_NAMES
+from achieve.plugins import ENCODER_NAMES, OBJECTIVE_NAMES, TRAINER_NAMES
 
 log = logging.getLogger("achieve")
 
 COMMAND = (sys.executable, "-m", "achieve.trainers.rehearsal")
 LIMIT = 120.0
 """Seconds after which a run starts anyway."""
-SHAPING = ("learner", "precision", "model", "ppo", "qrdqn", "distill")
+SHAPING = ("trainer", "precision", "model", "ppo", "qrdqn", "distill")
 """Settings that kernels may be compiled for; the environment's part is its spaces."""
 SOURCES = ("nn", "algo", "data", "trainers")
 """Folders with kernels, and with what decides on their launches."""
@@ -155,7 +155,7 @@ def wanted(config: TrainConfig) -> bool:
         config.compile
         and _has_gpu(config.device)
         and find_spec("triton") is not None
-        and config.learner in LEARNER_NAMES
+        and config.trainer in TRAINER_NAMES
         and config.model.encoder in ENCODER_NAMES
         and (not config.distill.enabled or set(config.distill.objectives) <= set(OBJECTIVE_NAMES))
     )
