@@ -5,8 +5,8 @@ library product of so few rows spreads over few multiprocessors. Three kernels d
 gets what the host has prepared:
 
 0. :func:`_fetch`: reads it from the host's page-locked memory, which takes less time than a copy between two kernels.
-1. :func:`_dense`: the first dense layer, split over outputs and inputs. Its norm needs the moments of the features, to
-   which some programs see, and sums of weights that stay the same throughout a rollout: its place is in the next kernel.
+1. :func:`_dense`: the first dense layer, split over outputs and inputs. The norm before it is left to the next kernel: it
+   needs the moments of the features, which some programs compute, and sums of weights, the same all through a rollout.
 2. :func:`_latent`: puts them together, second dense layer, and each program's share of the heads and of ``nu``.
 3. :func:`_choose`: logits, action, log-probability, value, memory; one program for each environment, and some that copy
    the observations. Actions may go straight to the host.
@@ -101,8 +101,8 @@ def _head_weights(policy_ptr, value_ptr, a, k, inside, actions, width):
 
 @triton.jit
 def _latent(
-    product_ptr, gained_ptr, biased_ptr, moments_ptr, gain_ptr, bias_ptr, weight_ptr, policy_ptr, value_ptr, outcome_ptr,
-    latent_ptr, memory_ptr, carried_ptr, heads_ptr, norms_ptr,
+    product_ptr, gained_ptr, biased_ptr, moments_ptr, gain_ptr, bias_ptr, weight_ptr, policy_ptr, value_ptr,
+    outcome_ptr, latent_ptr, memory_ptr, carried_ptr, heads_ptr, norms_ptr,
     rows, splits, width, actions, threshold, eps, eps_latent,
     FLAT: tl.constexpr, INPUTS: tl.constexpr, DENSE: tl.constexpr, HIDDEN: tl.constexpr, SPLITS: tl.constexpr,
     OUTPUTS: tl.constexpr, SHARE: tl.constexpr, HEADS: tl.constexpr, MEMORY: tl.constexpr,
