@@ -5,8 +5,9 @@ library product of so few rows spreads over few multiprocessors. Three kernels d
 gets what the host has prepared:
 
 0. :func:`_fetch`: reads it from the host's page-locked memory, which takes less time than a copy between two kernels.
-1. :func:`_dense`: the first dense layer, split over outputs and inputs. The norm before it is left to the next kernel: it
-   needs the moments of the features, which some programs compute, and sums of weights, the same all through a rollout.
+1. :func:`_dense`: the first dense layer, split over outputs and inputs. The norm before it is left to the next kernel.
+   It needs the moments of the features, which some programs compute, and sums of weights, the same all through a
+   rollout.
 2. :func:`_latent`: puts them together, second dense layer, and each program's share of the heads and of ``nu``.
 3. :func:`_choose`: logits, action, log-probability, value, memory; one program for each environment, and some that copy
    the observations. Actions may go straight to the host.
