@@ -13,7 +13,7 @@ from achieve.envs.crafter.batch import Batch, Config
 from achieve.envs.crafter.compiler import Program
 from achieve.envs.crafter.daylight import daylight_table
 from achieve.envs.crafter.state import WORLD
-from achieve.envs.crafter.terrain import NOISE_DEPTH, NUM_NOISES, noise_point
+from achieve.envs.crafter.terrain import NOISE_DEPTH, NUM_NOISES, SHAPES, noise_point
 
 SEEDS = (0, 1, 42, 2**31 - 2, 2**32 - 1)
 
@@ -87,6 +87,13 @@ def test_noise_tables_hold_what_direct_evaluation_gives(compiled):
     direct = terrain.copy()
     direct["blocks"] = 0
     reference = opensimplex.OpenSimplex(99)
+    for x in range(24):
+        compiled["shape_column"](terrain[0], survey[0], x)
+        for y in range(17):
+            for shape, kind in enumerate(SHAPES):
+                value = compiled["shape_noise"](terrain[0], survey[0], shape, x, y)
+                assert value == compiled["noise"](terrain[0], survey[0], kind, x, y)
+                assert value == compiled["shape_noise"](direct[0], survey[0], shape, x, y)
     for kind in range(NUM_NOISES):
         depth = int(NOISE_DEPTH[kind])
         for x in range(24):

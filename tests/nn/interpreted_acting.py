@@ -74,8 +74,7 @@ SLOW = ("odd sizes", "no memory")
     "case", [pytest.param(case, marks=[pytest.mark.long] if case in SLOW else []) for case in CASES]
 )
 def test_a_rollout(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acting, "PIXEL_BLOCK", 2)  # several splits of few inputs
-    monkeypatch.setattr(acting, "CHANNEL_BLOCK", 16)
+    monkeypatch.setattr(acting, "INPUTS", 128)  # several splits of few inputs
     monkeypatch.setattr(available, "small_kernels", lambda device, enabled: enabled)
     model, num_envs = CASES[case]
     (expected, plain), (result, fast) = (collected(model, num_envs, kernels=k) for k in (False, True))

@@ -130,6 +130,8 @@ class Collector:
         """Append one rollout to the buffer, or what is left of it, with the values that bootstrap it."""
         buffer = self._buffer
         self._network.cache_weights()
+        if self._kernels is not None:
+            self._kernels.cache_weights()
         observation, chosen = self.observation.numpy(), self._chosen.numpy()
         outcome = self.outcome.numpy()
         while self.row < buffer.length:

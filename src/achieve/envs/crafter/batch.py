@@ -20,7 +20,7 @@ from .daylight import daylight_table
 from .render import CANVAS
 from .simplex import MAX_CORNERS
 from .state import CONTEXT, RESULT, SETTINGS, Worlds, allocate
-from .terrain import BLOCK, NUM_NOISES, SURVEY, TERRAIN
+from .terrain import BLOCK, LANES, NUM_NOISES, NUM_SHAPES, SHAPES, SURVEY, TERRAIN
 from .textures import Prepared, make_view
 from .worldgen import CLOSED
 
@@ -100,6 +100,8 @@ def make_terrain(program: Program, area: tuple[int, int]) -> Prepared:
     share = np.exp(4 + 2 * 1.5 - distance)
     bound = share / (1 + share)
     blocks, vertices = np.zeros(0, BLOCK), np.zeros((0, 3), np.uint8)
+    rows = -(-height // LANES) * LANES
+    columns, column_vertices, column_corners = (np.zeros(0, dtype) for dtype in (np.float64, np.uint16, np.int64))
     if width * height <= TABLE_CELLS:
         blocks = np.zeros(NUM_NOISES * width * height, BLOCK)
         around = np.zeros((len(blocks), MAX_CORNERS, 3), np.int64)
@@ -110,14 +112,26 @@ def make_terrain(program: Program, area: tuple[int, int]) -> Prepared:
             raise ValueError(f"area={area} needs more noise vertices than a table can number")
         blocks["vertices"] = inverse.reshape(len(blocks), MAX_CORNERS)
         vertices = np.stack([distinct >> 16, (distinct >> 8) & 255, distinct & 255], 1).astype(np.uint8)
+        shapes = blocks.reshape(NUM_NOISES, width, height)[SHAPES]
+        columns = np.zeros((NUM_SHAPES, width, MAX_CORNERS, 4, rows))
+        columns[..., :height] = shapes["weights"].transpose(0, 1, 3, 4, 2)
+        column_vertices = np.zeros((NUM_SHAPES, width, MAX_CORNERS, rows), np.uint16)
+        column_vertices[..., :height] = shapes["vertices"].transpose(0, 1, 3, 2)
+        counts = np.zeros((NUM_SHAPES, width, rows), np.int64)
+        counts[..., :height] = shapes["count"]
+        column_corners = counts.reshape(NUM_SHAPES, width, -1, LANES).max(3)
     record = np.zeros(1, TERRAIN)
     record["blocks"] = blocks.ctypes.data if len(blocks) else 0
+    record["columns"] = columns.ctypes.data
+    record["column_vertices"] = column_vertices.ctypes.data
+    record["column_corners"] = column_corners.ctypes.data
+    record["rows"] = rows
     record["vertices"] = vertices.ctypes.data
     record["distance"] = distance.ctypes.data
     record["start_bound"] = bound.ctypes.data
     record["num_vertices"] = len(vertices)
     record["width"], record["height"] = width, height
-    return Prepared(record, (blocks, vertices, distance, bound))
+    return Prepared(record, (blocks, vertices, distance, bound, columns, column_vertices, column_corners))
 
 
 class Workspace:
@@ -130,7 +144,10 @@ class Workspace:
         self.survey = survey = np.zeros(1, SURVEY)
         self.canvas = canvas = np.zeros(1, CANVAS)
         self._parts: list[Any] = [view, job]
-        self._give(survey, "gradients", 3 * int(batch.terrain.record["num_vertices"][0]), np.float64)
+        terrain = batch.terrain.record[0]
+        rows = int(terrain["rows"]) if terrain["blocks"] else 0
+        self._give(survey, "gradients", 4 * int(terrain["num_vertices"]), np.float64)
+        self._give(survey, "shapes", int(terrain["width"]) * NUM_SHAPES * rows, np.float64)
         self._give(survey, "land", batch.config.area[0] * batch.config.area[1], np.uint16)
         self._give(survey, "surveyed", batch.config.area[0], np.int64)
         survey["ticket"] = CLOSED

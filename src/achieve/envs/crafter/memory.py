@@ -74,6 +74,60 @@ def copy_bytes(typingctx: Any, target: Any, source: Any, count: Any) -> Any:
     return types.void(types.int64, types.int64, types.int64), codegen
 
 
+@intrinsic
+def sum_of_lanes(
+    typingctx: Any, gradients: Any, weights: Any, vertices: Any, rows: Any, corners: Any, divisor: Any, target: Any
+) -> Any:
+    """Compute the noise of four cells side by side: see `terrain.shape_column`, which says what is where.
+
+    All but three are addresses. Numba leaves the loop in scalar instructions, hence this.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        gradients, weights, vertices, rows, corners, divisor, target = args
+        word, lanes = ir.IntType(64), ir.VectorType(ir.DoubleType(), 4)
+
+        def plus(value: Any, count: int, factor: Any) -> Any:
+            return builder.add(value, builder.mul(ir.Constant(word, count), factor))
+
+        def load(address: Any, kind: Any, align: int) -> Any:
+            loaded = builder.load(builder.inttoptr(address, kind.as_pointer()))
+            loaded.align = align
+            return loaded
+
+        def shuffle(first: Any, second: Any, *places: int) -> Any:
+            mask = ir.Constant(ir.VectorType(ir.IntType(32), 4), list(places))
+            return builder.shuffle_vector(first, second, mask)
+
+        total = cgutils.alloca_once_value(builder, ir.Constant(lanes, [0.0] * 4))
+        with cgutils.for_range(builder, corners, intp=word) as loop:
+            row = builder.mul(loop.index, rows)
+            at = plus(weights, 32, row)
+            fade, dx, dy, dz = (load(plus(at, 8 * part, rows), lanes, 8) for part in range(4))
+            numbers = load(plus(vertices, 2, row), ir.VectorType(ir.IntType(16), 4), 2)
+            numbers = builder.zext(numbers, ir.VectorType(word, 4))
+            a, b, c, d = (
+                load(plus(gradients, 32, builder.extract_element(numbers, ir.Constant(ir.IntType(32), lane))), lanes, 8)
+                for lane in range(4)
+            )
+            # Four gradients of (x, y, z, nothing) become all x, all y and all z.
+            even_ab, even_cd = shuffle(a, b, 0, 4, 2, 6), shuffle(c, d, 0, 4, 2, 6)
+            odd_ab, odd_cd = shuffle(a, b, 1, 5, 3, 7), shuffle(c, d, 1, 5, 3, 7)
+            x, z = shuffle(even_ab, even_cd, 0, 1, 4, 5), shuffle(even_ab, even_cd, 2, 3, 6, 7)
+            y = shuffle(odd_ab, odd_cd, 0, 1, 4, 5)
+            product = builder.fadd(builder.fmul(x, dx), builder.fmul(y, dy))
+            product = builder.fadd(product, builder.fmul(z, dz))
+            builder.store(builder.fadd(builder.load(total), builder.fmul(fade, product)), total)
+        by = builder.insert_element(ir.Constant(lanes, ir.Undefined), divisor, ir.Constant(ir.IntType(32), 0))
+        mean = builder.fdiv(builder.load(total), shuffle(by, by, 0, 0, 0, 0))
+        stored = builder.store(mean, builder.inttoptr(target, lanes.as_pointer()))
+        stored.align = 8
+        return context.get_dummy_value()
+
+    addresses = (types.int64,) * 5
+    return types.void(*addresses, types.float64, types.int64), codegen
+
+
 def _atomic(operation: str) -> Any:
     """Return an atomic read-modify-write of the int64 at an address, which returns the old value."""
 

@@ -35,19 +35,16 @@ from .terrain import (
     COALS,
     IRONS,
     LAVAS,
-    MOUNTAIN_COARSE,
-    MOUNTAIN_FINE,
     SANDS,
     START,
     SURVEY,
-    TREES,
     TUNNELS_ACROSS,
     TUNNELS_DOWN,
-    WATER_COARSE,
-    WATER_FINE,
     distance_to_centre,
     look_up_gradients,
     noise,
+    shape_column,
+    shape_noise,
     start_bound,
 )
 from .typing import Int, Survey, Terrain, World
@@ -55,6 +52,9 @@ from .world import chunk_at, chunk_of, ground, set_ground
 
 MOUNTAIN_LINE, DIAMOND_LINE, CAVE_LINE = 0.15, 0.18, 0.3
 SAND_LINE, WATER_LINE, DEEP_LINE = 0.25, 0.3, 0.35
+
+# Places in `SHAPES`, of the coarse kind of two.
+WATER_SHAPE, MOUNTAIN_SHAPE, TREE_SHAPE = 0, 2, 4
 
 SMALL_START = 0.01
 ROUNDING = 1e-9
@@ -122,6 +122,8 @@ def help_survey(terrain: Terrain, survey: Survey) -> bool:
 
 def survey_column(terrain: Terrain, survey: Survey, x: int) -> None:
     lands = array_at(survey.land, np.uint16, terrain.width * terrain.height)
+    if terrain.blocks != 0:
+        shape_column(terrain, survey, x)
     for y in range(terrain.height):
         lands[x * terrain.height + y] = land(terrain, survey, x, y)
     atomic_swap(survey.surveyed + 8 * x, 1)
@@ -139,10 +141,10 @@ def land(terrain: Terrain, survey: Survey, x: int, y: int) -> int:
         start = start_area(terrain, survey, x, y)
         if start > 0.5:
             return GRASS
-    wet = noise(terrain, survey, WATER_COARSE, x, y)
-    wet += 0.15 * noise(terrain, survey, WATER_FINE, x, y)
-    high = noise(terrain, survey, MOUNTAIN_COARSE, x, y)
-    high += 0.3 * noise(terrain, survey, MOUNTAIN_FINE, x, y)
+    wet = shape_noise(terrain, survey, WATER_SHAPE, x, y)
+    wet += 0.15 * shape_noise(terrain, survey, WATER_SHAPE + 1, x, y)
+    high = shape_noise(terrain, survey, MOUNTAIN_SHAPE, x, y)
+    high += 0.3 * shape_noise(terrain, survey, MOUNTAIN_SHAPE + 1, x, y)
     high /= 1.3
     water = wet + 0.1 - 2 * start
     mountain = high - (4 * start + 0.3 * water)
@@ -156,7 +158,7 @@ def land(terrain: Terrain, survey: Survey, x: int, y: int) -> int:
         return SAND
     if water > WATER_LINE:
         return WATER
-    if noise(terrain, survey, TREES, x, y) > 0:
+    if shape_noise(terrain, survey, TREE_SHAPE, x, y) > 0:
         return GRASS + MAY_BE_TREE
     return GRASS
 

@@ -5,8 +5,9 @@ library product of so few rows spreads over few multiprocessors. Three kernels d
 gets what the host has prepared:
 
 0. :func:`_fetch`: reads it from the host's page-locked memory, which takes less time than a copy between two kernels.
-1. :func:`_dense`: norm and first dense layer, split over outputs and inputs. A split centres its inputs by its own mean
-   and leaves what is needed to put the splits together: products, means, sums of squares.
+1. :func:`_dense`: the first dense layer, split over outputs and inputs. The norm before it is left to the next kernel.
+   It needs the moments of the features, which some programs compute, and sums of weights, the same all through a
+   rollout.
 2. :func:`_latent`: puts them together, second dense layer, and each program's share of the heads and of ``nu``.
 3. :func:`_choose`: logits, action, log-probability, value, memory; one program for each environment, and some that copy
    the observations. Actions may go straight to the host.
@@ -24,19 +25,19 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
-from achieve.nn.encoder import ResidualEncoder, Stack
+from achieve.nn.encoder import ResidualEncoder
 from achieve.nn.layers import NormDense
 from achieve.nn.model import ActorCritic
 
-# What a program takes of the first dense layer: inputs, outputs, and the rows it takes them for. Inputs are numbered by
-# channel, then pixel, but features lie in memory the other way round: with a block of both, either is read in runs.
-PIXEL_BLOCK = 8
-CHANNEL_BLOCK = 64
-TILE = 4
-ROWS = 8
-WARPS = 1  # whose sums need no memory
+# What a program takes of the first dense layer: inputs, all at once or some at a time, outputs, and rows.
+INPUTS = 512
+DEPTH = 64
+TILE = 32
+ROWS = 16
+WARPS = 4
 # Entries of the latent that a program makes.
 SHARE = 64
+LATENT_WARPS = 8
 # Bytes of the observations that a program copies.
 COPIED = 4096
 # Bytes that a program fetches from the host: one load of each thread, as all of them are under way at once.
@@ -53,61 +54,40 @@ def _fetch(host_ptr, device_ptr, BYTES: tl.constexpr, FETCHED: tl.constexpr):
 
 
 @triton.jit
-def _first_inputs(split, PIXELS: tl.constexpr, CHANNEL_BLOCK: tl.constexpr, PIXEL_BLOCK: tl.constexpr):
-    """The first channel and the first pixel of a split."""
-    blocks: tl.constexpr = (PIXELS + PIXEL_BLOCK - 1) // PIXEL_BLOCK
-    return split // blocks * CHANNEL_BLOCK, split % blocks * PIXEL_BLOCK
-
-
-@triton.jit
-def _inputs(
-    split, CHANNELS: tl.constexpr, PIXELS: tl.constexpr, CHANNEL_BLOCK: tl.constexpr, PIXEL_BLOCK: tl.constexpr
-):
-    """How many there are in a split."""
-    channel, pixel = _first_inputs(split, PIXELS, CHANNEL_BLOCK, PIXEL_BLOCK)
-    return tl.minimum(CHANNELS - channel, CHANNEL_BLOCK) * tl.minimum(PIXELS - pixel, PIXEL_BLOCK)
-
-
-@triton.jit
 def _dense(
-    x_ptr, gain_ptr, bias_ptr, weight_ptr, product_ptr, added_ptr, moments_ptr, rows, outputs,
-    CHANNELS: tl.constexpr, PIXELS: tl.constexpr, CHANNEL_BLOCK: tl.constexpr, PIXEL_BLOCK: tl.constexpr,
-    TILE: tl.constexpr, ROWS: tl.constexpr,
+    x_ptr, gain_ptr, weight_ptr, product_ptr, moments_ptr, rows, outputs,
+    FLAT: tl.constexpr, INPUTS: tl.constexpr, DEPTH: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    FLAT: tl.constexpr = CHANNELS * PIXELS
     split = tl.program_id(1)
-    first = tl.program_id(2) * ROWS
-    output = tl.program_id(0) * TILE + tl.arange(0, TILE)
-    used = output < outputs
-    i = tl.arange(0, CHANNEL_BLOCK * PIXEL_BLOCK)
-    channel, pixel = _first_inputs(split, PIXELS, CHANNEL_BLOCK, PIXEL_BLOCK)
-    channel += i // PIXEL_BLOCK
-    pixel += i % PIXEL_BLOCK
-    inside = (channel < CHANNELS) & (pixel < PIXELS)
-    k = channel * PIXELS + pixel
-    place = pixel * CHANNELS + channel
-    weight = tl.load(
-        weight_ptr + output[:, None] * FLAT + k[None, :], mask=used[:, None] & inside[None, :], other=0.0
-    )
-    gain = tl.load(gain_ptr + k, mask=inside, other=0.0)
-    bias = tl.load(bias_ptr + k, mask=inside, other=0.0)
-    gained = weight * gain[None, :]
-    if first == 0:
-        tl.store(added_ptr + 2 * split * outputs + output, tl.sum(gained, 1), mask=used)
-        tl.store(added_ptr + (2 * split + 1) * outputs + output, tl.sum(weight * bias[None, :], 1), mask=used)
-    count = _inputs(split, CHANNELS, PIXELS, CHANNEL_BLOCK, PIXEL_BLOCK)
-    for r in tl.static_range(ROWS):
-        row = first + r
-        x = tl.load(x_ptr + row * FLAT + place, mask=inside & (row < rows), other=0.0).to(tl.float32)
-        mean = tl.sum(x, 0) / count
-        centred = tl.where(inside, x - mean, 0.0)
-        at = split * rows + row
-        tl.store(
-            product_ptr + at * outputs + output, tl.sum(gained * centred[None, :], 1), mask=used & (row < rows)
-        )
-        if tl.program_id(0) == 0:
-            tl.store(moments_ptr + 2 * at, mean, mask=row < rows)
-            tl.store(moments_ptr + 2 * at + 1, tl.sum(centred * centred, 0), mask=row < rows)
+    row = tl.program_id(2) * ROWS + tl.arange(0, ROWS)
+    row_ok = row < rows
+    first = split * INPUTS
+    if tl.program_id(0) * TILE >= outputs:
+        every = first + tl.arange(0, INPUTS)
+        there = row_ok[:, None] & (every < FLAT)[None, :]
+        features = tl.load(x_ptr + row[:, None] * FLAT + every[None, :], mask=there, other=0.0)
+        mean = tl.sum(features, 1) / tl.minimum(FLAT - first, INPUTS)
+        centred = tl.where(there, features - mean[:, None], 0.0)
+        place = moments_ptr + 2 * (split * rows + row)
+        tl.store(place, mean, mask=row_ok)
+        tl.store(place + 1, tl.sum(centred * centred, 1), mask=row_ok)
+    else:
+        output = tl.program_id(0) * TILE + tl.arange(0, TILE)
+        output_ok = output < outputs
+        product = tl.zeros([ROWS, TILE], tl.float32)
+        for start in range(0, INPUTS, DEPTH):
+            k = first + start + tl.arange(0, DEPTH)
+            inside = k < FLAT
+            x = tl.load(
+                x_ptr + row[:, None] * FLAT + k[None, :], mask=row_ok[:, None] & inside[None, :], other=0.0
+            )
+            gain = tl.load(gain_ptr + k, mask=inside, other=0.0)
+            weight = tl.load(
+                weight_ptr + output[None, :] * FLAT + k[:, None], mask=output_ok[None, :] & inside[:, None], other=0.0
+            )
+            product = tl.dot(x * gain[None, :], weight, product, input_precision="tf32x3")
+        at = (split * rows + row)[:, None] * outputs + output[None, :]
+        tl.store(product_ptr + at, product, mask=row_ok[:, None] & output_ok[None, :])
 
 
 @triton.jit
@@ -122,14 +102,12 @@ def _head_weights(policy_ptr, value_ptr, a, k, inside, actions, width):
 
 @triton.jit
 def _latent(
-    product_ptr, added_ptr, moments_ptr, gain_ptr, bias_ptr, weight_ptr, policy_ptr, value_ptr, outcome_ptr,
-    latent_ptr, memory_ptr, carried_ptr, heads_ptr, norms_ptr,
+    product_ptr, gained_ptr, biased_ptr, moments_ptr, gain_ptr, bias_ptr, weight_ptr, policy_ptr, value_ptr,
+    outcome_ptr, latent_ptr, memory_ptr, carried_ptr, heads_ptr, norms_ptr,
     rows, splits, width, actions, threshold, eps, eps_latent,
-    CHANNELS: tl.constexpr, PIXELS: tl.constexpr, CHANNEL_BLOCK: tl.constexpr, PIXEL_BLOCK: tl.constexpr,
-    DENSE: tl.constexpr, HIDDEN: tl.constexpr, SPLITS: tl.constexpr, OUTPUTS: tl.constexpr, SHARE: tl.constexpr,
-    HEADS: tl.constexpr, MEMORY: tl.constexpr,
+    FLAT: tl.constexpr, INPUTS: tl.constexpr, DENSE: tl.constexpr, HIDDEN: tl.constexpr, SPLITS: tl.constexpr,
+    OUTPUTS: tl.constexpr, SHARE: tl.constexpr, HEADS: tl.constexpr, MEMORY: tl.constexpr,
 ):  # fmt: skip
-    FLAT: tl.constexpr = CHANNELS * PIXELS
     row = tl.program_id(0)
     share = tl.program_id(1)
     shares = tl.num_programs(1)
@@ -146,8 +124,8 @@ def _latent(
     mean_of = tl.load(moments_ptr + 2 * at, mask=split_ok, other=0.0)
     square_of = tl.load(moments_ptr + 2 * at + 1, mask=split_ok, other=0.0)
     product = tl.load(product_ptr + at[:, None] * DENSE + o[None, :], mask=both, other=0.0)
-    gained = tl.load(added_ptr + 2 * s[:, None] * DENSE + o[None, :], mask=both, other=0.0)
-    biased = tl.load(added_ptr + (2 * s[:, None] + 1) * DENSE + o[None, :], mask=both, other=0.0)
+    gained = tl.load(gained_ptr + o, mask=dense_ok, other=0.0)
+    biased = tl.load(biased_ptr + o, mask=dense_ok, other=0.0)
     gain = tl.load(gain_ptr + o, mask=dense_ok, other=0.0)
     bias = tl.load(bias_ptr + o, mask=dense_ok, other=0.0)
     weight = tl.load(
@@ -155,11 +133,11 @@ def _latent(
     )
     by_latent = _head_weights(policy_ptr, value_ptr, a, j, latent_ok, actions, width)
 
-    count = tl.where(split_ok, _inputs(s, CHANNELS, PIXELS, CHANNEL_BLOCK, PIXEL_BLOCK), 0).to(tl.float32)
+    count = tl.where(split_ok, tl.minimum(FLAT - s * INPUTS, INPUTS), 0).to(tl.float32)
     mean = tl.sum(mean_of * count, 0) / FLAT
     apart = tl.where(split_ok, mean_of - mean, 0.0)
     rstd = 1.0 / tl.sqrt(tl.sum(square_of + count * apart * apart, 0) / FLAT + eps)
-    hidden = rstd * tl.sum(product + apart[:, None] * gained, 0) + tl.sum(biased, 0)
+    hidden = rstd * (tl.sum(product, 0) - mean * gained) + biased
     hidden = tl.maximum(hidden, 0.0)
     mean = tl.sum(hidden, 0) / DENSE
     centred = tl.where(dense_ok, hidden - mean, 0.0)
@@ -259,11 +237,9 @@ class ActingKernels:
     def __init__(self, network: ActorCritic, num_envs: int) -> None:
         self._network = network
         encoder = cast(ResidualEncoder, network.encoder)
-        channels = cast(Stack, encoder.stacks[-1]).entry.conv.out_channels
-        pixels = encoder.dense.linear.in_features // channels
         device = encoder.dense.linear.weight.device
         dense, hidden = encoder.dense.linear.out_features, network.latent_size
-        self._splits = triton.cdiv(pixels, PIXEL_BLOCK) * triton.cdiv(channels, CHANNEL_BLOCK)
+        self._splits = triton.cdiv(encoder.dense.linear.in_features, INPUTS)
         self._shares = triton.cdiv(hidden, SHARE)
         self._heads = max(16, triton.next_power_of_2(network.num_actions + 1))
 
@@ -271,11 +247,19 @@ class ActingKernels:
             return torch.zeros(shape, device=device)
 
         self._product = room(self._splits, num_envs, dense)
-        self._added = room(self._splits, 2, dense)
+        self._gained, self._biased = room(dense), room(dense)
         self._moments = room(self._splits, num_envs, 2)
         self._outputs = room(num_envs, self._shares, 2, self._heads)
         self._norms = room(num_envs, self._shares)
         self._carried = room(num_envs, hidden)
+
+    @torch.no_grad()
+    def cache_weights(self) -> None:
+        """Sum up weights, for all steps until they change."""
+        layer = cast(ResidualEncoder, self._network.encoder).dense
+        assert layer.norm is not None
+        torch.mv(layer.linear.weight, layer.norm.weight, out=self._gained)
+        torch.mv(layer.linear.weight, layer.norm.bias, out=self._biased)
 
     @staticmethod
     def fetch(host: Tensor, device: Tensor) -> None:
@@ -292,7 +276,7 @@ class ActingKernels:
         stores: Sequence[Tensor],
         threshold: float,
     ) -> None:
-        """Choose actions, and write everything into the buffer's row.
+        """Choose actions, and write everything into the buffer's row; the weights are those of :meth:`cache_weights`.
 
         Args:
             features: of the observation [N, C, H, W].
@@ -310,25 +294,23 @@ class ActingKernels:
         encoder = cast(ResidualEncoder, network.encoder)
         first, second = encoder.dense, encoder.latent
         assert first.norm is not None and second.norm is not None
-        rows, channels, height, width = features.shape
-        dense = first.linear.out_features
+        rows = len(features)
+        flat, dense = first.linear.in_features, first.linear.out_features
         hidden, actions = network.latent_size, network.num_actions
         remembers = network.config.memory
-        blocks = {
-            "CHANNELS": channels, "PIXELS": height * width, "CHANNEL_BLOCK": CHANNEL_BLOCK, "PIXEL_BLOCK": PIXEL_BLOCK,
-        }  # fmt: skip
-        _dense[(triton.cdiv(dense, TILE), self._splits, triton.cdiv(rows, ROWS))](
-            features.contiguous(memory_format=torch.channels_last), first.norm.weight, first.norm.bias,
-            first.linear.weight, self._product, self._added, self._moments, rows, dense,
-            **blocks, TILE=TILE, ROWS=ROWS, num_warps=WARPS,
+        _dense[(triton.cdiv(dense, TILE) + 1, self._splits, triton.cdiv(rows, ROWS))](
+            features.contiguous(), first.norm.weight, first.linear.weight, self._product, self._moments, rows, dense,
+            FLAT=flat, INPUTS=INPUTS, DEPTH=DEPTH, TILE=TILE, ROWS=ROWS, num_warps=WARPS,
         )  # fmt: skip
         _latent[(rows, self._shares)](
-            self._product, self._added, self._moments, second.norm.weight, second.norm.bias, second.linear.weight,
+            self._product, self._gained, self._biased, self._moments,
+            second.norm.weight, second.norm.bias, second.linear.weight,
             network.policy.weight, network.value.weight, outcome,
             latent, memory, self._carried, self._outputs, self._norms,
             rows, self._splits, network.policy.weight.shape[1], actions, threshold, first.norm.eps, second.norm.eps,
-            **blocks, DENSE=dense, HIDDEN=hidden, SPLITS=triton.next_power_of_2(self._splits),
-            OUTPUTS=triton.next_power_of_2(dense), SHARE=SHARE, HEADS=self._heads, MEMORY=remembers, num_warps=8,
+            FLAT=flat, INPUTS=INPUTS, DENSE=dense, HIDDEN=hidden, SPLITS=triton.next_power_of_2(self._splits),
+            OUTPUTS=triton.next_power_of_2(dense), SHARE=SHARE, HEADS=self._heads, MEMORY=remembers,
+            num_warps=LATENT_WARPS,
         )  # fmt: skip
         normalizer = network.normalizer
         nothing = self._norms
