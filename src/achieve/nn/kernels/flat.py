@@ -9,12 +9,14 @@ that reads or writes a parameter in place know nothing of it. ``p.grad`` means w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
+from achieve.nn.cuda_graphs import Beside
 from achieve.nn.kernels import adam
 from achieve.nn.kernels.adam import BLOCK
 
@@ -50,7 +52,7 @@ class FlatParameters:
 
     Gradients get to theirs in one of three ways. A kernel adds to :meth:`sink`. A product is written to :meth:`place`.
     All others, left by PyTorch in ``p.grad`` or by functions of ours in ``pending``, are copied by :meth:`settle`, in a
-    single kernel for each format.
+    single kernel for each format. What computes them may do so :meth:`beside` the rest of the backward pass.
 
     Args:
         parameters: all float32.
@@ -81,6 +83,8 @@ class FlatParameters:
             min((first for first, _ in places), default=0) * BLOCK, max((last for _, last in places), default=0) * BLOCK
         )
         self._zero: set[nn.Parameter] = set()
+        self._beside = Beside(enabled=self.values.is_cuda)
+        self._held: list[Tensor] = []
 
     def view(self, buffer: Tensor, p: nn.Parameter) -> Tensor:
         """Return the part of a buffer laid out like ``values`` that belongs to a parameter, in its shape."""
@@ -106,6 +110,7 @@ class FlatParameters:
 
     def zero_grad(self) -> None:
         """Forget all gradients."""
+        self._rejoin()
         self.gradients[self._summed_part].zero_()
         self._zero = set(self._summed)
         self.pending.clear()
@@ -131,8 +136,22 @@ class FlatParameters:
             mine.zero_()
         return mine
 
+    def beside(self, *read: Tensor) -> AbstractContextManager[None]:
+        """Run a block on another stream, for gradients that nobody asks for before :meth:`settle`.
+
+        The tensors it reads are kept until then, so that their memory is not used for anything else meanwhile.
+        """
+        self._held.extend(read)
+        return self._beside.work()
+
+    def _rejoin(self) -> None:
+        if self._held:
+            self._beside.join()
+            self._held.clear()
+
     def settle(self) -> None:
         """Bring to their place all gradients that are not there yet."""
+        self._rejoin()
         found: dict[nn.Parameter, Tensor] = {}
         for p in self.parameters:
             if p.grad is not None and p.grad is not self._gradient_of[p]:
