@@ -59,14 +59,14 @@ def _product(
     tl.store(out_ptr + at, total, mask=(m < rows)[:, None] & (n < columns)[None, :])
 
 
-@triton.jit(do_not_specialize=["size", "splits"])
+@triton.jit(do_not_specialize=["splits"])
 def _add_up(part_ptr, bias_ptr, out_ptr, size, columns, splits, BIAS: tl.constexpr, BLOCK: tl.constexpr):
     """The sum over stretches, and the bias."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
     total = tl.zeros([BLOCK], tl.float32)
     for split in range(splits):
-        total += tl.load(part_ptr + split.to(tl.int64) * size + at, mask=inside, other=0.0)
+        total += tl.load(part_ptr + tl.cast(split, tl.int64) * size + at, mask=inside, other=0.0)
     if BIAS:
         total += tl.load(bias_ptr + at % columns, mask=inside, other=0.0)
     tl.store(out_ptr + at, total, mask=inside)
