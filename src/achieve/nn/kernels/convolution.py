@@ -292,7 +292,7 @@ def begin_pool_backward(
     w = pixel % W
     base = image.to(tl.int64) * (OH * OW * OUT)
     grad = tl.zeros([BM, BN], tl.float32)
-    product = tl.zeros([BM, BN], tl.float32)
+    by_y = 0.0
     # An odd row lies in two windows, as the last row of one and the first of the next; an even row in one.
     for down in tl.static_range(2):
         oh = h // 2 + down
@@ -305,13 +305,17 @@ def begin_pool_backward(
                 ok = ok & (w % 2 == 1)
             tap = (h - 2 * oh + 1) * 3 + (w - 2 * ow + 1)
             at = base + ((oh * OW + ow) * OUT)[:, None] + column[None, :]
-            won = tl.load(winner_ptr + at, mask=ok[:, None], other=9).to(tl.int32) == tap[:, None]
-            part = tl.where(won, tl.load(grad_ptr + at, mask=ok[:, None], other=0.0).to(tl.float32), 0.0)
-            grad += part
-            product += part * tl.load(pooled_ptr + at, mask=ok[:, None], other=0.0).to(tl.float32)
+            winner = tl.load(winner_ptr + at, mask=ok[:, None], other=9).to(tl.int32)
+            given = tl.load(grad_ptr + at, mask=ok[:, None], other=0.0).to(tl.float32)
+            grad += tl.where(winner == tap[:, None], given, 0.0)
+            if down + right == 0:
+                # A window's gradient times its output, counted at the window's middle, whichever pixel won.
+                middle = ok & (h % 2 == 0) & (w % 2 == 0)
+                pooled = tl.load(pooled_ptr + at, mask=middle[:, None], other=0.0).to(tl.float32)
+                by_y = _total(tl.where(winner < 9, given * pooled, 0.0))
     rstd = tl.load(moment_ptr + image * 2 + 1)
     _store_gradient(
-        grad, _total(product), exists, pixel, first, rstd, column, table_ptr, out_ptr, out_part_ptr,
+        grad, by_y, exists, pixel, first, rstd, column, table_ptr, out_ptr, out_part_ptr,
         out_class_ptr, tile, column_tile, H, W, OUT, BM, BN,
     )  # fmt: skip
 
