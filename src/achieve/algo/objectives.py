@@ -49,6 +49,7 @@ class Context:
         solve: the partial transport solver of this device.
         pad: round widths up, so that few different sizes are captured.
         fused: use the hand-written kernels where there are some for an objective.
+        wait: lets the device wait for the last :meth:`AuxiliaryObjective.prepare`, which may run beside ``loss``.
     """
 
     network: AchievementNetwork
@@ -57,6 +58,7 @@ class Context:
     solve: TransportSolver
     pad: bool = False
     fused: bool = False
+    wait: Callable[[], None] = lambda: None
 
     def pick(self, name: str, steps: Tensor) -> Tensor:
         """Return `observations`, `actions` or `memory` of these steps: [B, ...], on the device.
@@ -124,6 +126,8 @@ class AuxiliaryObjective(nn.Module, ABC):
     """Names its optimiser, and its figures in the log."""
     statistics: ClassVar[tuple[str, ...]] = ()
     """Names of :attr:`Terms.statistics`."""
+    waits: ClassVar[bool] = False
+    """Whether ``loss`` calls ``context.wait()`` before it uses what ``prepare`` left. Else it is called after that."""
 
     def __init__(self, context: Context) -> None:
         super().__init__()
@@ -212,6 +216,7 @@ class AchievementMatching(AuxiliaryObjective):
 
     name = "matching"
     statistics = ("accuracy", "matches", "match_rate")
+    waits = True
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -288,6 +293,7 @@ class AchievementMatching(AuxiliaryObjective):
 
         config, steps = self.context.config, batch["images"]
         phi = self.context.network.encode(self.context.pick("observations", steps))
+        self.context.wait()
         loss, *statistics, skip, weights = matching_loss(
             phi,
             self.targets,
@@ -303,6 +309,7 @@ class AchievementMatching(AuxiliaryObjective):
     def similarity(self, batch: Tables, phi: Tensor) -> Tensor:
         """Return ``nu_i . nu'_j`` of the source with each target [K, W, W]; gradients reach the source alone."""
         source = achievement_representation(phi.index_select(0, batch["before"]), phi.index_select(0, batch["after"]))
+        self.context.wait()
         return 1 - cosine_cost(source, self.targets)
 
     def matches(self, similarity: Tensor, batch: Tables) -> Tensor:
