@@ -17,7 +17,7 @@ import triton
 from torch import Tensor, nn
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from achieve.nn.kernels import convolution, rolling
+from achieve.nn.kernels import convolution
 from achieve.nn.kernels.early import early
 from achieve.nn.kernels.flat import FlatParameters
 from achieve.nn.kernels.pools import pool_forward
@@ -27,8 +27,6 @@ from achieve.nn.layers import NormConv
 ENOUGH_PROGRAMS = 100
 # Convolutions of a stack's blocks.
 BLOCK_LAYERS = 4
-# Rows of an image that a program goes down where it does so; 0: nowhere.
-BAND = 0
 # Stretches of tiles whose sums by class are added up apart.
 STRETCHES = 64
 
@@ -36,8 +34,7 @@ STRETCHES = 64
 class Tile(NamedTuple):
     """Pixels by output channels of a program, and how many input channels it takes at a time.
 
-    With ``tma`` the tensor memory accelerator loads the factors: a tile must then be whole rows of an image. With
-    ``rolling`` too a program goes down these row by row, and takes all input channels at a time.
+    With ``tma`` the tensor memory accelerator loads the factors: a tile must then be whole rows of an image.
     """
 
     rows: int
@@ -47,15 +44,6 @@ class Tile(NamedTuple):
     stages: int
     registers: int | None = None
     tma: bool = False
-    rolling: bool = False
-
-    def options(self, x: Tensor) -> dict[str, Any]:
-        """Return what a kernel on these images has to know of it."""
-        size = {"BM": self.rows, "BK": self.depth, "TMA": self.tma}
-        if self.rolling:
-            size = {"BAND": self.rows // x.shape[3]}
-        launch = {"num_warps": self.warps, "num_stages": self.stages, "maxnreg": self.registers}
-        return {**size, "BN": self.columns, **launch, **early(x.device)}
 
 
 class WeightTile(NamedTuple):
@@ -104,8 +92,6 @@ def choose_tile(x: Tensor, outputs: int, *, backward: bool = False) -> Tile:
     # Few images are a matter of latency: fetching a descriptor would add to it.
     if not (has_tma(x.device) and wide and (rows, columns) == largest and _whole_rows(x, rows)):
         return Tile(rows, columns, depth, 8 if large and not backward else 4, _stages(x.device))
-    if BAND and inputs == 64 and width == 32 and height % BAND == 0:
-        return Tile(BAND * width, 64, inputs, 4, 3, tma=True, rolling=True)
     # Two programs of 8 warps or three of 4 to a multiprocessor: one loads its epilogue's inputs while others multiply.
     registers = 128 if large else 168
     return Tile(rows, columns, depth, 8 if large else 4, 4 if rows == 64 else 3, registers, tma=True)
@@ -244,11 +230,8 @@ def convolve(
     outputs = folded.weight.shape[0]
     tile = tile or choose_tile(x, outputs)
     rows, tiles = _tiles(h * w, tile.rows)
-    tile = tile._replace(rows=rows)
     factors: tuple[Any, Any] = (x, folded.weight)
-    if tile.rolling:
-        factors = _image_blocks(x, w, c), folded.weight
-    elif tile.tma:
+    if tile.tma:
         factors = (
             _image_blocks(x, rows, tile.depth), _blocks(folded.weight.flatten(1), tile.columns, tile.depth)
         )  # fmt: skip
@@ -257,11 +240,12 @@ def convolve(
     column_tiles = outputs // tile.columns
     out_sums = _empty_sums(n, tiles * column_tiles, x.device)
     moments = torch.empty(n, 2, device=x.device)
-    kernel, more = (rolling.forward, [1.0]) if tile.rolling else (convolution.forward, [])
-    kernel[(n * tiles * column_tiles,)](
+    convolution.forward[(n * tiles * column_tiles,)](
         *factors, folded.table, sums, out if skip is None else skip, out if kept is None else kept, out,
-        out_sums, moments, eps, *more, H=h, W=w, C=c, OUT=outputs, **_parts(sums),
-        RELU=relu, ADD=skip is not None, KEEP=keep, SUMS=relu, **tile.options(x),
+        out_sums, moments, eps, H=h, W=w, C=c, OUT=outputs, **_parts(sums),
+        RELU=relu, ADD=skip is not None, KEEP=keep, SUMS=relu,
+        BM=rows, BN=tile.columns, BK=tile.depth, TMA=tile.tma,
+        num_warps=tile.warps, num_stages=tile.stages, maxnreg=tile.registers, **early(x.device),
     )  # fmt: skip
     return Result(out, kept, out_sums, moments)
 
@@ -324,24 +308,21 @@ def convolve_backward(
     outputs = folded.weight.shape[0]
     tile = tile or choose_tile(grad.scaled, c, backward=True)
     rows, tiles = _tiles(h * w, tile.rows)
-    tile = tile._replace(rows=rows)
     factors: tuple[Any, Any] = (grad.scaled, folded.weight)
-    if tile.rolling:
-        factors = _image_blocks(grad.scaled, w, outputs), folded.weight
-    elif tile.tma:
+    if tile.tma:
         factors = (
             _image_blocks(grad.scaled, rows, tile.depth), _blocks(folded.weight.flatten(1), tile.depth, tile.columns)
         )  # fmt: skip
     grad_x = _like(x, c) if store else None
     result = _empty_gradient(x, tiles, tile.columns) if before is not None else None
     kept, own, moments_before = before if before is not None else (None, folded, moments)
-    kernel, more = (rolling.backward, [1.0]) if tile.rolling else (convolution.backward, [])
-    kernel[(n * tiles * (c // tile.columns),)](
+    convolution.backward[(n * tiles * (c // tile.columns),)](
         *factors, x, grad.sums, moments, x if grad_sum is None else grad_sum,
         x if grad_x is None else grad_x, x if kept is None else kept, own.table, moments_before,
-        *(result or (x, moments, moments)), *more, H=h, W=w, C=c, OUT=outputs, **_parts(grad.sums),
+        *(result or (x, moments, moments)), H=h, W=w, C=c, OUT=outputs, **_parts(grad.sums),
         HAS_GRAD_SUM=grad_sum is not None, STORE_X=store, BEFORE=before is not None, KEPT=kept is not None,
-        **tile.options(x),
+        BM=rows, BN=tile.columns, BK=tile.depth, TMA=tile.tma,
+        num_warps=tile.warps, num_stages=tile.stages, maxnreg=tile.registers, **early(x.device),
     )  # fmt: skip
     return grad_x, result
 
