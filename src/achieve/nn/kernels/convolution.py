@@ -24,8 +24,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from achieve.nn.kernels.early import begin
-
 
 @triton.jit
 def _place(tile, HW: tl.constexpr, BM: tl.constexpr):
@@ -126,10 +124,8 @@ def forward(
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUT: tl.constexpr, PARTS: tl.constexpr,
     RELU: tl.constexpr, ADD: tl.constexpr, KEEP: tl.constexpr, SUMS: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TMA: tl.constexpr,
-    EARLY: tl.constexpr,
 ):  # fmt: skip
     """A tile of ``conv(norm(x))``, of its ReLU, or of that and a skip connection; and the sums of the norm after it."""
-    begin(EARLY)
     column_tiles: tl.constexpr = OUT // BN
     tiles: tl.constexpr = (H * W + BM - 1) // BM
     tile = tl.program_id(0) // column_tiles
@@ -213,10 +209,8 @@ def backward(
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUT: tl.constexpr, PARTS: tl.constexpr,
     HAS_GRAD_SUM: tl.constexpr, STORE_X: tl.constexpr, BEFORE: tl.constexpr, KEPT: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TMA: tl.constexpr,
-    EARLY: tl.constexpr,
 ):  # fmt: skip
     """A tile of the gradient of the raw input ``x``, and of the convolution before, whose ReLU ``x`` holds."""
-    begin(EARLY)
     column_tiles: tl.constexpr = C // BN
     tile = tl.program_id(0) // column_tiles
     column_tile = tl.program_id(0) % column_tiles
@@ -254,10 +248,8 @@ def backward(
 def begin_backward(
     grad_ptr, y_ptr, table_ptr, moment_ptr, out_ptr, out_part_ptr, out_class_ptr,
     H: tl.constexpr, W: tl.constexpr, OUT: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    EARLY: tl.constexpr,
 ):  # fmt: skip
     """The last convolution's gradient from that of its output, or of its ReLU: as :func:`backward` leaves it."""
-    begin(EARLY)
     column_tiles: tl.constexpr = OUT // BN
     tile = tl.program_id(0) // column_tiles
     column_tile = tl.program_id(0) % column_tiles
@@ -279,10 +271,9 @@ def begin_backward(
 def begin_pool_backward(
     grad_ptr, pooled_ptr, winner_ptr, table_ptr, moment_ptr, out_ptr, out_part_ptr, out_class_ptr,
     H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, OUT: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, EARLY: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """:func:`begin_backward` from the gradient of the output's ReLU and max-pool, which says which pixels won."""
-    begin(EARLY)
     column_tiles: tl.constexpr = OUT // BN
     tile = tl.program_id(0) // column_tiles
     column_tile = tl.program_id(0) % column_tiles
@@ -322,11 +313,9 @@ def begin_pool_backward(
 
 @triton.jit
 def image_sums(
-    x_ptr, out_part_ptr, HW: tl.constexpr, C: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    EARLY: tl.constexpr,
+    x_ptr, out_part_ptr, HW: tl.constexpr, C: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr
 ):  # fmt: skip
     """The sums that :func:`forward` leaves, of a tensor that no convolution made."""
-    begin(EARLY)
     column_tiles: tl.constexpr = C // BN
     tile = tl.program_id(0) // column_tiles
     column_tile = tl.program_id(0) % column_tiles
@@ -351,13 +340,11 @@ def _inside(kind, tap):
 def fold_weights(
     weight_ptr, gain_ptr, bias_ptr, weight_1, gain_1, bias_1, weight_2, gain_2, bias_2, weight_3, gain_3, bias_3,
     weight_4, gain_4, bias_4, out_ptr, table_ptr, last, stride_o, stride_c, stride_tap, C: tl.constexpr,
-    EARLY: tl.constexpr,
 ):  # fmt: skip
     """``W gain`` in half precision, [O, 9, C], and the tables ``S`` and ``Z``, [2, 9, O]; one program: one output.
 
     Of up to five convolutions: they have C outputs each, but for the last, which has ``last``.
     """
-    begin(EARLY)
     o = tl.program_id(0)
     layer = tl.program_id(1)
     outputs = C
@@ -404,10 +391,8 @@ def weight_gradient(
     grad_ptr, x_ptr, out_ptr, pixels, steps,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUT: tl.constexpr, TAPS: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TMA: tl.constexpr,
-    EARLY: tl.constexpr,
 ):  # fmt: skip
     """``sum g x`` over a stretch of pixels, for one tap or a row of three: [stretches, O, 9, C]."""
-    begin(EARLY)
     c_tiles: tl.constexpr = C // BN
     groups: tl.constexpr = 9 // TAPS
     pid = tl.program_id(0)
@@ -427,9 +412,9 @@ def weight_gradient(
         right = group % 3 - 1
     if TMA:
         # Descriptors, as in _accumulate: of pixels by outputs, and of images.
-        origin = start.to(tl.int32)
+        begin = start.to(tl.int32)
         channel = (pid % c_tiles) * BN
-        for pixel in range(origin, tl.minimum(origin + steps * BK, pixels), BK):
+        for pixel in range(begin, tl.minimum(begin + steps * BK, pixels), BK):
             image = pixel // (H * W)
             top = (pixel % (H * W)) // W + down
             grad = grad_ptr.load([pixel, (pid // (c_tiles * groups)) * BM]).T
@@ -463,11 +448,9 @@ def weight_gradient(
 
 @triton.jit(do_not_specialize=["rows", "per_program"])
 def class_sums(
-    class_ptr, moment_ptr, out_ptr, rows, per_program, TILES: tl.constexpr, OUT: tl.constexpr, ROWS: tl.constexpr,
-    EARLY: tl.constexpr,
+    class_ptr, moment_ptr, out_ptr, rows, per_program, TILES: tl.constexpr, OUT: tl.constexpr, ROWS: tl.constexpr
 ):  # fmt: skip
     """Sums of ``g`` and of ``rstd mean g`` over the pixels of a class, in a stretch of tiles: [stretches, 2, 9, O]."""
-    begin(EARLY)
     stretch = tl.program_id(0)
     kind = tl.program_id(1)
     o = tl.arange(0, OUT)
@@ -494,10 +477,8 @@ def finish_weight_gradient(
     part_ptr, class_ptr, weight_ptr, gain_ptr, bias_ptr, out_ptr, affine_ptr, splits, stretches,
     stride_o, stride_c, stride_tap,
     C: tl.constexpr, OUT: tl.constexpr, SOME: tl.constexpr, SPLITS: tl.constexpr, STRETCHES: tl.constexpr,
-    EARLY: tl.constexpr,
 ):  # fmt: skip
     """Some outputs' weight gradients [O, 9, C] of one tap; their shares of the gain's and the bias's [9 O, 2, C]."""
-    begin(EARLY)
     tap = tl.program_id(1)
     some = tl.program_id(0) * SOME + tl.arange(0, SOME)
     number = tl.arange(0, SOME * C)

@@ -15,8 +15,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from achieve.nn.kernels.early import begin, early
-
 # A program's columns and how much of the inner dimension it takes at a time.
 COLUMNS = 64
 DEPTH = 32
@@ -30,13 +28,12 @@ BLOCK = 1024
 @triton.jit
 def _product(
     a_ptr, b_ptr, bias_ptr, out_ptr, rows, columns, inner, per_split, stride_am, stride_ak, stride_bk, stride_bn,
-    BIAS: tl.constexpr, WHOLE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, EARLY: tl.constexpr,
+    BIAS: tl.constexpr, WHOLE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """A tile of ``a @ b``, summed over a stretch of the inner dimension: [stretches, rows, columns].
 
     ``WHOLE``: the inner dimension is a multiple of ``BK``.
     """
-    begin(EARLY)
     column_tiles = tl.cdiv(columns, BN)
     m = (tl.program_id(0) // column_tiles) * BM + tl.arange(0, BM)
     n = (tl.program_id(0) % column_tiles) * BN + tl.arange(0, BN)
@@ -63,11 +60,8 @@ def _product(
 
 
 @triton.jit(do_not_specialize=["splits"])
-def _add_up(
-    part_ptr, bias_ptr, out_ptr, size, columns, splits, BIAS: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr
-):  # fmt: skip
+def _add_up(part_ptr, bias_ptr, out_ptr, size, columns, splits, BIAS: tl.constexpr, BLOCK: tl.constexpr):
     """The sum over stretches, and the bias."""
-    begin(EARLY)
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
     total = tl.zeros([BLOCK], tl.float32)
@@ -98,12 +92,11 @@ def product(a: Tensor, b: Tensor, bias: Tensor | None = None, out: Tensor | None
     _product[(tiles, splits)](
         a, b, added, into, rows, columns, inner, per_split, *a.stride(), *b.stride(),
         BIAS=bias is not None and splits == 1, WHOLE=inner % DEPTH == 0, BM=tile_rows, BN=COLUMNS, BK=DEPTH,
-        num_warps=4, num_stages=3, **early(a.device),
+        num_warps=4, num_stages=3,
     )  # fmt: skip
     if splits > 1:
         _add_up[(triton.cdiv(rows * columns, BLOCK),)](
-            into, added, out, rows * columns, columns, splits, BIAS=bias is not None, BLOCK=BLOCK,
-            **early(a.device),
+            into, added, out, rows * columns, columns, splits, BIAS=bias is not None, BLOCK=BLOCK
         )
     return out
 

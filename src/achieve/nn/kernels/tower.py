@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from achieve.nn.kernels import convolution
-from achieve.nn.kernels.early import early
 from achieve.nn.kernels.flat import FlatParameters
 from achieve.nn.kernels.pools import pool_forward
 from achieve.nn.layers import NormConv
@@ -188,7 +187,7 @@ def fold(layers: Sequence[tuple[Tensor, Tensor, Tensor]], into: list[Folded]) ->
     five = [*layers, *[layers[0]] * (5 - len(layers))]
     convolution.fold_weights[(max(outputs, inputs), len(layers))](
         *(tensor for layer in five for tensor in layer), into[0].weight, into[0].table, outputs,
-        *_weight_strides(layers[0][0]), C=inputs, **early(layers[0][0].device),
+        *_weight_strides(layers[0][0]), C=inputs,
     )  # fmt: skip
     return into
 
@@ -199,9 +198,7 @@ def image_sums(x: Tensor) -> Tensor:
     columns = min(128, c)
     rows, tiles = _tiles(h * w, 64)
     sums = _empty_sums(n, tiles * (c // columns), x.device)
-    convolution.image_sums[(n * tiles * (c // columns),)](
-        x, sums, HW=h * w, C=c, BM=rows, BN=columns, **early(x.device)
-    )
+    convolution.image_sums[(n * tiles * (c // columns),)](x, sums, HW=h * w, C=c, BM=rows, BN=columns)
     return sums
 
 
@@ -245,7 +242,7 @@ def convolve(
         out_sums, moments, eps, H=h, W=w, C=c, OUT=outputs, **_parts(sums),
         RELU=relu, ADD=skip is not None, KEEP=keep, SUMS=relu,
         BM=rows, BN=tile.columns, BK=tile.depth, TMA=tile.tma,
-        num_warps=tile.warps, num_stages=tile.stages, maxnreg=tile.registers, **early(x.device),
+        num_warps=tile.warps, num_stages=tile.stages, maxnreg=tile.registers,
     )  # fmt: skip
     return Result(out, kept, out_sums, moments)
 
@@ -263,7 +260,7 @@ def begin_backward(grad: Tensor, y: Tensor, folded: Folded, moments: Tensor, *, 
     rows, tiles = _tiles(h * w, 64)
     result = _empty_gradient(y, tiles, columns)
     convolution.begin_backward[(n * tiles * (c // columns),)](
-        grad, y, folded.table, moments, *result, H=h, W=w, OUT=c, RELU=relu, BM=rows, BN=columns, **early(y.device)
+        grad, y, folded.table, moments, *result, H=h, W=w, OUT=c, RELU=relu, BM=rows, BN=columns
     )
     return result
 
@@ -279,7 +276,7 @@ def begin_pool_backward(
     result = _empty_gradient(pooled, tiles, columns, shape)
     convolution.begin_pool_backward[(n * tiles * (c // columns),)](
         grad, pooled, winner, folded.table, moments, *result, H=h, W=w, OH=oh, OW=ow, OUT=c, BM=rows, BN=columns,
-        num_warps=8, **early(grad.device),
+        num_warps=8,
     )  # fmt: skip
     return result
 
@@ -322,7 +319,7 @@ def convolve_backward(
         *(result or (x, moments, moments)), H=h, W=w, C=c, OUT=outputs, **_parts(grad.sums),
         HAS_GRAD_SUM=grad_sum is not None, STORE_X=store, BEFORE=before is not None, KEPT=kept is not None,
         BM=rows, BN=tile.columns, BK=tile.depth, TMA=tile.tma,
-        num_warps=tile.warps, num_stages=tile.stages, maxnreg=tile.registers, **early(x.device),
+        num_warps=tile.warps, num_stages=tile.stages, maxnreg=tile.registers,
     )  # fmt: skip
     return grad_x, result
 
@@ -356,7 +353,7 @@ def weight_gradient(
     convolution.weight_gradient[(groups, splits)](
         *factors, parts, n * h * w, steps, H=h, W=w, C=c, OUT=outputs, TAPS=tile.taps,
         BM=tile.outputs, BN=tile.inputs, BK=tile.depth, TMA=tile.tma,
-        num_warps=tile.warps, num_stages=tile.stages, **early(x.device),
+        num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     tiles = grad.class_sums.shape[1]
     per_program = triton.cdiv(n * tiles, STRETCHES)
@@ -364,13 +361,13 @@ def weight_gradient(
     classes = torch.empty(stretches, 2, 9, outputs, device=x.device)
     convolution.class_sums[(stretches, 9)](
         grad.class_sums, moments, classes, n * tiles, per_program, TILES=tiles, OUT=outputs,
-        ROWS=max(1, 2048 // outputs), **early(x.device),
+        ROWS=max(1, 2048 // outputs),
     )  # fmt: skip
     out = torch.empty(outputs, 3, 3, c, device=x.device).permute(0, 3, 1, 2) if into is None else into
     some = max(1, min(outputs, 256 // c))
     convolution.finish_weight_gradient[(outputs // some, 9)](
         parts, classes, weight, gain, bias, out, affine, splits, stretches, *_weight_strides(weight), C=c, OUT=outputs,
-        SOME=some, SPLITS=max(1, 4096 // (some * c)), STRETCHES=STRETCHES, **early(x.device),
+        SOME=some, SPLITS=max(1, 4096 // (some * c)), STRETCHES=STRETCHES,
     )  # fmt: skip
     return out
 
