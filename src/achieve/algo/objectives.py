@@ -194,12 +194,13 @@ class AchievementPrediction(AuxiliaryObjective):
     def _fused_loss(self, batch: Tables) -> Terms:
         """What :meth:`loss` defines, in few launches."""
         from achieve.nn.kernels.contrastive import prediction_loss
-        from achieve.nn.kernels.predictor import predict_direction
+        from achieve.nn.kernels.predictor import film_table, predict_direction
 
         network, pick = self.context.network, self.context.pick
         steps, positive, negative = batch["images"], batch["positive"], batch["negative"]
+        table = film_table(network)
         phi = network.encode(pick("observations", steps))
-        direction = predict_direction(network, phi, pick("actions", steps), pick("memory", steps))
+        direction = predict_direction(network, phi, pick("actions", steps), pick("memory", steps), table)
         loss, accuracy, weights = prediction_loss(
             direction, phi, positive, negative, batch["before"], batch["after"], batch["count"],
             self.context.config.temperature,

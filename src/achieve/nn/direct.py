@@ -1,7 +1,7 @@
 """Linear layers that write the gradients of their weights where the optimiser reads them.
 
 That is where parameters lie in one buffer (:class:`achieve.nn.kernels.flat.FlatParameters`), and it spares copying the
-gradient of every weight. Products of float32 matrices are taken on tensor cores there, where there are any for it.
+gradient of every weight. Outputs are computed on tensor cores there, where there are any for it, as exactly as without.
 Anywhere else these are PyTorch's layers, by the bit.
 """
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 if TYPE_CHECKING:
     from achieve.nn.kernels.flat import FlatParameters
@@ -20,14 +21,12 @@ if TYPE_CHECKING:
 FEW_ROWS = 8
 
 
-def _product(a: Tensor, b: Tensor, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     from achieve.nn.kernels import dense
 
-    if dense.supports(a.device) and len(a) > FEW_ROWS:
-        return dense.product(a, b, bias, out)
-    if bias is not None:
-        return torch.addmm(bias, a, b)
-    return torch.mm(a, b) if out is None else torch.mm(a, b, out=out)
+    if dense.supports(x.device) and len(x) > FEW_ROWS:
+        return dense.product(x, weight.t(), bias)
+    return F.linear(x, weight, bias)
 
 
 class _Linear(torch.autograd.Function):
@@ -35,7 +34,7 @@ class _Linear(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: nn.Parameter, bias: nn.Parameter | None, flat: FlatParameters) -> Tensor:
         ctx.save_for_backward(x)
         ctx.flat, ctx.weight, ctx.has_bias = flat, weight, bias is not None
-        return _product(x, weight.t(), bias)
+        return _linear(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -46,8 +45,9 @@ class _Linear(torch.autograd.Function):
             if is_used:
                 mine.addmm_(grad.t(), x)
             else:
-                _product(grad.t(), x, out=mine)
-        grad_x = _product(grad, ctx.weight) if ctx.needs_input_grad[0] else None
+                torch.mm(grad.t(), x, out=mine)
+        # The library's: as quick as ours where a factor is not laid out as tensor cores take TF32.
+        grad_x = grad @ ctx.weight if ctx.needs_input_grad[0] else None
         return grad_x, None, grad.sum(0) if ctx.has_bias else None, None
 
 
@@ -59,5 +59,5 @@ class Linear(nn.Linear):
         if flat is None or input.dim() != 2:
             return super().forward(input)
         if not (torch.is_grad_enabled() and self.weight.requires_grad):
-            return _product(input, self.weight.t(), self.bias)
+            return _linear(input, self.weight, self.bias)
         return cast(Tensor, _Linear.apply(input, self.weight, self.bias, flat))

@@ -144,9 +144,13 @@ class FlatParameters:
         self._held.extend(read)
         return self._beside.work()
 
+    def join(self) -> None:
+        """Wait for all that runs :meth:`beside`."""
+        self._beside.join()
+
     def _rejoin(self) -> None:
         if self._held:
-            self._beside.join()
+            self.join()
             self._held.clear()
 
     def settle(self) -> None:

@@ -161,11 +161,31 @@ class _FilmNorm(torch.autograd.Function):
         return grad_phi, grad_table, grad_gain, grad_bias, None, None, None
 
 
-def predict_direction(network: AchievementNetwork, phi: Tensor, actions: Tensor, memory: Tensor) -> Tensor:
-    """The twin of :meth:`AchievementNetwork.predict_direction`; ``memory`` is [B, 0] for a network without."""
-    assert network.film is not None and network.predictor is not None
+def film_table(network: AchievementNetwork) -> Tensor:
+    """The actions' scales and shifts [A, 2 D], beside whatever is launched next; :func:`predict_direction` waits.
+
+    They do not depend on images, and neither do the gradients of the layers that make them on those of the encoder.
+    """
+    assert network.film is not None
+    if network.flat is None:
+        return network.film.table().contiguous()
+    with network.flat.beside():
+        return network.film.table().contiguous()
+
+
+def predict_direction(
+    network: AchievementNetwork, phi: Tensor, actions: Tensor, memory: Tensor, table: Tensor | None = None
+) -> Tensor:
+    """The twin of :meth:`AchievementNetwork.predict_direction`; ``memory`` is [B, 0] for a network without.
+
+    ``table`` may be given, as :func:`film_table` makes it.
+    """
+    assert network.predictor is not None
     first = cast(NormDense, network.predictor.hidden[0])
     norm = cast(nn.LayerNorm, first.norm)
-    table = network.film.table().contiguous()
+    if table is None:
+        table = film_table(network)
+    if network.flat is not None:
+        network.flat.join()
     x = _FilmNorm.apply(phi.contiguous(), table, norm.weight, norm.bias, actions, memory.contiguous(), norm.eps)
     return cast(Tensor, network.predictor.output(torch.relu(first.linear(x))))

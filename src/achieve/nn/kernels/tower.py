@@ -27,7 +27,7 @@ ENOUGH_PROGRAMS = 100
 # Convolutions of a stack's blocks.
 BLOCK_LAYERS = 4
 # Stretches of tiles whose sums by class are added up apart.
-STRETCHES = 64
+STRETCHES = 16
 
 
 class Tile(NamedTuple):
@@ -100,11 +100,15 @@ def choose_weight_tile(x: Tensor, outputs: int) -> WeightTile:
     """Return the tile of a weight gradient."""
     _, inputs, height, width = x.shape
     # The smallest images leave each program few pixels to add up.
-    rows, columns = min(64 if height * width <= 64 else 128, outputs), min(64, inputs)
+    small = height * width <= 64
+    rows, columns = min(64 if small else 128, outputs), min(64, inputs)
     wide = rows * columns >= 128 * 64
     tma = has_tma(x.device) and _whole_rows(x, 64) and rows >= 64 and columns == 64
-    stages = _stages(x.device) + (tma and wide)
-    return WeightTile(rows, columns, 3, 64, 8 if wide else 4, stages, 132 if wide or height * width <= 64 else 264, tma)
+    if tma and not small:
+        if wide and inputs >= 128:
+            return WeightTile(rows, 128, 1, 64, 8, 4, tma=True)
+        return WeightTile(rows, columns, 3, 64, 8 if wide else 4, 4, tma=True)
+    return WeightTile(rows, columns, 3, 64, 8 if wide else 4, _stages(x.device), 132 if wide or small else 264, tma)
 
 
 @cache
@@ -276,7 +280,6 @@ def begin_pool_backward(
     result = _empty_gradient(pooled, tiles, columns, shape)
     convolution.begin_pool_backward[(n * tiles * (c // columns),)](
         grad, pooled, winner, folded.table, moments, *result, H=h, W=w, OH=oh, OW=ow, OUT=c, BM=rows, BN=columns,
-        num_warps=8,
     )  # fmt: skip
     return result
 
