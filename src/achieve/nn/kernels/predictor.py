@@ -162,15 +162,9 @@ class _FilmNorm(torch.autograd.Function):
 
 
 def film_table(network: AchievementNetwork) -> Tensor:
-    """The actions' scales and shifts [A, 2 D], beside whatever is launched next; :func:`predict_direction` waits.
-
-    They do not depend on images, and neither do the gradients of the layers that make them on those of the encoder.
-    """
+    """The actions' scales and shifts [A, 2 D]."""
     assert network.film is not None
-    if network.flat is None:
-        return network.film.table().contiguous()
-    with network.flat.beside():
-        return network.film.table().contiguous()
+    return network.film.table().contiguous()
 
 
 def predict_direction(
