@@ -101,8 +101,9 @@ class Distiller:
         fused = self._cuda_graphs and has_kernels(network)
         if isinstance(regularizer, PolicyValueRegularizer):
             regularizer.fused = fused
-        self._beside = Beside(enabled=False)
-        self._prepared: torch.cuda.Event | None = None
+        self._beside = Beside(enabled=self._cuda_graphs)
+        # External: where a captured update waits for it, a replay waits for what it stands for then.
+        self._prepared = torch.cuda.Event(external=True) if self._cuda_graphs else None
         context = Context(network, experience, config, solve, pad=self._cuda_graphs, fused=fused, wait=self._wait)
         self.objectives = {cls.name: cls(context).to(experience.device) for cls in objectives}
         self.optimizers = {

@@ -8,8 +8,8 @@ that reads or writes a parameter in place know nothing of it. ``p.grad`` means w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -42,6 +42,12 @@ class HalfWeights:
     factor: float
     scale: Tensor
     scaled_blocks: int
+
+
+def beside(parameter: Tensor, *read: Tensor) -> AbstractContextManager[FlatParameters | None]:
+    """:meth:`FlatParameters.beside`, with the parameters that this one lies with; None, and here, if with none."""
+    flat: FlatParameters | None = getattr(parameter, "flat", None)
+    return nullcontext() if flat is None else flat.beside(*read)
 
 
 class FlatParameters:
@@ -136,13 +142,19 @@ class FlatParameters:
             mine.zero_()
         return mine
 
-    def beside(self, *read: Tensor) -> AbstractContextManager[None]:
+    @contextmanager
+    def beside(self, *read: Tensor) -> Iterator[FlatParameters]:
         """Run a block on another stream, for gradients that nobody asks for before :meth:`settle`.
 
         The tensors it reads are kept until then, so that their memory is not used for anything else meanwhile.
         """
         self._held.extend(read)
-        return self._beside.work()
+        with self._beside.work():
+            yield self
+
+    def leave(self, parameters: Iterable[nn.Parameter], gradients: Iterable[Tensor]) -> None:
+        """Take gradients, computed :meth:`beside` or not, to be brought to their place by :meth:`settle`."""
+        self.pending.extend(zip(parameters, gradients, strict=True))
 
     def join(self) -> None:
         """Wait for all that runs :meth:`beside`."""

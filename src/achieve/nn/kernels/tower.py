@@ -457,7 +457,7 @@ class _Gradients:
             # Shares of the gains' and the biases' gradients; a layer of fewer outputs leaves the rest zero.
             self._affine = torch.zeros(self._count, 9 * most, 2, inputs[0].shape[1], device=inputs[0].device)
 
-    def _beside(self, *read: Tensor) -> AbstractContextManager[None]:
+    def _beside(self, *read: Tensor) -> AbstractContextManager[object]:
         return nullcontext() if self._flat is None else self._flat.beside(*read)
 
     def add(self, index: int, grad: Gradient, x: Tensor, moments: Tensor) -> None:
@@ -479,8 +479,8 @@ class _Gradients:
         gradients = [gradient for layer in by_layer for gradient in layer]
         if self._flat is None:
             return gradients
-        of = zip(self._parameters, gradients, strict=True)
-        self._flat.pending.extend((cast(nn.Parameter, p), gradient) for p, gradient in of if gradient is not None)
+        found = [(cast(nn.Parameter, p), g) for p, g in zip(self._parameters, gradients, strict=True) if g is not None]
+        self._flat.leave(*zip(*found, strict=True))
         return [None] * len(gradients)
 
 
