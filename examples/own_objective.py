@@ -16,7 +16,7 @@ from achieve.data.trajectories import IntArray, Trajectory
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of one episode, as rows of the experience."""
+    """The steps of one episode, as positions in the experience."""
 
     steps: IntArray
 

@@ -123,7 +123,7 @@ def test_metadata_that_is_no_agent(tmp_path: Path, weights: dict[str, Any], text
         ("model.channels", [4, 8, -8], "give three positive numbers"),
         ("model.encoder", "residual", "too few for the network"),
         ("model.norm", False, "is missing or has another size"),
-        ("learner", "qrdqn", "cannot be used"),
+        ("trainer", "qrdqn", "cannot be used"),
     ],
 )
 def test_impossible_shapes(

@@ -19,6 +19,12 @@ def test_the_table_of_ppo_had_another_name() -> None:
     assert from_dict(old).ppo.gamma == 0.9
 
 
+def test_the_trainer_had_another_name() -> None:
+    old = {"learner": "qrdqn", "model": {"normalize_value": False}}
+    assert from_dict(old).trainer == "qrdqn"
+    assert to_dict(from_dict(old))["trainer"] == "qrdqn"
+
+
 def test_settings_of_qrdqn_that_are_no_more() -> None:
     defaults = REMOVED["qrdqn"]
     old = {"learner": "qrdqn", "model": {"normalize_value": False}, "qrdqn": {"kappa": 0.2, **defaults}}
@@ -46,7 +52,7 @@ def test_every_result_is_read(path: Path) -> None:
     saved = json.loads(path.read_text())["config"]
     config = from_dict(saved)
     assert (config.preset, config.seed) == (saved["preset"], saved["seed"])
-    table = "qrdqn" if config.learner == "qrdqn" else "ppo"
+    table = "qrdqn" if config.trainer == "qrdqn" else "ppo"
     assert to_dict(config)[table].items() >= migrate(saved)[table].items()
 
 

@@ -1,10 +1,10 @@
 """Achievement distillation on an exact, fast Crafter.
 
-    from achieve import load_agent, make_vec, train
+    from achieve import load_agent, make_vec, record, train
 
 `make_vec` makes vector environments, `train` runs PPO or PPO with achievement distillation,
-`load_agent` gives a trained agent that acts. `import achieve` also registers
-`achieve/Crafter-v1` and `achieve/CrafterNoReward-v1` with Gymnasium.
+`load_agent` gives a trained agent that acts, `record` writes down the run of an agent of another library.
+`import achieve` also registers `achieve/Crafter-v1` and `achieve/CrafterNoReward-v1` with Gymnasium.
 
 The names above are imported on first use, so that `import achieve` needs neither torch nor Numba. It sets
 `OMP_WAIT_POLICY=passive` unless that is set, see :mod:`achieve.openmp`.
@@ -21,12 +21,18 @@ from achieve.openmp import ask_to_sleep
 if TYPE_CHECKING:
     from achieve.agent import load_agent
     from achieve.envs import make_vec
+    from achieve.run.recorder import record
     from achieve.train import train
 
-__all__ = ["__version__", "load_agent", "make_vec", "train"]
+__all__ = ["__version__", "load_agent", "make_vec", "record", "train"]
 __version__ = "0.1.0"
 
-_LAZY = {"load_agent": "achieve.agent", "make_vec": "achieve.envs", "train": "achieve.train"}
+_LAZY = {
+    "load_agent": "achieve.agent",
+    "make_vec": "achieve.envs",
+    "record": "achieve.run.recorder",
+    "train": "achieve.train",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -46,7 +46,7 @@ def bench(
     # On a GPU, the first phase of distillation captures graphs.
     phases = max(2 if where.type == "cuda" else 1, -(-rollouts // config.rollouts_per_phase))
     short = replace(config, total_steps=phases * config.rollouts_per_phase * config.rollout_steps)
-    if config.learner == "qrdqn":
+    if config.trainer == "qrdqn":
         short = replace(short, qrdqn=replace(config.qrdqn, learning_starts=0))
     trained = _pretrained_fits(config)
     tell("measuring the environment")
@@ -106,13 +106,13 @@ def _seconds(metrics: Sequence[Mapping[str, Any]], part: str) -> list[float]:
 def _times_in_a_run(config: TrainConfig, part: str) -> int:
     if part != "distill":
         return config.num_rollouts
-    waiting = config.qrdqn.learning_starts // config.rollout_steps if config.learner == "qrdqn" else 0
+    waiting = config.qrdqn.learning_starts // config.rollout_steps if config.trainer == "qrdqn" else 0
     return (config.num_rollouts - waiting) // config.rollouts_per_phase
 
 
 def encodings(config: TrainConfig) -> float:
     """Return how many images are encoded to learn from one rollout, a backward pass counted as two forward."""
-    if config.learner != "qrdqn":
+    if config.trainer != "qrdqn":
         return 3 * config.rollout_steps * config.ppo.num_epochs
     # Also forward through the target network; to choose actions by the network itself, forward once more.
     passes = 5 if config.qrdqn.double else 4
@@ -159,4 +159,4 @@ def peak_flops(device: torch.device, arithmetic: str) -> float:
 def _pretrained_fits(config: TrainConfig) -> bool:
     _, about = read_weights(PRETRAINED)
     theirs = about.config
-    return (theirs.learner, theirs.env.name, theirs.model) == (config.learner, config.env.name, config.model)
+    return (theirs.trainer, theirs.env.name, theirs.model) == (config.trainer, config.env.name, config.model)

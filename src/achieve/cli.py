@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from keyword import iskeyword
 
 from rich.console import Console
 
@@ -34,7 +35,8 @@ def _run(arguments: list[str]) -> int:
         return _usage(arguments)
     name, rest = arguments[0], arguments[1:]
     try:
-        import_module(f"achieve.commands.{name}").run(rest)
+        module = f"{name}_" if iskeyword(name) else name
+        import_module(f"achieve.commands.{module}").run(rest)
     except UntrustedError as error:
         again = shlex.join(["achieve", *arguments])
         print(f"achieve {name}: {error}. The command is then:\n  {again} {error.flag}", file=sys.stderr)

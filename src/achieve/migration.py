@@ -11,7 +11,7 @@ from typing import Any
 from achieve.errors import ConfigError
 from achieve.settings import shown
 
-RENAMED = {"algo": "ppo"}
+RENAMED = {"algo": "ppo", "learner": "trainer"}
 """Tables and settings of the config by their former names."""
 
 FORGOTTEN = ("checkpoint_every",)

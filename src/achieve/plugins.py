@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import os
 import sys
+from collections.abc import Iterable
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from achieve.errors import ConfigError
 
-ENCODER_NAMES = ("residual", "strided", "mlp")
-LEARNER_NAMES = ("ppo", "qrdqn")
+ENCODER_NAMES = ("residual", "strided", "spcnn", "mlp")
+TRAINER_NAMES = ("ppo", "qrdqn")
 OBJECTIVE_NAMES = ("matching", "prediction")
 """What the package provides."""
 
@@ -28,6 +31,22 @@ def import_here(module: str) -> ModuleType:
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())
     return import_module(module)
+
+
+def source_digests(names: Iterable[str]) -> dict[str, str]:
+    """Return the SHA-256 of the module of each ``module:name`` that was imported; of a package, of all its files.
+
+    It tells whether that code has changed. What the module imports from elsewhere does not count.
+    """
+    digests = {}
+    for name in names:
+        source = getattr(sys.modules.get(name.partition(":")[0]), "__file__", None)
+        if source is None or not Path(source).is_file():
+            continue
+        path = Path(source)
+        files = sorted(path.parent.rglob("*.py")) if path.name == "__init__.py" else [path]
+        digests[name] = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    return digests
 
 
 def load(name: str, setting: str) -> Any:

@@ -9,16 +9,17 @@ The paper's Algorithm 1 itself is `PPOTrainer.learn`: collect, update, every eig
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-from achieve.config import EnvConfig, TrainConfig, to_dict, validate
-from achieve.errors import RunFolderError
+from achieve.config import EXTERNAL, EnvConfig, TrainConfig, to_dict, validate
+from achieve.errors import ConfigError, RunFolderError
 from achieve.initial import settle, take_weights
-from achieve.plugins import load_class
+from achieve.plugins import load_class, source_digests
 from achieve.presets import PRESETS, refuse_preset_name
 from achieve.run.checkpoint import CheckpointWriter, load_checkpoint
 from achieve.run.env_errors import using_env
@@ -35,21 +36,26 @@ from achieve.trainers.journal import Journal
 from achieve.trainers.ppo import PPOTrainer
 from achieve.trainers.qrdqn import QRDQNTrainer
 from achieve.trainers.setup import check_spaces, make_envs, resolve_device
-from achieve.trainers.warm import WarmUp
+from achieve.trainers.warm import Spaces, WarmUp, known_spaces
+from achieve.trust import imports_named_by
 
 __all__ = ["Interrupted", "PPOTrainer", "check_spaces", "default_folder", "make_envs", "resolve_device", "train"]
+
+log = logging.getLogger("achieve")
 
 STOPPING = "stopping; once more to stop at once"
 
 
 def make_trainer(config: TrainConfig) -> BaseTrainer:
-    """Return the trainer of the config's learner."""
+    """Return the trainer that the config names."""
     known: dict[str, type[BaseTrainer]] = {"ppo": PPOTrainer, "qrdqn": QRDQNTrainer}
-    cls = known.get(config.learner) or load_class(config.learner, "learner", BaseTrainer)
+    cls = known.get(config.trainer) or load_class(config.trainer, "trainer", BaseTrainer)
     return cast(BaseTrainer, cls(config))
 
 
-def train(config: TrainConfig, folder: str | Path | None = None, *, quiet: bool = False) -> dict[str, Any]:
+def train(
+    config: TrainConfig, folder: str | Path | None = None, *, quiet: bool = False, warm_up: WarmUp | None = None
+) -> dict[str, Any]:
     """Train, or resume a run that was stopped. Returns the content of `summary.json`.
 
     Args:
@@ -57,12 +63,15 @@ def train(config: TrainConfig, folder: str | Path | None = None, *, quiet: bool 
         folder: the run folder, by default that of :func:`default_folder`. If it holds a run with this config, that run
             is resumed. Another `total_steps` ends it earlier or, with PPO, extends it even after its end.
         quiet: no progress display.
+        warm_up: the compilation of this run's GPU kernels, if it has begun already.
 
     Raises:
         EnvFailedError: if an environment of the user's fails; calling again resumes from the last checkpoint.
         Interrupted: on Ctrl-C or SIGTERM, once the run is saved; calling again resumes from there.
     """
     validate(config)
+    if config.trainer == EXTERNAL:
+        raise ConfigError(f"{config.name} is an agent of another library, which trains it; achieve only recorded it")
     refuse_preset_name(config)
     path = Path(folder) if folder is not None else default_folder(config)
     config = settle(config, path)
@@ -82,10 +91,12 @@ def train(config: TrainConfig, folder: str | Path | None = None, *, quiet: bool 
         # Everything is checked before anything is changed: a run that is refused stays as it is.
         stack.enter_context(using_env(lambda: f"When it is mended, {way_on()}."))
         checkpoint = load_checkpoint(run.checkpoint)
+        if warm_up is None and (spaces := known_spaces(config)) is not None:
+            warm_up = stack.enter_context(WarmUp(config, spaces))
         trainer = make_trainer(config)
         stack.callback(trainer.close)
-        warm_up = WarmUp(trainer)
-        stack.callback(warm_up.close)
+        if warm_up is None:
+            warm_up = stack.enter_context(WarmUp(config, spaces_of(trainer)))
         taken = take_weights(trainer) if checkpoint is None else None
         files = RowFiles(run.checkpoint)
         if checkpoint is not None:
@@ -96,13 +107,16 @@ def train(config: TrainConfig, folder: str | Path | None = None, *, quiet: bool 
                 f"{config.total_steps}; give at least so many to end it there, or choose another run folder"
             )
         lengths = [checkpoint.state[name] if checkpoint else 0 for name in ("episodes", "metrics")]
-        for log, length in zip((run.episodes, run.metrics), lengths, strict=True):
-            check_log(log, length)
+        for file, length in zip((run.episodes, run.metrics), lengths, strict=True):
+            check_log(file, length)
         if checkpoint is None:
             trainer.start()
         warm_up.wait()
 
-        run.record()
+        changed = run.record(source_digests(imports_named_by(config, learning=True)))
+        if changed and checkpoint is not None:
+            log.warning("achieve: the code of %s has changed since this run was last started; the run goes on with the "
+                        "new code, and --name starts another one", " and ".join(changed))  # fmt: skip
         logs = (stack.enter_context(JsonlWriter(run.episodes)), stack.enter_context(JsonlWriter(run.metrics)))
         for writer, length in zip(logs, lengths, strict=True):
             writer.truncate_to(length)  # drop what came after the checkpoint
@@ -133,6 +147,12 @@ def train(config: TrainConfig, folder: str | Path | None = None, *, quiet: bool 
             why = f": no reward was above {config.env.threshold:g} (--env.unlock-threshold)"
             progress.say(f"no achievement was unlocked in this run{why if trainer.spec.by_reward else ''}")
         return summary
+
+
+def spaces_of(trainer: BaseTrainer) -> Spaces:
+    """Return what a run's environments show and accept."""
+    dtype = str(trainer.observation_dtype).removeprefix("torch.")
+    return Spaces(trainer.observation_shape, dtype, trainer.num_actions)
 
 
 def default_folder(config: TrainConfig) -> Path:

@@ -1,6 +1,6 @@
 """Code that files name: weights, configs and checkpoints run none of it unless the user agrees.
 
-A config may name code as ``module:name``: an environment, its options, an encoder, a learner. Using the config imports
+A config may name code as ``module:name``: an environment, its options, an encoder, a trainer. Using the config imports
 that module. If the config comes from a file, :func:`trusted` refuses modules that the user has not named as well,
 unless the user trusts the file.
 """
@@ -21,7 +21,7 @@ from achieve.settings import shown
 def imports_named_by(config: TrainConfig, *, learning: bool = False) -> list[str]:
     """Return the code that using a config would import.
 
-    Learner, auxiliary objectives and callbacks count for ``learning`` alone, since an agent acts without them. Options
+    Trainer, auxiliary objectives and callbacks count for ``learning`` alone, since an agent acts without them. Options
     of the environment count if any text in it has a colon, which could name a module.
     """
     env = config.env
@@ -29,7 +29,7 @@ def imports_named_by(config: TrainConfig, *, learning: bool = False) -> list[str
     options = [text for value in env.own_settings.values() for text in _texts(value) if ":" in text]
     code = [config.model.encoder]
     if learning:
-        code += [config.learner, *config.distill.objectives, *config.callbacks]
+        code += [config.trainer, *config.distill.objectives, *config.callbacks]
     return environment + options + [name for name in code if ":" in name]
 
 

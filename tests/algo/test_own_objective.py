@@ -36,7 +36,7 @@ class Half(AuxiliaryObjective):
 
 
 OWN = "examples.own_objective:InverseDynamics"
-CONFIG = DistillConfig(objectives=("prediction", OWN), num_epochs=20, learning_rate=1e-2)
+CONFIG = DistillConfig(objectives=("prediction", OWN), num_epochs=8, learning_rate=1e-2)
 
 
 def test_it_learns_together_with_the_papers() -> None:
@@ -44,7 +44,7 @@ def test_it_learns_together_with_the_papers() -> None:
     own = setting.distiller.objectives["inverse"]
     before = own.head.weight.detach().clone()  # type: ignore[union-attr,operator]
     report = setting.distiller.run(np.random.default_rng(0), torch.Generator())
-    assert report.updates == {"prediction": 20 * 5, "inverse": 20 * 5}
+    assert report.updates == {"prediction": 8 * 5, "inverse": 8 * 5}
     assert {"inverse_loss", "inverse_accuracy", "inverse_policy_reg", "inverse_grad_norm"} <= report.statistics.keys()
     assert not torch.equal(own.head.weight, before)  # type: ignore[union-attr]
     again = setting.distiller.run(np.random.default_rng(1), torch.Generator())
@@ -109,7 +109,47 @@ class ReadsRewards(InverseDynamics):
         return super().loss(batch)
 
 
-@pytest.mark.parametrize(
+class LatentsOfAnotherSize(InverseDynamics):
+    def loss(self, batch: Tables) -> Terms:
+        terms = super().loss(batch)
+        return replace(terms, phi=terms.phi[:, 1:])
+
+
+class StatesOfTheExperience(InverseDynamics):
+    def loss(self, batch: Tables) -> Terms:
+        terms = super().loss(batch)
+        return replace(terms, states=terms.steps + len(terms.steps))
+
+
+class WholeWeights(InverseDynamics):
+    def loss(self, batch: Tables) -> Terms:
+        terms = super().loss(batch)
+        return replace(terms, weights=terms.weights.long())
+
+
+class NoGradient(InverseDynamics):
+    def loss(self, batch: Tables) -> Terms:
+        terms = super().loss(batch)
+        return replace(terms, loss=terms.loss.detach())
+
+
+class WrongShapes(InverseDynamics):
+    def loss(self, batch: Tables) -> Terms:
+        self.head(torch.zeros(2, 3))
+        return super().loss(batch)
+
+
+class Noisy(InverseDynamics):
+    """Changes whatever a run must not notice: global random numbers, statistics of the network."""
+
+    def loss(self, batch: Tables) -> Terms:
+        torch.rand(5)
+        for buffer in self.context.network.buffers():
+            buffer.add_(1)
+        return super().loss(batch)
+
+
+SAID = pytest.mark.parametrize(
     ("name", "sentence"),
     [
         ("FloatBatch", r"Fractions\.steps is float64 of shape \(3,\)"),
@@ -117,11 +157,57 @@ class ReadsRewards(InverseDynamics):
         ("BareLoss", "inverse: `loss` returns Tensor; it must return Terms"),
         ("LossPerStep", r"inverse: loss has shape \[\d+\]; it must be a scalar"),
         ("Uncounted", r"inverse: Terms\.statistics has length 1 and the `statistics` of the class 0"),
-        ("FewWeights", r"inverse: Terms\.states has \d+ rows and Terms\.weights \d+"),
+        ("FewWeights", r"inverse: Terms\.states has length \d+ and Terms\.weights \d+"),
         ("ReadsRewards", "reads 'rewards', which the experience does not have"),
     ],
 )
+
+
+@SAID
 def test_what_does_not_fit_is_said_in_its_first_phase(name: str, sentence: str) -> None:
     setting = make_setting(replace(CONFIG, objectives=(f"{HERE}:{name}",)), moved=0.0)
     with pytest.raises(ConfigError, match=sentence):
         setting.distiller.run(np.random.default_rng(0), torch.Generator())
+
+
+def trial(name: str) -> None:
+    setting = make_setting(replace(CONFIG, objectives=(f"{HERE}:{name}",)), moved=0.0)
+    setting.distiller.try_out(globals()[name])
+
+
+@SAID
+def test_what_does_not_fit_is_said_before_the_run(name: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        trial(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("LatentsOfAnotherSize", r"inverse: Terms\.phi has shape \[\d+, \d+\]; it must be the latents of the network"),
+        ("StatesOfTheExperience", r"inverse: Terms\.states must be integers from 0 to \d+"),
+        ("WholeWeights", r"inverse: Terms\.weights are torch.int64; they must be floats"),
+        ("NoGradient", "inverse: the loss has no gradient"),
+    ],
+)
+def test_values_of_the_wrong_kind_are_said_before_the_run(name: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        trial(name)
+
+
+def test_an_error_of_the_objective_itself_says_where_it_comes_from() -> None:
+    with pytest.raises(RuntimeError) as error:
+        trial("WrongShapes")
+    assert "trial of the auxiliary objective 'inverse' before the run" in error.value.__notes__[0]
+
+
+def test_a_trial_leaves_no_trace() -> None:
+    setting = make_setting(replace(CONFIG, objectives=(f"{HERE}:Noisy",)), moved=0.0)
+    state = {name: tensor.clone() for name, tensor in setting.network.state_dict().items()}
+    own = {name: tensor.clone() for name, tensor in setting.distiller.objectives["inverse"].state_dict().items()}
+    random = torch.get_rng_state()
+    setting.distiller.try_out(Noisy)
+    assert torch.equal(torch.get_rng_state(), random)
+    for before, after in ((state, setting.network), (own, setting.distiller.objectives["inverse"])):
+        assert all(torch.equal(tensor, before[name]) for name, tensor in after.state_dict().items())
+    assert all(parameter.grad is None for parameter in setting.network.parameters())

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -18,7 +17,6 @@ from achieve.algo.learner import PPOLearner
 from achieve.algo.objectives import AuxiliaryObjective
 from achieve.config import DistillConfig, EnvConfig, ModelConfig, PPOConfig, TrainConfig
 from achieve.envs import ENVIRONMENTS, EnvSpec
-from achieve.envs.base import FinishedEpisodes
 from achieve.presets import PRESETS
 from achieve.run.weights import load_weights
 from achieve.train import PPOTrainer, train
@@ -228,48 +226,3 @@ def test_labels_do_not_reach_the_learner(tmp_path: Path) -> None:
     train(mislabelled, wrong, quiet=True)
     assert same(weights(right), weights(wrong))
     assert labels(right) != labels(wrong), "the labels were indeed others"
-
-
-def scramble(environment: type) -> type:
-    """An environment of that kind with every label, in episodes and in infos, replaced by nonsense."""
-
-    class Scrambled(environment):  # type: ignore[misc]
-        nonsense = np.random.default_rng(0)
-
-        def pop_episodes(self) -> FinishedEpisodes:
-            finished = super().pop_episodes()
-            return finished._replace(
-                achievements=self.nonsense.integers(0, 5, finished.achievements.shape)
-            )
-
-        def step(self, *args: Any, **kwargs: Any) -> Any:
-            *rest, _ = super().step(*args, **kwargs)
-            return (*rest, {"achievements": self.nonsense.integers(0, 5, 22)})
-
-    return Scrambled
-
-
-def test_labels_of_crafter_do_not_reach_the_learner(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    from achieve.envs.crafter import vec
-
-    # Episodes of random play last a hundred steps and more: room for some to lie within a phase.
-    config = replace(
-        PRESETS["quick"],
-        total_steps=4 * 4 * 128,
-        score_steps=4 * 4 * 128,
-        device="cpu",
-        env=EnvConfig(num_envs=4),
-        ppo=PPOConfig(rollout_length=128, num_epochs=1, num_minibatches=4),
-        model=replace(PRESETS["quick"].model, channels=(4, 4, 4), dense_size=16, hidden_size=16),
-        distill=DistillConfig(rollouts_per_phase=4, num_epochs=1),
-    )
-    right, wrong = tmp_path / "right", tmp_path / "wrong"
-    train(config, right, quiet=True)
-    monkeypatch.setattr(vec, "CrafterVecEnv", scramble(vec.CrafterVecEnv))
-    train(config, wrong, quiet=True)
-    assert same(weights(right), weights(wrong))
-    assert labels(right) != labels(wrong)
-    (phase,) = [row for row in metrics(right) if row["kind"] == "distill"]
-    assert phase["prediction_updates"] > 0

@@ -23,7 +23,7 @@ def blocks() -> list[tuple[str, str]]:
     found = []
     for path in TUTORIALS:
         for index, code in enumerate(BLOCK.findall(path.read_text())):
-            if "stable_baselines3" not in code:  # a package of others, not installed here
+            if "stable_baselines3" not in code:  # it learns for longer than tests/envs/test_adapters.py does
                 found.append((f"{path.stem}-{index}", code))
     return found
 

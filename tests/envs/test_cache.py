@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import achieve
-from achieve.envs.crafter import cache, compiler, mod
+from achieve.envs.crafter import CrafterEnv, cache, compiler, mod, sources
 
 PACKAGE = Path(achieve.__file__).parent
 
@@ -72,6 +72,29 @@ def test_second_start_finds_what_the_first_compiled(copied):
     assert said.count("compiling Crafter") == 1
     second, said = run(copied, TERRAIN)
     assert second == first and said == ""
+
+
+def test_two_processes_compile_once(copied):
+    script = f"""
+import time
+from achieve.envs.crafter.ahead import compiling_ahead
+from achieve.envs.crafter.sources import cache_folder, is_compiled
+assert not is_compiled()
+with compiling_ahead():
+    while not list(cache_folder().glob("build_terrain-*.lock")):
+        time.sleep(0.05)
+    {TERRAIN.strip().replace(chr(10), chr(10) + "    ")}
+    stats = original().build_terrain.stats
+    print(len(stats.cache_hits), len(stats.cache_misses))
+"""
+    output, said = run(copied, script)
+    assert output.splitlines()[1] == "1 0"
+    assert said.count("compiling Crafter") == 1  # why it waits
+
+
+def test_it_is_known_whether_the_game_is_compiled():
+    CrafterEnv(seed=0).reset()
+    assert sources.is_compiled()
 
 
 def test_an_edit_in_another_file_takes_effect_at_the_next_start(copied):
@@ -146,8 +169,8 @@ def test_folders_that_others_can_write_to_are_not_trusted(monkeypatch, tmp_path)
 
 
 def test_every_source_of_compiled_code_is_part_of_the_key():
-    known = {*compiler.MODULES, *compiler.SUPPORT, "typing"}
-    for name in compiler.MODULES:
+    known = {*sources.MODULES, *sources.SUPPORT, "typing", "sources"}
+    for name in sources.MODULES:
         tree = ast.parse((PACKAGE / "envs/crafter" / f"{name}.py").read_text())
         used = {
             node.module

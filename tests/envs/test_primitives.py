@@ -109,6 +109,7 @@ def always(water, mountain, most):
     return True
 
 
+@pytest.mark.long
 def test_worlds_do_not_depend_on_the_short_cut(compiled):
     """Leaving out the start area's noise where it cannot matter changes no cell."""
     plain = Program("plain", {"start_matters": always}, callable=True).functions

@@ -195,7 +195,7 @@ def test_where_frames_go() -> None:
 STEPS = 4096
 RUN = TrainConfig(
     preset="tiny",
-    learner="qrdqn",
+    trainer="qrdqn",
     total_steps=STEPS,
     score_steps=STEPS,
     device="cuda",

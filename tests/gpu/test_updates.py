@@ -184,7 +184,7 @@ def test_auxiliary_phases_with_plain_losses(replay: bool, monkeypatch: pytest.Mo
     ends, reports = [], []
     for fused in (True, False):
         if not fused:
-            monkeypatch.setattr("achieve.algo.distill.has_kernels", lambda network: False)
+            monkeypatch.setattr("achieve.nn.kernels.available.distillation_kernels", lambda *_, enabled: False)
         end, report = distil(copy_to_gpu(network), on_gpu(buffer), replay=replay)
         ends.append(end)
         reports.append(report)

@@ -18,19 +18,17 @@ pytestmark = pytest.mark.gpu
 SCRIPT = """
 import json, pathlib, sys
 from achieve.config import from_dict
-from achieve.train import make_trainer, train
-from achieve.trainers.warm import WarmUp, marker
+from achieve.train import train
+from achieve.trainers.warm import WarmUp, known_spaces, marker
 
 cache, folder, config = pathlib.Path(sys.argv[1]), sys.argv[2], from_dict(json.loads(sys.argv[3]))
 
 def kernels():
     return {path.parent.name: path.stem for path in cache.glob("*/*.cubin")}
 
-trainer = make_trainer(config)
-warm_up = WarmUp(trainer)
-warm_up.wait()
-assert marker(trainer).read_text() == "done\\n"
-trainer.close()
+spaces = known_spaces(config)
+WarmUp(config, spaces).wait()
+assert marker(config, spaces).read_text() == "done\\n"
 before = kernels()
 train(config, folder, quiet=True)
 print(json.dumps([sorted(before.values()), sorted(name for key, name in kernels().items() if key not in before)]))

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from achieve.algo import collect
 from achieve.algo.collect import Collector
 from achieve.config import ModelConfig
 from achieve.data.buffer import RolloutBuffer
 from achieve.nn.encoder import ResidualEncoder
-from achieve.nn.kernels import acting
+from achieve.nn.kernels import acting, available
 from tests.helpers.envs import ScriptedEnv
 from tests.helpers.setup import IMAGE, make_network
 
@@ -77,7 +76,7 @@ SLOW = ("odd sizes", "no memory")
 def test_a_rollout(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acting, "PIXEL_BLOCK", 2)  # several splits of few inputs
     monkeypatch.setattr(acting, "CHANNEL_BLOCK", 16)
-    monkeypatch.setattr(collect, "small_kernels", lambda device, enabled: enabled)
+    monkeypatch.setattr(available, "small_kernels", lambda device, enabled: enabled)
     model, num_envs = CASES[case]
     (expected, plain), (result, fast) = (collected(model, num_envs, kernels=k) for k in (False, True))
     assert torch.equal(result.observations, expected.observations)
@@ -91,7 +90,7 @@ def test_a_rollout(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_first_split_may_be_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collect, "small_kernels", lambda device, enabled: enabled)
+    monkeypatch.setattr(available, "small_kernels", lambda device, enabled: enabled)
     model = ModelConfig(channels=(16, 16, 16), dense_size=16, hidden_size=64)
     (expected, _), (result, _) = (collected(model, 2, kernels=k) for k in (False, True))
     torch.testing.assert_close(result.values, expected.values, atol=1e-5, rtol=1e-5)
@@ -99,7 +98,7 @@ def test_the_first_split_may_be_the_only_one(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_logits_that_are_not_numbers_still_give_an_action(monkeypatch: pytest.MonkeyPatch) -> None:
     """The update says that the network has diverged; acting must not ask the environment for what it has not."""
-    monkeypatch.setattr(collect, "small_kernels", lambda device, enabled: enabled)
+    monkeypatch.setattr(available, "small_kernels", lambda device, enabled: enabled)
     model = ModelConfig(channels=(16, 16, 16), dense_size=16, hidden_size=64)
     network = make_network(model)
     assert isinstance(network.encoder, ResidualEncoder)

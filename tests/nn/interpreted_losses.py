@@ -19,6 +19,7 @@ from achieve.algo.meters import Meters
 from achieve.algo.ppo import approximate_kl
 from achieve.algo.qrdqn import QRDQNLearner
 from achieve.config import PPOConfig, QRDQNConfig
+from achieve.nn.kernels import available
 from achieve.nn.kernels.heads import heads
 from achieve.nn.kernels.policy import gae as fast_gae
 from achieve.nn.kernels.quantile import NUM_STATISTICS
@@ -108,7 +109,7 @@ class OwnPolicyLoss(PPOLearner):
 
 
 def test_a_learner_with_a_policy_loss_of_its_own_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learner_module, "small_kernels", lambda device, enabled: True)
+    monkeypatch.setattr(available, "small_kernels", lambda device, enabled: True)
     buffer = make_buffer(np.zeros((8, 4), dtype=np.float32), np.zeros((8, 4), dtype=bool))
     config = PPOConfig(rollout_length=8, num_minibatches=2, num_epochs=1)
     assert PPOLearner(make_network(), buffer, config, cuda_graphs=False)._fusible
@@ -122,7 +123,7 @@ def test_an_update_with_kernels_is_one_without(monkeypatch: pytest.MonkeyPatch) 
     """Advantages, minibatches, statistics and weights."""
     ends = []
     for kernels in (False, True):
-        monkeypatch.setattr(learner_module, "small_kernels", lambda device, enabled, kernels=kernels: kernels)
+        monkeypatch.setattr(available, "small_kernels", lambda device, enabled, kernels=kernels: kernels)
         rng = np.random.default_rng(0)
         buffer = make_buffer(rng.normal(size=(8, 4)).astype(np.float32), rng.random((8, 4)) < 0.2)
         network = make_network()

@@ -122,14 +122,14 @@ def test_updates_are_those_of_the_plain_network() -> None:
     ours, theirs = make_optimizer(fast), make_optimizer(plain)
     start = weights(plain)
     norms = []
-    for seed in range(5):
+    for seed in range(3):
         expected = update(plain, theirs, seed)
         norms.append(update(fast, ours, seed))
         assert norms[-1] == pytest.approx(expected, rel=1e-3)
     assert min(norms) < 0.5 < max(norms)
     mine, wanted = state_of(fast, ours), state_of(plain, theirs)
     counts = {name: value for name, value in wanted.items() if name.endswith(".step")}
-    assert {float(value) for value in counts.values()} == {0.0, 5.0}, "auxiliary nets are not reached"
+    assert {float(value) for value in counts.values()} == {0.0, 3.0}, "auxiliary nets are not reached"
     assert_same({name: mine[name] for name in counts}, counts, rtol=0, atol=0)
     assert (weights(fast) - weights(plain)).norm() < 0.02 * (weights(plain) - start).norm()
     moments = [name for name in wanted if name.endswith((".exp_avg", ".exp_avg_sq"))]

@@ -14,14 +14,15 @@ from tests.conftest import Optional
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run_checks(name: str, least: int, optional: Optional, *, slow: bool = False) -> None:
-    """Run the checks of a file, or its slow ones; at least so many must pass, and none may be skipped."""
+def run_checks(names: tuple[str, ...], least: int, optional: Optional, *, slow: bool = False) -> None:
+    """Run the checks of these files, or their slow ones; at least so many must pass, and none may be skipped."""
     optional.check(find_spec("triton"), "the package triton")
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/nn/{name}.py"]
+    files = [f"tests/nn/{name}.py" for name in names]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
     if slow:
         command += ["-m", "long"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=850)
     assert done.returncode == 0, done.stdout + done.stderr
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed and int(passed[1]) >= least, done.stdout

@@ -11,20 +11,14 @@ from tests.conftest import Optional
 from tests.nn.interpreter import ROOT, run_checks
 
 
-@pytest.mark.parametrize(
-    ("checks", "least"), [("interpreted", 60), ("interpreted_optim", 30), ("interpreted_contrastive", 40)]
-)
-def test_kernels_under_the_interpreter(optional: Optional, checks: str, least: int) -> None:
-    run_checks(checks, least, optional)
+def test_kernels_under_the_interpreter(optional: Optional) -> None:
+    run_checks(("interpreted", "interpreted_optim", "interpreted_contrastive"), 139, optional)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("checks", "least"),
-    [("interpreted", 2), ("interpreted_optim", 6), ("interpreted_convolution", 12), ("interpreted_acting", 2)],
-)
-def test_slow_checks_under_the_interpreter(optional: Optional, checks: str, least: int) -> None:
-    run_checks(checks, least, optional, slow=True)
+def test_slow_checks_under_the_interpreter(optional: Optional) -> None:
+    names = ("interpreted", "interpreted_optim", "interpreted_convolution", "interpreted_acting")
+    run_checks(names, 22, optional, slow=True)
 
 
 WITHOUT_TRITON = """

@@ -247,7 +247,7 @@ class Files(Kind):
         from achieve.trainers.ppo import PPOTrainer
         from achieve.trainers.qrdqn import QRDQNTrainer
 
-        return QRDQNTrainer(config) if config.learner == "qrdqn" else PPOTrainer(config)
+        return QRDQNTrainer(config) if config.trainer == "qrdqn" else PPOTrainer(config)
 
     def header_changed(self, rng: Random, data: bytes) -> bytes:
         """A safetensors file with another header: lengths, offsets, types and names are free to lie."""
@@ -529,7 +529,7 @@ class Configs(Files):
         odd = [str(v) for v in (values.anything(rng), values.anything(rng), rng.choice(values.WORDS))]
         flags = (
             "--seed", "--total-steps", "--ppo.gamma", "--env", "--env.options", "--model.channels", "--preset",
-            "--config", "--folder", "--device", "--distill.objectives", "--precision", "--learner", "--no-such",
+            "--config", "--folder", "--device", "--distill.objectives", "--precision", "--trainer", "--no-such",
         )  # fmt: skip
         lines = (
             ["train", rng.choice(flags), odd[0]],

@@ -32,7 +32,7 @@ _PLAIN = {"distill": {"enabled": False, "matching": False}}
 _DISTILL = {"distill": {"rollouts_per_phase": 2, "num_epochs": 1, "batch_size": 64}}
 _PPO = {"ppo": {"rollout_length": 32, "num_epochs": 1, "num_minibatches": 2}}
 _VALUES = {
-    "learner": "qrdqn",
+    "trainer": "qrdqn",
     "qrdqn": {
         "target_update": 128, "replay_size": 400, "learning_starts": 200, "num_quantiles": 5, "batch_size": 8,
         "replay_frequency": 16, "epsilon_steps": 500,
@@ -55,6 +55,10 @@ METHODS: dict[str, dict[str, Any]] = {
         "model": {**_SMALL, "normalize_value": False},
     },
     "minigrid": {**_MINIGRID, **_PPO, **_DISTILL, "model": _SMALL},
+    "ad-gru": {
+        **_CRAFTER, **_DISTILL, "ppo": {**_PPO["ppo"], "chunk_length": 8, "burn_in": 2},
+        "model": {**_SMALL, "core": "gru", "core_size": 8},
+    },
 }  # fmt: skip
 
 
@@ -129,7 +133,7 @@ class Bench:
             return
         root, steps = self._root(name), SHORT if stage == "extended" else LONG
         # A complete run of QR-DQN has given up its replay: one that is under way is extended.
-        whole = stage == "extended" and METHODS[method].get("learner") != "qrdqn"
+        whole = stage == "extended" and METHODS[method].get("trainer") != "qrdqn"
         end = self.attempt(method, root, None if whole else IN_THE_MIDDLE, steps=steps)
         assert end.killed or (whole and end.code == 0), f"{method}, {stage}: {end.output}"
 

@@ -1,4 +1,4 @@
-"""Runs through real Ray: on a cluster of two workers, one of which is killed on the way, and on this machine."""
+"""Runs on a real Ray cluster of two workers, one of which is killed on the way; and two at a time on this machine."""
 
 from __future__ import annotations
 
@@ -123,9 +123,8 @@ def test_a_killed_worker_costs_no_run(cluster: Any, tmp_path: Path) -> None:
 
 
 def test_two_at_a_time_stopped_and_resumed_are_the_same_runs_as_alone(
-    optional: Optional, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    optional.module("ray")
     monkeypatch.chdir(tmp_path)
     seeds = ["train", "--preset", "ad-small", "--seeds", "0-1", "--folder", "runs"]
     flags = [*TINY, "--total-steps", "4096"]
@@ -176,7 +175,7 @@ def test_addresses_are_tried_before_ray_waits_for_them(optional: Optional, monke
         raise ConnectionError("no such cluster\nat all")
 
     def connect(address: str) -> None:
-        with tasks(print, address, 1, "auto", 0, print):
+        with tasks(print, address, 1, "auto", print):
             pytest.fail("connected")
 
     monkeypatch.setattr(ray, "init", init)

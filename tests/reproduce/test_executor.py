@@ -1,16 +1,17 @@
-"""Making runs one after the other, with a trainer that learns nothing; and when Ray is used."""
+"""Making runs one after the other or together, with a trainer that learns nothing; and when Ray is used."""
 
 from __future__ import annotations
 
 import io
 import json
+import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -128,18 +129,51 @@ def test_a_node_that_cannot_make_a_run_says_why(tmp_path: Path) -> None:
     assert list((tmp_path / "runs").rglob("*.log")) == []
 
 
-def test_without_ray_there_is_one_run_at_a_time(stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_must_be_installed_where_it_is_asked_for(
+    stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = stage(some_runs("ad", seeds=2))
     monkeypatch.setattr(executor, "find_spec", lambda _: None)
-    monkeypatch.setattr(executor, "gpu_count", lambda _: 2)
+    with StopRequest() as stop, pytest.raises(MissingExtraError, match="Ray"):
+        execute(made.plan, 2, "head:1", Console(file=made.out), stop)
+    assert set(made.states().values()) == {State.MISSING}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "shown", "jobs", "used"),
+    [
+        (0, None, 2, [None, None]),
+        (1, "3", 2, ["3", "3"]),  # as it was
+        (2, None, 1, ["0", "1"]),
+        (2, "3, 5", 2, ["3", "3", "5", "5"]),
+    ],
+)
+def test_so_many_runs_at_a_time_on_each_gpu(
+    stage: Callable[..., Stage],
+    monkeypatch: pytest.MonkeyPatch,
+    gpus: int,
+    shown: str | None,
+    jobs: int,
+    used: list[str | None],
+) -> None:
+    """They wait for each other, so that there must be as many at a time as expected."""
+    made = stage(some_runs("ad", seeds=2 * len(used)))
+    together, places = threading.Barrier(len(used), timeout=30), []
+
+    def train(order: Order) -> Outcome:
+        places.append({**os.environ, **order.environment}.get("CUDA_VISIBLE_DEVICES"))
+        together.wait()
+        return Outcome(1, [])
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if shown is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    monkeypatch.setattr(executor, "gpu_count", lambda _: gpus)
+    monkeypatch.setattr(executor, "train", train)
+    monkeypatch.setattr(mps, "multi_process_service", lambda _: nullcontext({}))
     with StopRequest() as stop:
-        with pytest.raises(MissingExtraError, match="several runs at a time"):
-            execute(made.plan, 2, None, Console(file=made.out), stop)
-        assert set(made.states().values()) == {State.MISSING}
-        assert execute(made.plan, 1, None, Console(file=made.out, width=200), stop) == []
-        assert execute(made.plan, 4, None, Console(file=made.out, width=200), stop) == []  # nothing is left to do
-    assert "1 of 2 GPUs is used, as Ray is not installed" in made.out.getvalue()
-    assert "ad-s1: started" in made.out.getvalue()
+        assert len(execute(made.plan, jobs, None, Console(file=made.out), stop)) == 2 * len(used)
+    assert sorted(map(str, places[: len(used)])) == list(map(str, used))
 
 
 @pytest.mark.parametrize(
@@ -147,9 +181,9 @@ def test_without_ray_there_is_one_run_at_a_time(stage: Callable[..., Stage], mon
     [
         (0, 1, None, False, False),
         (1, 1, None, False, False),
-        (0, 2, None, True, False),
-        (2, 1, None, True, False),
-        (1, 4, None, True, True),
+        (0, 2, None, False, False),
+        (2, 1, None, False, False),
+        (1, 4, None, False, True),
         (1, 4, "head:1", True, False),
         (0, 1, "head:1", True, False),
     ],
@@ -187,4 +221,5 @@ def test_when_ray_is_used(
     with StopRequest() as stop:
         assert execute(made.plan, jobs, ray, Console(file=made.out), stop) == ["ad-s0", "ad-s1"]
     served = "here" if with_service else None
-    assert called == [*([f"Ray {(ray, jobs, 'auto', gpus)}"] if with_ray else []), f"ad-s0 {served}", f"ad-s1 {served}"]
+    assert called[: int(with_ray)] == ([f"Ray {(ray, jobs, 'auto')}"] if with_ray else [])
+    assert sorted(called[int(with_ray) :]) == [f"ad-s0 {served}", f"ad-s1 {served}"]

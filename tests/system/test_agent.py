@@ -211,8 +211,8 @@ def test_snapshots_along_the_way(finished: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     train(tiny_config(snapshots=5), run, quiet=True)
     assert (run / "episodes.jsonl").read_bytes() == (finished / "episodes.jsonl").read_bytes()
-    # 12 rollouts in five parts, each rounded up.
-    steps = [rollouts * STEPS // 12 for rollouts in (0, 3, 5, 8, 10, 12)]
+    # 8 rollouts in five parts, each rounded up.
+    steps = [rollouts * STEPS // 8 for rollouts in (0, 2, 4, 5, 7, 8)]
     kept = {int(file.stem): load_weights(file)[0] for file in (run / "snapshots").iterdir()}
     assert sorted(kept) == steps
     fresh = PPOTrainer(tiny_config()).network.state_dict()

@@ -32,8 +32,8 @@ OWN = "tests.system.own_env"
 LONG = {
     "ppo": {"rollout_length": 64},
     "distill": {"rollouts_per_phase": 12},
-    "total_steps": 4 * 64 * 12 * 2,
-    "score_steps": 4 * 64 * 12 * 2,
+    "total_steps": 4 * 64 * 14,
+    "score_steps": 4 * 64 * 14,
 }
 FLAGS: dict[str, tuple[object, ...]] = {
     # An agent that has learned nothing opens few locks; with this seed, one in an episode that can be distilled.
@@ -166,6 +166,7 @@ def test_own_environment_has_a_report(achieve: Command, tmp_path: Path, monkeypa
     from achieve.viz import run_page
 
     monkeypatch.setattr(run_page, "RANDOM_EPISODES", 3)
+    monkeypatch.setattr(run_page, "VIDEO_STEPS", 8)
     monkeypatch.chdir(tmp_path)
     settings = write_settings(tmp_path / "s.json", preset="quick", **LONG)
     code, out, err = achieve("train", "--config", settings, "--env", f"{OWN}:make_env", "--quiet", *SHORT)
@@ -227,7 +228,10 @@ def test_environments_that_cannot_be_learned_in(achieve: Command, tmp_path: Path
     assert not (tmp_path / "run").exists()
 
 
-def test_environment_without_an_end_is_reported_on_and_refused_by_eval(achieve: Command, tmp_path: Path) -> None:
+def test_environment_without_an_end_is_reported_on_and_refused_by_eval(
+    achieve: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("achieve.viz.run_page.VIDEO_STEPS", 8)
     settings = write_settings(tmp_path / "s.json")
     folder = tmp_path / "run"
     code, out, err = achieve("train", "--config", settings, "--env", f"{OWN}:Endless", "--folder", folder, *SHORT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ OWN: dict[str, dict[str, Any]] = {
     "objective": {"distill": {"objectives": ["prediction", "examples.own_objective:InverseDynamics"]}},
     "encoder": {"model": {"encoder": "examples.own_encoder:PatchEncoder"}},
     "callback": {"callbacks": ["examples.own_callback:EarlyStop"]},
-    "learner": {"learner": "examples.own_learner:KLPenaltyTrainer"},
+    "trainer": {"trainer": "examples.own_trainer:KLPenaltyTrainer"},
 }
 
 
@@ -40,6 +41,31 @@ def test_a_run_with_it_resumes_bit_for_bit(kind: str, tmp_path: Path) -> None:
     parts = train(config, tmp_path / "parts", quiet=True)
     assert parts["weights_sha256"] == whole["weights_sha256"]
     assert (tmp_path / "parts" / "episodes.jsonl").read_bytes() == (tmp_path / "whole" / "episodes.jsonl").read_bytes()
+
+
+def test_a_mistake_in_an_objective_shows_before_the_run(tmp_path: Path) -> None:
+    config = tiny_config(distill={"objectives": ["tests.algo.test_own_objective:FewWeights"]})
+    with pytest.raises(ConfigError, match=r"inverse: Terms\.states has length \d+ and Terms\.weights \d+"):
+        train(config, tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_changed_code_is_noticed_on_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    code = tmp_path / "my_callback_of_today.py"
+    code.write_text("from achieve.trainers.callbacks import Callback as Base\n\n\nclass Watch(Base): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    config = tiny_config(callbacks=["my_callback_of_today:Watch"], total_steps=512)
+    for steps, edit in ((512, False), (1024, False), (1536, True), (2048, False)):
+        if edit:
+            code.write_text(code.read_text() + "    # another line\n")
+        train(replace(config, total_steps=steps), tmp_path / "run", quiet=True)
+        said = [record.getMessage() for record in caplog.records if "has changed" in record.getMessage()]
+        assert len(said) == (steps >= 1536), said
+    assert "the code of my_callback_of_today:Watch has changed since this run was last started" in said[0]
+    starts = json.loads((tmp_path / "run" / "config.json").read_text())["starts"]
+    assert len({start["code"]["my_callback_of_today:Watch"] for start in starts}) == 2
 
 
 def test_a_module_in_the_current_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,10 +98,10 @@ def test_a_callback_logs_and_ends_a_run_early(tmp_path: Path, monkeypatch: pytes
     assert again == json.loads((tmp_path / "run" / "summary.json").read_text()), "it is complete"
 
 
-def test_a_learner_learns_otherwise(tmp_path: Path) -> None:
+def test_a_trainer_learns_otherwise(tmp_path: Path) -> None:
     digests = {
-        name: train(tiny_config(**changes), tmp_path / name, quiet=True)["weights_sha256"]
-        for name, changes in (("ppo", {}), ("own", OWN["learner"]))
+        name: train(tiny_config(**changes, total_steps=1), tmp_path / name, quiet=True)["weights_sha256"]
+        for name, changes in (("ppo", {}), ("own", OWN["trainer"]))
     }
     assert digests["ppo"] != digests["own"]
 
@@ -83,20 +109,20 @@ def test_a_learner_learns_otherwise(tmp_path: Path) -> None:
 def test_what_a_file_would_import_to_learn_and_to_act() -> None:
     named = {
         "model": {"encoder": "a:Encoder"},
-        "learner": "b:Learner",
+        "trainer": "b:Trainer",
         "callbacks": ["c:Callback"],
         "distill": {"objectives": ["prediction", "d:Objective"]},
     }
     config = from_dict(named)
     assert imports_named_by(config) == ["a:Encoder"]
-    assert imports_named_by(config, learning=True) == ["a:Encoder", "b:Learner", "d:Objective", "c:Callback"]
+    assert imports_named_by(config, learning=True) == ["a:Encoder", "b:Trainer", "d:Objective", "c:Callback"]
 
 
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
         ({"model": {"encoder": "resnet"}}, "model.encoder has 'resnet'; known are residual, strided, mlp, or"),
-        ({"learner": "sac"}, "learner has 'sac'; known are ppo, qrdqn, or"),
+        ({"trainer": "sac"}, "trainer has 'sac'; known are ppo, qrdqn, or"),
         ({"callbacks": ["watch"]}, "callbacks has 'watch'; give code of your own as module:Class"),
         ({"model": {"encoder": "examples.own_callback:EarlyStop"}}, "not a subclass of achieve.nn.encoder.Encoder"),
         ({"model": {"encoder": "tests.system.test_plugins:Narrow"}}, r"makes \[2, 3\] of two observations"),

@@ -38,7 +38,7 @@ from tests.system.runs import FILES, assert_same_run, checkpoint_file, read, row
 STEPS, BETWEEN, ROOM = 2048, 256, 1200
 SETTINGS: dict[str, Any] = {
     "preset": "tiny-values",
-    "learner": "qrdqn",
+    "trainer": "qrdqn",
     "total_steps": STEPS,
     "score_steps": STEPS,
     "device": "cpu",
@@ -370,7 +370,7 @@ def test_settings_of_qrdqn_are_refused_by_ppo(achieve: Command, tmp_path: Path) 
 
 def test_configs_of_ppo_are_as_they_were() -> None:
     """Nothing of QR-DQN is in them, and those in results/ are read back unchanged."""
-    assert not {"learner", "qrdqn", "checkpoint_replay", "replay_device"} & to_dict(TrainConfig()).keys()
+    assert not {"trainer", "qrdqn", "checkpoint_replay", "replay_device"} & to_dict(TrainConfig()).keys()
     saved = sorted((ROOT / "results").glob("*/config.json"))
     assert saved
     for path in saved:

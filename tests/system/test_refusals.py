@@ -197,7 +197,7 @@ def test_disk_that_takes_no_checkpoint(train: Train, stopped: Path, finished: Pa
 
 def test_disk_that_takes_no_log(train: Train, tmp_path: Path, finished: Path) -> None:
     folder = tmp_path / "run"
-    phases = ("--distill.rollouts-per-phase", 12)  # so that the log outgrows the limit before the first checkpoint
+    phases = ("--distill.rollouts-per-phase", 8)  # so that the log outgrows the limit before the first checkpoint
     child = train(folder, *phases, file_limit=4096)
     assert child.wait() == 2
     assert "jsonl cannot be written: File too large" in child.output

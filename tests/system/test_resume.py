@@ -45,7 +45,7 @@ def kill_in_write(child: Child, folder: Path, rng: random.Random) -> tuple[bool,
 
 
 @pytest.mark.parametrize(
-    ("kills", "seed"), [(20, 0), pytest.param(60, 1, marks=pytest.mark.long)]
+    ("kills", "seed"), [(6, 0), pytest.param(60, 1, marks=pytest.mark.long)]
 )
 def test_killed_at_random_moments(
     train: Train, finished: Path, tmp_path: Path, kills: int, seed: int
@@ -178,8 +178,8 @@ def test_settings_of_where_and_how_may_change(train: Train, finished: Path, stop
 
 
 def test_complete_run_goes_on_for_longer(train: Train, finished: Path, tmp_path: Path) -> None:
-    """Two thirds, and some rollouts past the last checkpoint, which the longer run makes anew."""
-    folder, short = tmp_path / "run", 2 * STEPS // 3 + NUM_ENVS * ROLLOUT
+    """One half, and a rollout past the last checkpoint, which the longer run makes anew."""
+    folder, short = tmp_path / "run", STEPS // 2 + NUM_ENVS * ROLLOUT
     train(folder, "--total-steps", short).run()
     assert read(folder / "summary.json")["steps"] == short
     train(folder).run()

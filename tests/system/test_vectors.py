@@ -43,7 +43,7 @@ def corridor(steps: int = 1024, **changes: Any) -> TrainConfig:
     env = {"name": CORRIDOR, "num_envs": 8, **changes.pop("env", {})}
     model = {"encoder": "mlp", "dense_size": 32, **changes.pop("model", {})}
     rest = {"env": env, "model": model, "total_steps": steps, "score_steps": steps}
-    if changes.get("learner") == "qrdqn":
+    if changes.get("trainer") == "qrdqn":
         return values_config(**rest, **changes)
     distill = {"rollouts_per_phase": 2, **changes.pop("distill", {})}
     return tiny_config(**rest, distill=distill, **changes)
@@ -118,7 +118,7 @@ def test_without_pictures_there_is_no_video_but_a_page(achieve: Command, tmp_pat
 LEARNERS: dict[str, dict[str, Any]] = {
     "ppo": {"distill": {"enabled": False}, "model": {"memory": False}},
     "ad": {},
-    "qrdqn": {"learner": "qrdqn", "qrdqn": {"target_update": 256, "learning_starts": 128, "replay_size": 640}},
+    "qrdqn": {"trainer": "qrdqn", "qrdqn": {"target_update": 256, "learning_starts": 128, "replay_size": 640}},
 }
 
 

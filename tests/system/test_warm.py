@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
@@ -13,7 +14,6 @@ import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,30 +22,26 @@ import torch
 from achieve.algo.distill import Distiller
 from achieve.algo.objectives import AuxiliaryObjective
 from achieve.config import TrainConfig
+from achieve.envs import ENVIRONMENTS
 from achieve.presets import get_preset
 from achieve.trainers import rehearsal, warm
 from achieve.trainers.rehearsal import MadeUpEnvs, rehearse
-from achieve.trainers.warm import WarmUp
+from achieve.trainers.setup import check_spaces, make_envs
+from achieve.trainers.warm import Spaces, WarmUp
 from tests.conftest import Optional
 
-
-def run_of(config: TrainConfig, **changes: Any) -> Any:
-    """What a warm-up needs of a trainer."""
-    spaces = {"observation_shape": (64, 64, 3), "observation_dtype": torch.uint8, "num_actions": 17}
-    return SimpleNamespace(config=config, device=torch.device("cuda", 0), **{**spaces, **changes})
-
-
-@pytest.fixture
-def trainer() -> Any:
-    return run_of(get_preset("ad"))
+CONFIG = get_preset("ad")
+SPACES = Spaces((64, 64, 3), "uint8", 17)
 
 
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Where a warm-up notes that it was done; as if there were a GPU."""
     path = tmp_path / "cache" / "this.warm"
-    monkeypatch.setattr(warm, "small_kernels", lambda device, *, enabled: enabled)
-    monkeypatch.setattr(warm, "marker", lambda trainer: path)
+    monkeypatch.setattr(warm, "DEVICES", (tmp_path,))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(warm, "find_spec", lambda name: True)
+    monkeypatch.setattr(warm, "marker", lambda config, spaces: path)
     return path
 
 
@@ -57,7 +53,7 @@ def small(name: str) -> TrainConfig:
     config = get_preset(name)
     model = replace(config.model, encoder="strided", channels=(4, 4, 4), dense_size=8, hidden_size=16)
     env = replace(config.env, num_envs=2)
-    if config.learner == "ppo":
+    if config.trainer == "ppo":
         config = replace(config, ppo=replace(config.ppo, rollout_length=32, num_minibatches=2))
     else:
         config = replace(config, qrdqn=replace(config.qrdqn, batch_size=4))
@@ -88,50 +84,73 @@ def test_a_rehearsal_without_auxiliary_phases(name: str) -> None:
     assert rehearse(small(name), MadeUpEnvs(2, (64, 64, 3), "uint8", 17)) == []
 
 
-def test_nothing_is_compiled_without_a_gpu_or_kernels(
-    trainer: Any, monkeypatch: pytest.MonkeyPatch, place: Path
-) -> None:
+def test_nothing_is_compiled_without_a_gpu_or_kernels(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
+    assert warm.wanted(CONFIG)
     monkeypatch.setattr(subprocess, "Popen", lambda *args, **kwargs: pytest.fail("a process was started"))
     for config in (
-        replace(trainer.config, compile=False),
-        replace(trainer.config, learner="my_module:Learner"),
-        replace(trainer.config, model=replace(trainer.config.model, encoder="my_module:Encoder")),
-        replace(trainer.config, distill=replace(trainer.config.distill, objectives=("my_module:Objective",))),
+        replace(CONFIG, compile=False),
+        replace(CONFIG, device="cpu"),
+        replace(CONFIG, trainer="my_module:Trainer"),
+        replace(CONFIG, model=replace(CONFIG.model, encoder="my_module:Encoder")),
+        replace(CONFIG, distill=replace(CONFIG.distill, objectives=("my_module:Objective",))),
     ):
-        WarmUp(run_of(config)).wait()
-    monkeypatch.undo()
-    assert not warm.wanted(trainer.config, torch.device("cpu"))
+        WarmUp(config, SPACES).wait()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    WarmUp(CONFIG, SPACES).wait()
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setattr(warm, "DEVICES", (place,))
+    WarmUp(CONFIG, SPACES).wait()
     assert not place.exists()
 
 
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_the_spaces_of_the_packages_environments_are_known(name: str, optional: Optional) -> None:
+    optional.env(name)
+    config = replace(CONFIG, env=replace(CONFIG.env, name=name, num_envs=1))
+    with contextlib.closing(make_envs(config)) as envs:
+        shape, dtype, num_actions = check_spaces(envs)
+    assert warm.known_spaces(config) == Spaces(shape, str(dtype).removeprefix("torch."), num_actions)
+
+
+def test_spaces_that_options_change_are_not_known_before() -> None:
+    assert warm.known_spaces(replace(CONFIG, env=replace(CONFIG.env, options=("size=32",)))) is None
+    assert warm.known_spaces(replace(CONFIG, env=replace(CONFIG.env, name="CartPole-v1"))) is None
+
+
+def test_a_rehearsal_begins_before_pytorch_is_loaded() -> None:
+    code = "import sys, achieve.commands.train, achieve.trainers.warm; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "False\n", done.stderr
+
+
 def test_it_is_done_once(
-    trainer: Any, monkeypatch: pytest.MonkeyPatch, place: Path, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, place: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     told = place.parent.parent / "told.json"
     command(monkeypatch, f"import pathlib, sys; pathlib.Path({str(told)!r}).write_text(sys.stdin.read())")
     for _ in range(2):
-        WarmUp(trainer).wait()
+        WarmUp(CONFIG, SPACES).wait()
     assert "num_actions" in told.read_text()
     assert caplog.text.count("compiling GPU kernels") == 1
 
 
 def test_a_failure_is_ignored_and_not_repeated(
-    trainer: Any, monkeypatch: pytest.MonkeyPatch, place: Path, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, place: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "achieve")
     command(monkeypatch, "raise SystemExit('no such kernel')")
     for _ in range(2):
-        WarmUp(trainer).wait()
+        WarmUp(CONFIG, SPACES).wait()
     assert caplog.text.count("no such kernel") == 1
 
 
-def test_a_cache_that_cannot_be_written_is_ignored(trainer: Any, place: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_ignored(place: Path) -> None:
     place.parent.write_text("no folder")
-    WarmUp(trainer).wait()
+    WarmUp(CONFIG, SPACES).wait()
 
 
 @pytest.mark.parametrize("how", ["limit", "close"])
-def test_processes_that_hang_are_ended(trainer: Any, monkeypatch: pytest.MonkeyPatch, place: Path, how: str) -> None:
+def test_processes_that_hang_are_ended(monkeypatch: pytest.MonkeyPatch, place: Path, how: str) -> None:
     mine = place.parent.parent / "pids"
     command(
         monkeypatch,
@@ -140,7 +159,7 @@ def test_processes_that_hang_are_ended(trainer: Any, monkeypatch: pytest.MonkeyP
         f"pathlib.Path({str(mine)!r}).write_text(f'{{os.getpid()}} {{child.pid}}.')\n"
         "time.sleep(600)",
     )
-    warm_up = WarmUp(trainer)
+    warm_up = WarmUp(CONFIG, SPACES)
     while not mine.exists() or not mine.read_text().endswith("."):
         time.sleep(0.05)
     if how == "limit":
@@ -166,10 +185,10 @@ def _ended(pid: int) -> bool:
     return False
 
 
-def test_runs_that_start_together_compile_once(trainer: Any, monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
+def test_runs_that_start_together_compile_once(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
     began = place.parent.parent / "began"
     command(monkeypatch, f"open({str(began)!r}, 'a').write('x')")
-    first, second = WarmUp(trainer), WarmUp(trainer)
+    first, second = WarmUp(CONFIG, SPACES), WarmUp(CONFIG, SPACES)
     waiting = threading.Thread(target=second.wait)
     waiting.start()
     time.sleep(0.3)
@@ -180,47 +199,50 @@ def test_runs_that_start_together_compile_once(trainer: Any, monkeypatch: pytest
     assert began.read_text() == "x" and place.read_text() == "done\n"
 
 
-def test_what_kernels_depend_on(
-    trainer: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, optional: Optional
-) -> None:
+def test_what_kernels_depend_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, optional: Optional) -> None:
     optional.module("triton")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    name = "Some GPU"
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
-    config = trainer.config
-    mine = warm.marker(trainer)
+    models = ["Model: Some GPU"]
+    monkeypatch.setattr(warm, "gpu_models", lambda: models)
+    mine = warm.marker(CONFIG, SPACES)
     assert mine.parent == tmp_path
     for same in (
-        replace(config, seed=3, total_steps=2_000, name="other"),
-        replace(config, ppo=replace(config.ppo, learning_rate=1e-3, gamma=0.9)),
+        replace(CONFIG, seed=3, total_steps=2_000, name="other"),
+        replace(CONFIG, ppo=replace(CONFIG.ppo, learning_rate=1e-3, gamma=0.9)),
     ):
-        assert warm.marker(run_of(same)) == mine
+        assert warm.marker(same, SPACES) == mine
     others = [
-        run_of(replace(config, precision="bf16")),
-        run_of(replace(config, env=replace(config.env, num_envs=16))),
-        run_of(replace(config, model=replace(config.model, hidden_size=512))),
-        run_of(replace(config, distill=replace(config.distill, transport_iters=50))),
-        run_of(config, num_actions=6),
-        run_of(config, observation_shape=(84, 84, 1)),
+        (replace(CONFIG, precision="bf16"), SPACES),
+        (replace(CONFIG, env=replace(CONFIG.env, num_envs=16)), SPACES),
+        (replace(CONFIG, model=replace(CONFIG.model, hidden_size=512)), SPACES),
+        (replace(CONFIG, distill=replace(CONFIG.distill, transport_iters=50)), SPACES),
+        (CONFIG, SPACES._replace(num_actions=6)),
+        (CONFIG, SPACES._replace(shape=(84, 84, 1))),
     ]
-    different = {warm.marker(other) for other in others}
-    name = "Another GPU"
-    assert len({mine, warm.marker(trainer), *different}) == len(others) + 2
+    different = {warm.marker(*other) for other in others}
+    models = ["Model: Another GPU"]
+    assert len({mine, warm.marker(CONFIG, SPACES), *different}) == len(others) + 2
+
+
+def test_it_is_noted_beside_the_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, optional: Optional) -> None:
+    triton: Any = optional.module("triton")
+    for name, value in (("TRITON_HOME", str(tmp_path)), ("TRITON_CACHE_DIR", str(tmp_path / "own"))):
+        monkeypatch.setenv(name, value)
+        assert warm.marker(CONFIG, SPACES).parent == Path(triton.knobs.cache.dir)
 
 
 def test_kernels_are_compiled_anew_after_a_change_of_their_source(
-    trainer: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, optional: Optional
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, optional: Optional
 ) -> None:
     optional.module("triton")
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Some GPU")
     package = tmp_path / "achieve"
     shutil.copytree(Path(warm.achieve.__file__).parent, package, ignore=shutil.ignore_patterns("assets", "__pycache__"))
     monkeypatch.setattr(warm.achieve, "__file__", str(package / "__init__.py"))
     for source in ("nn/model.py", "nn/kernels/norms.py", "algo/learner.py"):
-        before = warm.marker(trainer)
+        before = warm.marker(CONFIG, SPACES)
         with (package / source).open("a") as file:
             file.write("# changed\n")
-        assert warm.marker(trainer) != before
+        assert warm.marker(CONFIG, SPACES) != before
 
 
 SCRIPT = """
@@ -230,13 +252,10 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-launchers = []
-
 class Driver:  # of a GPU that is not there
     def get_current_target(self): return GPUTarget("cuda", 90, 32)
     def get_current_device(self): return 0
     def get_current_stream(self, device): return 0
-    def launcher_cls(self, source, metadata): launchers.append(metadata.name)
 
 class Later:
     def __init__(self): self.calls = []
@@ -259,8 +278,8 @@ with compiling_in(later):
     work()  # asks for nothing new
 assert len(later.calls) == 2 and not on_disk()
 for function, arguments in later.calls:
-    function(*arguments)
-assert launchers == ["_norm_forward", "_pool_forward"]
+    function(*arguments)  # without any GPU
+driver.set_active(Driver())
 compiled = on_disk()
 assert compiled
 

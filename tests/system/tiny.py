@@ -1,4 +1,4 @@
-"""A run small enough to train in seconds: Crafter with a very small network, three phases of distillation."""
+"""A run small enough to train in seconds: Crafter with a very small network, two phases of distillation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAME = "tiny"
 NUM_ENVS = 4
 ROLLOUT = 64
 ROLLOUTS_PER_PHASE = 4
-PHASES = 3
+PHASES = 2
 STEPS = NUM_ENVS * ROLLOUT * ROLLOUTS_PER_PHASE * PHASES
 
 SETTINGS: dict[str, Any] = {

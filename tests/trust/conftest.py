@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from achieve.envs import ENVIRONMENTS, EnvSpec
+from tests.helpers.shapes import shapes_unchecked  # noqa: F401
 from tests.helpers.threads import one_thread  # noqa: F401
 from tests.trust.small import ENVIRONMENT
 

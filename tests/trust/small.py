@@ -31,11 +31,11 @@ KINDS: dict[str, dict[str, Any]] = {
         "distill": {"rollouts_per_phase": 3, "num_epochs": 1, "batch_size": 8},
     },
     "qrdqn": {
-        **_BASE, "learner": "qrdqn", "total_steps": 192, "qrdqn": _VALUES, "distill": _NO_DISTILL,
+        **_BASE, "trainer": "qrdqn", "total_steps": 192, "qrdqn": _VALUES, "distill": _NO_DISTILL,
         "model": {**_MODEL, "memory": False, "normalize_value": False},
     },
     "qrdqn-ad": {
-        **_BASE, "learner": "qrdqn", "total_steps": 192, "qrdqn": _VALUES,
+        **_BASE, "trainer": "qrdqn", "total_steps": 192, "qrdqn": _VALUES,
         "distill": {"num_epochs": 1, "batch_size": 8}, "model": {**_MODEL, "normalize_value": False},
     },
 }  # fmt: skip

@@ -48,9 +48,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return made
 
 
-@pytest.mark.parametrize("kind", ["ppo", "ad"])
+@pytest.mark.parametrize(
+    ("kind", "every"),
+    [("ppo", 1), ("ad", 4), pytest.param("ad", 1, marks=pytest.mark.long)],  # of the changes, or every fourth
+)
 def test_extended_and_killed_between_any_two_changes(
-    kind: str, whole: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, every: int, whole: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config, short = small_config(kind), small_config(kind, total_steps=96)
     train(short, tmp_path / "short", quiet=True)
@@ -69,7 +72,7 @@ def test_extended_and_killed_between_any_two_changes(
         assert_same_outcome(run, whole[kind])
         assert read(run / "config.json")["config"]["total_steps"] == config.total_steps
         shutil.rmtree(run)
-        nth += 1
+        nth += every
     assert nth > 8, "or little was shown"
 
 

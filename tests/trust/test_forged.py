@@ -16,6 +16,7 @@ from achieve.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from achieve.run.segments import RowFiles
 from achieve.train import Interrupted, make_trainer, train
 from achieve.trainers import setup
+from achieve.trainers.base import BaseTrainer
 from tests.system.runs import contents
 from tests.trust.small import small_config
 from tests.trust.stopping import stopping
@@ -62,13 +63,23 @@ def drop(state: dict[str, Any], path: tuple[Any, ...]) -> dict[str, Any]:
     return made
 
 
-def load(kind: str, saved: Checkpoint, folder: Path) -> None:
-    """Take a checkpoint as a continued run does."""
-    trainer = make_trainer(small_config(kind))
-    try:
-        trainer.load(saved, RowFiles(folder / "checkpoint"))
-    finally:
-        trainer.close()
+class Loader:
+    """Takes checkpoints as a continued run does. What refuses one is unchanged and takes the next, too."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self._kind, self._folder = kind, folder
+        self._trainer: BaseTrainer | None = None
+
+    def load(self, saved: Checkpoint) -> None:
+        if self._trainer is None:
+            self._trainer = make_trainer(small_config(self._kind))
+        self._trainer.load(saved, RowFiles(self._folder / "checkpoint"))
+        self.close()
+
+    def close(self) -> None:
+        if self._trainer is not None:
+            self._trainer.close()
+        self._trainer = None
 
 
 def test_no_value_of_the_state_is_a_traceback(stopped: tuple[str, Path]) -> None:
@@ -76,7 +87,8 @@ def test_no_value_of_the_state_is_a_traceback(stopped: tuple[str, Path]) -> None
     kind, folder = stopped
     saved = load_checkpoint(folder / "checkpoint")
     assert saved is not None
-    load(kind, saved, folder)
+    loader = Loader(kind, folder)
+    loader.load(saved)
     refused = 0
     for number, path in enumerate(p for p in places(saved.state) if p[0] != "config"):
         # Two of the values each, so that all are tried somewhere and the test stays short.
@@ -84,10 +96,11 @@ def test_no_value_of_the_state_is_a_traceback(stopped: tuple[str, Path]) -> None
         states = [*(put(saved.state, path, other) for other in tries), drop(saved.state, path)]
         for state in states:
             try:
-                load(kind, Checkpoint(saved.tensors, state), folder)
+                loader.load(Checkpoint(saved.tensors, state))
             except CheckpointError as error:
                 assert "\n" not in str(error) and "the checkpoint" in str(error)
                 refused += 1
+    loader.close()
     assert refused > 40
 
 
@@ -95,6 +108,7 @@ def test_no_tensor_is_a_traceback(stopped: tuple[str, Path]) -> None:
     kind, folder = stopped
     saved = load_checkpoint(folder / "checkpoint")
     assert saved is not None
+    loader = Loader(kind, folder)
     for name, tensor in saved.tensors.items():
         if name.startswith(("prediction/", "matching/", "target/", "only/tail")):
             continue  # as the network's and the learner's; the tail is for runs that do not save their replay
@@ -104,10 +118,11 @@ def test_no_tensor_is_a_traceback(stopped: tuple[str, Path]) -> None:
             if forged is not None:
                 tensors[name] = forged
             with pytest.raises(CheckpointError, match=r"^the checkpoint does not fit this run: .*start the run again$"):
-                load(kind, Checkpoint(tensors, saved.state), folder)
+                loader.load(Checkpoint(tensors, saved.state))
     more = {**saved.tensors, "network/extra": torch.zeros(1)}
     with pytest.raises(CheckpointError, match="network/extra is missing or has another size"):
-        load(kind, Checkpoint(more, saved.state), folder)
+        loader.load(Checkpoint(more, saved.state))
+    loader.load(saved)  # after all these it is as it was
 
 
 def test_a_forged_checkpoint_leaves_the_folder_as_it_is(stopped: tuple[str, Path], tmp_path: Path) -> None:

@@ -15,14 +15,20 @@ from achieve.algo.contrastive import next_memory
 from achieve.algo.ppo import log_probability
 from achieve.data.buffer import RolloutBuffer
 from achieve.nn.cuda_graphs import GraphRunner
-from achieve.nn.kernels.available import small_kernels
+from achieve.nn.kernels import available
 from achieve.nn.model import ActorCritic
 
 if TYPE_CHECKING:
     from achieve.nn.kernels.acting import ActingKernels
 
+# Images encoded at once where states are computed anew.
+ENCODED_AT_ONCE = 1024
 ALIGNMENT = 256
 """Bytes; where parts of a block of memory begin."""
+NONE_YET = -1
+"""Stands where an action will be."""
+POLLS = 4000
+"""Looks at an action between two at the device."""
 
 
 class VecEnv(Protocol):
@@ -42,9 +48,10 @@ class VecEnv(Protocol):
 class Collector:
     """Plays the environments with the current policy and keeps what carries over between rollouts.
 
-    That is: the current observation, the memory that goes with it, and the latent of the observation before. The
-    memory after a rollout's last step is computed by the bootstrap with the weights that collected it, so that no
-    representation mixes weights from before and after an update.
+    That is: the current observation, the memory that goes with it, the latent of the observation before, and the state
+    of the recurrent core if there is one. The memory after a rollout's last step is computed by the bootstrap with the
+    weights that collected it, so that no representation mixes weights from before and after an update. The core takes
+    the observation of the bootstrap in once more when the next rollout begins, so its state is kept as it was before.
 
     ``safe_point`` is called before every step, where the run can resume from :meth:`tensors` and ``row``. It may
     raise: the next :meth:`collect` continues the rollout there.
@@ -78,11 +85,15 @@ class Collector:
         where, self.outcome, self.observation = kind.parts(self._block)
         self._where = where.numpy()
         self._chosen = host(num_envs, dtype=torch.int64)
+        self._arriving = self._chosen.numpy()
         self._device_block = torch.zeros_like(self._block, device=device)
         self._given = kind.parts(self._device_block)
         self._actions = torch.zeros(num_envs, dtype=torch.int64, device=device)
         self.memory = torch.zeros(buffer.memory.shape[1:], device=device)
         self._latent = torch.zeros(num_envs, network.latent_size, device=device)
+        self.state = torch.zeros(buffer.states.shape[1:], device=device)
+        """The core's state after the observation last acted on; after a rollout, before it."""
+        self._began = torch.zeros_like(self.state)
         self.row = 0
         """Steps of the rollout under way that are done."""
         self._noise = torch.zeros(
@@ -91,15 +102,17 @@ class Collector:
         self._kernels = _acting_kernels(network, num_envs, device, enabled=cuda_graphs)
         self._run = GraphRunner(self._state, enabled=cuda_graphs and on_gpu)
         self._copied = torch.cuda.Event() if on_gpu else None
+        self._acted = False
 
     def _state(self) -> list[Tensor]:
-        return [self.memory, self._latent]
+        return [self.memory, self._latent, self.state, self._began]
 
     def tensors(self) -> dict[str, Tensor]:
         """Return what is carried from step to step. The tensors are live: copying into them restores it."""
         return {
             "memory": self.memory,
             "latent": self._latent,
+            **({"state": self.state} if self._network.core is not None else {}),
             "observation": self.observation,
             "outcome": self.outcome,
             "noise": self._noise,
@@ -109,6 +122,7 @@ class Collector:
         """Reset the environments; the memory is empty."""
         self._envs.reset(out=self.observation.numpy())
         self.memory.zero_()
+        self.state.zero_()
         self.outcome.zero_()
 
     @torch.no_grad()
@@ -131,33 +145,77 @@ class Collector:
             buffer.dones[at] = outcome[1] = terminated | truncated
             self.row += 1
         self._act()
+        self.state.copy_(self._began)
         buffer.filled += buffer.length
         self.row = 0
 
+    @torch.no_grad()
+    def refresh_states(self) -> None:
+        """Compute the states of the episodes in progress anew, after a phase that has changed the encoder.
+
+        The core runs over all their steps in the buffer, which must be full: from the first observation of an episode
+        on or, if it began before, from the state stored with the first row.
+        """
+        network, buffer = self._network, self._buffer
+        if network.core is None:
+            return
+        starts, last = buffer.starts(), buffer.rows
+        began = [int(np.flatnonzero(column)[-1]) if column.any() else 0 for column in starts.T]
+        rows = slice(min(began), last)
+        restart = torch.from_numpy(starts[rows]).to(buffer.device)
+        restart[0] = True
+        images = buffer.observations[rows].flatten(0, 1)
+        phi = torch.cat([network.encode(part) for part in images.split(ENCODED_AT_ONCE)])
+        _, states = network.core.unroll(phi.view(*restart.shape, -1), buffer.states[rows], restart)
+        ended = torch.from_numpy(buffer.dones[last - 1]).to(buffer.device)
+        self.state.copy_(states.masked_fill(ended[:, None], 0))
+
     def _act(self) -> None:
         """Encode the current observation, choose actions, write everything into the buffer's current row."""
-        self._where[:] = self._buffer.filled + self.row, self.row
+        self._where[0] = self._buffer.filled + self.row
+        self._where[1] = self.row
+        self._arriving.fill(NONE_YET)
         self._run("act", self._act_on_device)
-        if self._copied is not None:
-            self._copied.record()
-            while not self._copied.query():  # a thread put to sleep wakes late: there are a thousand steps a second
-                pass
+        if self._copied is None:
+            return
+        if self._kernels is not None and self._acted:
+            self._await_actions()
+            return
+        self._acted = True  # capturing a graph runs a step more than once: the last one counts
+        self._copied.record()
+        while not self._copied.query():  # a thread put to sleep wakes late: there are a thousand steps a second
+            pass
+
+    def _await_actions(self) -> None:
+        """Return when the kernels have written an action for every environment.
+
+        That is sooner than CUDA reports that they have ended, and what else they do concerns the device alone.
+        """
+        arriving = self._arriving.item
+        for env in range(len(self._arriving)):
+            polls = 0
+            while arriving(env) == NONE_YET:
+                polls += 1
+                # An error of the device is raised here. Without one, the environments refuse what is no action.
+                if polls % POLLS == 0 and torch.cuda.current_stream().query():
+                    return
 
     @torch.no_grad()
     def _act_on_device(self) -> None:
         network, buffer = self._network, self._buffer
-        self._device_block.copy_(self._block, non_blocking=True)
         if self._kernels is not None:
+            self._kernels.fetch(self._block, self._device_block)
             self._kernels(
                 network.fast_features(self._given.observation),
                 self._given,
                 self._noise,
-                (self.memory, self._latent, self._actions),
+                (self.memory, self._latent, self._chosen),
                 (buffer.observations, buffer.memory, buffer.actions, buffer.log_probs, buffer.values),
                 self._threshold,
             )
-        else:
-            self._choose()
+            return
+        self._device_block.copy_(self._block, non_blocking=True)
+        self._choose()
         self._chosen.copy_(self._actions, non_blocking=True)
 
     def _choose(self) -> None:
@@ -168,7 +226,12 @@ class Collector:
             memory = next_memory(self.memory, self._latent, phi, reward, done, self._threshold)
             self.memory.copy_(memory)
         self._latent.copy_(phi)
-        logits, values = network.heads(phi, self.memory)
+        if network.core is None:
+            logits, values = network.heads(phi, self.memory)
+        else:
+            self._began.copy_(self.state.masked_fill(done[:, None], 0))
+            logits, values, state = network.step(phi, self.memory, self._began)
+            self.state.copy_(state)
         row, step = given.where.split(1)
         noise = self._noise.index_select(0, step).squeeze(0)
         actions = (logits + noise).argmax(1)
@@ -176,6 +239,7 @@ class Collector:
         for store, value in (
             (buffer.observations, given.observation),
             (buffer.memory, self.memory),
+            *([] if network.core is None else [(buffer.states, self._began)]),
             (buffer.actions, actions),
             (buffer.log_probs, log_probability(logits, actions)),
             (buffer.values, network.normalizer.denormalize(values)),
@@ -228,8 +292,8 @@ def _acting_kernels(
     network: ActorCritic, num_envs: int, device: torch.device, *, enabled: bool
 ) -> ActingKernels | None:
     """The kernels that take the place of :meth:`Collector._choose`, where there are any."""
-    if not small_kernels(device, enabled=enabled) or not network.fused:
+    if not available.acting_kernels(network, num_envs, device, enabled=enabled):
         return None
-    from achieve.nn.kernels import acting
+    from achieve.nn.kernels.acting import ActingKernels
 
-    return acting.ActingKernels(network, num_envs) if acting.supports(network, num_envs) else None
+    return ActingKernels(network, num_envs)

@@ -7,7 +7,7 @@ each objective, and updates packed, padded and replayed as CUDA graphs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -26,7 +26,7 @@ from achieve.data.trajectories import Trajectory
 from achieve.data.transfer import upload
 from achieve.errors import ConfigError
 from achieve.nn.cuda_graphs import Beside, GraphRunner
-from achieve.nn.kernels.available import small_kernels
+from achieve.nn.kernels import available
 from achieve.nn.model import AchievementNetwork
 from achieve.nn.optim import ClippedAdam, all_state
 
@@ -98,14 +98,16 @@ class Distiller:
         self._raise_if_stopped = raise_if_stopped
         self._say = say
         self.regularizer = regularizer
-        fused = self._cuda_graphs and has_kernels(network)
+        fused = available.distillation_kernels(network, experience.device, enabled=cuda_graphs)
         if isinstance(regularizer, PolicyValueRegularizer):
-            regularizer.fused = fused
+            regularizer.fused = fused and regularizer.has_plain_heads
         self._beside = Beside(enabled=self._cuda_graphs)
         # External: where a captured update waits for it, a replay waits for what it stands for then.
         self._prepared = torch.cuda.Event(external=True) if self._cuda_graphs else None
-        context = Context(network, experience, config, solve, pad=self._cuda_graphs, fused=fused, wait=self._wait)
-        self.objectives = {cls.name: cls(context).to(experience.device) for cls in objectives}
+        self._context = Context(
+            network, experience, config, solve, pad=self._cuda_graphs, fused=fused, wait=self._wait
+        )
+        self.objectives = {cls.name: cls(self._context).to(experience.device) for cls in objectives}
         self.optimizers = {
             name: ClippedAdam(network, config.learning_rate, config.max_grad_norm, head=objective)
             for name, objective in self.objectives.items()
@@ -118,6 +120,36 @@ class Distiller:
         }
         self._steps = -1
         self._fit_experience()
+
+    def try_out(self, cls: type[AuxiliaryObjective]) -> None:
+        """Compute the losses of made-up episodes with an objective; raise ConfigError where they do not fit.
+
+        Otherwise a mistake in an objective would show in the first auxiliary phase, minutes into a run. It is done with
+        an objective and random numbers of its own, so that the run is the same with and without.
+        """
+        device = self._experience.device
+        buffers = [(buffer, buffer.clone()) for buffer in self._network.buffers()]
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            try:
+                self._try_losses(cls(self._context).to(device))
+            except ConfigError:
+                raise
+            except Exception as error:
+                error.add_note(f"This was a trial of the auxiliary objective {cls.name!r} before the run, on zeros.")
+                raise
+            finally:
+                with torch.no_grad():
+                    for buffer, before in buffers:
+                        buffer.copy_(before)
+
+    def _try_losses(self, objective: AuxiliaryObjective) -> None:
+        rng, generator = np.random.default_rng(0), torch.Generator(self._experience.device)
+        for update, packed, preparation in self._drawn(objective, made_up_episodes(self._experience.steps), rng):
+            if update.preparation is not None:
+                objective.prepare(unpack(type(update.preparation), preparation, layout(update.preparation)))
+            objective.draw(generator)
+            terms = _checked(objective, objective.loss(unpack(type(update.batch), packed, layout(update.batch))))
+            _check_values(objective, terms, self._network.latent_size)
 
     def _fit_experience(self) -> None:
         """Make room for the frozen outputs, and capture anew where the experience has moved to more room."""
@@ -162,6 +194,24 @@ class Distiller:
         generator: torch.Generator,
     ) -> None:
         """Make the updates of one objective over all episodes."""
+        for update, packed, preparation in self._drawn(objective, episodes, rng):
+            self._raise_if_stopped()
+            prepare = partial(self._prepare, objective, update.preparation, preparation)
+            prepare()
+            objective.draw(generator)
+            lengths = layout(update.batch)
+            tables = partial(unpack, type(update.batch), packed, lengths)
+            for loss in objective.losses(update, tables, prepare, rng):
+                step = partial(self._update, objective, loss, kind=type(update.batch), lengths=lengths)
+                if loss == objective.loss:
+                    self._run((objective.name, lengths), step, packed)
+                else:  # a part of a large update, whose sizes are its own
+                    step(packed)
+
+    def _drawn(
+        self, objective: AuxiliaryObjective, episodes: Sequence[Trajectory], rng: np.random.Generator
+    ) -> Iterator[tuple[Update, Tensor, Tensor]]:
+        """Return the updates of an epoch, each with its packed batch and preparation on the device."""
         updates = list(objective.updates(episodes, rng))
         for update in updates:
             if not isinstance(update, Update):
@@ -169,37 +219,25 @@ class Distiller:
                 raise ConfigError(f"{objective.name}: `updates` yields {kind}; wrap it as Update(batch)")
         if self._cuda_graphs:
             updates = [Update(_padded(update.batch), _padded(update.preparation)) for update in updates]
-        rows = self._upload([update.batch for update in updates])
+        batches = self._upload([update.batch for update in updates])
         preparations = self._upload([update.preparation for update in updates])
-        for update, row, preparation in zip(updates, rows, preparations, strict=True):
-            self._raise_if_stopped()
-            prepare = partial(self._prepare, objective, update.preparation, preparation)
-            prepare()
-            objective.draw(generator)
-            lengths = layout(update.batch)
-            tables = partial(unpack, type(update.batch), row, lengths)
-            for loss in objective.losses(update, tables, prepare, rng):
-                step = partial(self._update, objective, loss, kind=type(update.batch), lengths=lengths)
-                if loss == objective.loss:
-                    self._run((objective.name, lengths), step, row)
-                else:  # a part of a large update, whose sizes are its own
-                    step(row)
+        return zip(updates, batches, preparations, strict=True)
 
     def _update(
         self,
         objective: AuxiliaryObjective,
         loss: Callable[[Tables], Terms],
-        row: Tensor,
+        packed: Tensor,
         *,
         kind: type,
         lengths: tuple[int, ...],
     ) -> None:
         """Make one update: the objective's loss, regularised, and a step of its optimiser.
 
-        ``row`` is the update's batch as :func:`achieve.data.batches.pack` made it, of this kind and these lengths.
+        ``packed`` is the update's batch as :func:`achieve.data.batches.pack` made it, of this kind and these lengths.
         """
         optimizer = self.optimizers[objective.name]
-        terms = _checked(objective, loss(unpack(kind, row, lengths)))
+        terms = _checked(objective, loss(unpack(kind, packed, lengths)))
         memory = self._experience.flat("memory").index_select(0, terms.steps)
         penalties = self.regularizer.terms(terms.phi, memory, terms.steps, terms.states, terms.weights)
         total = terms.loss
@@ -213,20 +251,20 @@ class Distiller:
             weight = None if terms.skip is None else 1 - terms.skip
             self.meters[objective.name].add(terms.loss, *terms.statistics, *penalties, grad_norm, weight=weight)
 
-    def _prepare(self, objective: AuxiliaryObjective, batch: Any, row: Tensor) -> None:
+    def _prepare(self, objective: AuxiliaryObjective, batch: Any, packed: Tensor) -> None:
         if batch is None:
             return
         lengths = layout(batch)
 
-        def prepare(row: Tensor) -> None:
-            objective.prepare(unpack(type(batch), row, lengths))
+        def prepare(packed: Tensor) -> None:
+            objective.prepare(unpack(type(batch), packed, lengths))
 
         # With the weights of the last update, but beside the next one, as far as that does not wait for it.
         with self._beside.work():
             if getattr(batch, "capturable", True):
-                self._run_ahead((objective.name, "prepare", lengths), prepare, row)
+                self._run_ahead((objective.name, "prepare", lengths), prepare, packed)
             else:
-                prepare(row)
+                prepare(packed)
         if self._prepared is not None:
             self._beside.mark(self._prepared)
         if not objective.waits:
@@ -283,20 +321,11 @@ class Distiller:
 
     def _upload(self, batches: Sequence[Any]) -> list[Tensor]:
         """Return the packed arrays of all batches of an epoch, brought to the device in one copy."""
-        rows = [np.zeros(0, np.int32) if batch is None else pack(batch) for batch in batches]
-        if not rows:
+        packed = [np.zeros(0, np.int32) if batch is None else pack(batch) for batch in batches]
+        if not packed:
             return []
-        table = upload(np.concatenate(rows), self._experience.device)
-        return list(torch.split(table, [len(row) for row in rows]))
-
-
-def has_kernels(network: AchievementNetwork) -> bool:
-    """Whether the losses of this network have kernels: it is on a GPU that Triton compiles for."""
-    if not small_kernels(next(network.parameters()).device, enabled=True):
-        return False
-    from achieve.nn.kernels.contrastive import supports
-
-    return supports(network.latent_size, network.num_actions)
+        together = upload(np.concatenate(packed), self._experience.device)
+        return list(torch.split(together, [len(one) for one in packed]))
 
 
 def _checked(objective: AuxiliaryObjective, terms: Any) -> Terms:
@@ -313,12 +342,37 @@ def _checked(objective: AuxiliaryObjective, terms: Any) -> Terms:
         if value.dim():
             raise ConfigError(f"{objective.name}: {scalar} has shape {list(value.shape)}; it must be a scalar")
     for one, other in (("steps", "phi"), ("states", "weights")):
-        rows = [len(getattr(terms, name)) for name in (one, other)]
-        if rows[0] != rows[1]:
+        first, second = (len(getattr(terms, name)) for name in (one, other))
+        if first != second:
             raise ConfigError(
-                f"{objective.name}: Terms.{one} has {rows[0]} rows and Terms.{other} {rows[1]}; there must be as many"
+                f"{objective.name}: Terms.{one} has length {first} and Terms.{other} {second}; they go together"
             )
     return terms
+
+
+def made_up_episodes(steps: int, count: int = 3, length: int = 24, unlocks: int = 4) -> list[Trajectory]:
+    """Return episodes with so many unlocks each, in the first of so many steps of experience."""
+    where = np.linspace(0, length - 2, unlocks).astype(np.int64)
+    return [Trajectory(part, where) for part in np.arange(count * length).reshape(count, length) % steps]
+
+
+def _check_values(objective: AuxiliaryObjective, terms: Terms, latent_size: int) -> None:
+    """Raise ConfigError for terms whose parts are of the wrong kind. It waits for the device: not for every update."""
+    name = objective.name
+    if terms.phi.dim() != 2 or terms.phi.shape[1] != latent_size:
+        raise ConfigError(
+            f"{name}: Terms.phi has shape {list(terms.phi.shape)}; it must be the latents of the network, [B, "
+            f"{latent_size}]"
+        )
+    for kind, indices, end in (
+        ("steps", terms.steps, objective.context.experience.steps), ("states", terms.states, len(terms.steps))
+    ):  # fmt: skip
+        if indices.is_floating_point() or (indices.numel() and not 0 <= int(indices.min()) <= int(indices.max()) < end):
+            raise ConfigError(f"{name}: Terms.{kind} must be integers from 0 to {end - 1}")
+    if not terms.weights.is_floating_point():
+        raise ConfigError(f"{name}: Terms.weights are {terms.weights.dtype}; they must be floats")
+    if not terms.loss.requires_grad and (terms.skip is None or not float(terms.skip)):
+        raise ConfigError(f"{name}: the loss has no gradient; compute it from latents of `context.network.encode`")
 
 
 def _padded(batch: Any) -> Any:

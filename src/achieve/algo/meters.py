@@ -29,12 +29,12 @@ class Meters:
 
             accumulate(torch.stack([v.detach().float() for v in values]), weight, self.sums)
             return
-        row = torch.stack([v.detach().to(torch.float64) for v in values])
-        counts = row.isfinite().all().to(torch.float64)
+        added = torch.stack([v.detach().to(torch.float64) for v in values])
+        counts = added.isfinite().all().to(torch.float64)
         if weight is not None:
             counts = counts * weight.to(torch.float64)
-        row = torch.where(counts > 0, row * counts, torch.zeros_like(row))  # 0 * NaN is NaN
-        self.sums.add_(torch.cat([row, counts[None]]))
+        added = torch.where(counts > 0, added * counts, torch.zeros_like(added))  # 0 * NaN is NaN
+        self.sums.add_(torch.cat([added, counts[None]]))
 
     def means(self) -> dict[str, float]:
         """The mean of each statistic since the last call (empty when nothing was added), and start again."""

@@ -99,7 +99,7 @@ class Terms:
         loss: scalar, to be minimised.
         steps: [B], the steps of the experience that were encoded.
         phi: [B, D], their latents, with gradients.
-        states: [R], places in ``steps`` (0 to B - 1, not rows of the experience) to regularise on.
+        states: [R], places in ``steps`` (0 to B - 1, not positions in the experience) to regularise on.
         weights: [R], how much each state counts; 0 where it is only padding.
         statistics: scalars for the log, in the order of ``AuxiliaryObjective.statistics``.
         skip: scalar, 1 where there is nothing to learn from and no update is to be made.
@@ -348,8 +348,8 @@ class AchievementMatching(AuxiliaryObjective):
     def part_loss(self, batch: Tables, *, matches: Tensor, first_state: int) -> Terms:
         """Return the loss over some of a source's matches, with as many states from ``first_state`` on.
 
-        Only their achievements and states are encoded, at most three images for each match. Rows of other achievements
-        are left at the first image; nothing there is matched.
+        Only their achievements and states are encoded, at most three images for each match. Other achievements are left
+        at the first image; nothing there is matched.
         """
         rows = matches.sum((0, 2)).nonzero().squeeze(1)
         states = batch["states"][first_state : first_state + self.context.config.batch_size]

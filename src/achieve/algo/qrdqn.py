@@ -15,7 +15,7 @@ from achieve.config import QRDQNConfig
 from achieve.data.replay import Replay
 from achieve.data.transfer import upload
 from achieve.nn.cuda_graphs import Beside, GraphRunner
-from achieve.nn.kernels.available import small_kernels
+from achieve.nn.kernels import available
 from achieve.nn.model import QuantileNetwork
 from achieve.nn.optim import ClippedAdam, all_state
 
@@ -44,7 +44,7 @@ class QRDQNLearner:
         self._config = config
         self.optimizer = ClippedAdam(network, config.learning_rate, config.max_grad_norm, config.adam_eps)
         on_gpu = replay.device.type == "cuda"
-        self._kernels = small_kernels(replay.device, enabled=cuda_graphs)
+        self._kernels = available.small_kernels(replay.device, enabled=cuda_graphs)
         self._meters = Meters(STATISTICS, replay.device, kernels=self._kernels)
         # Small passes through an encoder fill little of a GPU: those that do not wait for each other go side by side.
         self._judging, self._looking = (Beside(enabled=on_gpu and cuda_graphs) for _ in range(2))

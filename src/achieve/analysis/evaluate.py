@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from achieve.agent import Agent
 from achieve.config import TrainConfig
 from achieve.envs import find_env_spec, make_vec
 from achieve.envs.base import FinishedEpisodes
 from achieve.errors import ConfigError
+from achieve.own_agent import PlayingAgent
 from achieve.run.env_errors import making_env, using_env
 from achieve.run.files import write_file
 from achieve.run.logs import episode_rows
@@ -33,7 +33,7 @@ Policy = Callable[[NDArray[np.uint8], Any, Any], NDArray[np.int64]]
 
 
 def evaluate(
-    agent: Agent,
+    agent: PlayingAgent,
     episodes: int = 100,
     *,
     seed: int = 0,

@@ -5,7 +5,7 @@ shows only in figures (learning curves, the success rates of its agents) is not 
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from achieve.presets import PRESETS
 from achieve.scoring.score import MeanStd
@@ -27,8 +27,15 @@ class Published(NamedTuple):
     source: str
     """Where the figures are printed."""
     env: str
+    recorded: str | None
+    """The name under which an agent of another library is recorded, see `achieve.record`; None for ours."""
     comparable: bool
     """Whether our world is the one the figures are from. MiniGrid's layout is not published, and ours is easier."""
+
+    @property
+    def agent(self) -> str | None:
+        """What its runs are called: the preset, or the name of the recorded agent."""
+        return self.preset or self.recorded
 
     @property
     def comparable_score(self) -> MeanStd | None:
@@ -36,15 +43,17 @@ class Published(NamedTuple):
         return self.score if self.comparable else None
 
 
-# Figures as they are printed. Of figure-ppo, two steps are drawn in the figure, but no number is printed.
+# Figures as they are printed. A preset with an @ is not ours: an agent of another library is recorded by that name.
+# Of figure-ppo, two steps are drawn in the figure, but no number is printed. The
+# recurrent cores are ours: only what they are compared with is published.
 _PRINTED = """
 table1     | Human expert                       |                | 50.5 ± 6.8   | 14.3 ± 2.3   |      | Table 1
 table1     | Achievement distillation           | ad             | 21.79 ± 1.37 | 12.60 ± 0.31 | 9M   | Table 1
 table1     | PPO                                | ppo            | 15.60 ± 1.66 | 10.32 ± 0.53 | 4M   | Table 1
-table1     | DreamerV3                          |                | 14.77 ± 1.42 | 10.92 ± 0.53 | 201M | Table 1
-table1     | LSTM-SPCNN                         |                | 11.67 ± 0.80 | 9.34 ± 0.23  | 135M | Table 1
-table1     | MuZero + SPR                       |                | 4.4 ± 0.4    | 8.5 ± 0.1    | 54M  | Table 1
-table1     | SEA                                |                | 1.22 ± 0.13  | 0.63 ± 0.08  | 1.5M | Table 1
+table1     | DreamerV3                          | @dreamerv3     | 14.77 ± 1.42 | 10.92 ± 0.53 | 201M | Table 1
+table1     | LSTM-SPCNN                         | lstm-spcnn     | 11.67 ± 0.80 | 9.34 ± 0.23  | 135M | Table 1
+table1     | MuZero + SPR                       | @muzero-spr    | 4.4 ± 0.4    | 8.5 ± 0.1    | 54M  | Table 1
+table1     | SEA                                | @sea           | 1.22 ± 0.13  | 0.63 ± 0.08  | 1.5M | Table 1
 table1     | MuZero + SPR, pre-trained          |                | 16.4 ± 1.5   | 12.7 ± 0.4   | 54M  | Table 1
 figure-ppo | PPO, small network                 | ppo-default    | 8.17         |              |      | section 3.1
 figure-ppo | PPO, large network                 | ppo-size       |              |              |      | Figure 2
@@ -57,6 +66,10 @@ ablation   | I + C + memory (M)                 | ad             | 21.79 ± 1.37
 small      | Achievement distillation, small    | ad-small       | 17.07        |              | 1M   | section 5.3
 small      | Achievement distillation           | ad             | 21.79 ± 1.37 | 12.60 ± 0.31 | 9M   | Table 1
 small      | PPO                                | ppo            | 15.60 ± 1.66 | 10.32 ± 0.53 | 4M   | Table 1
+recurrent  | PPO                                | ppo            | 15.60 ± 1.66 | 10.32 ± 0.53 | 4M   | Table 1
+recurrent  | PPO with a recurrent core          | ppo-gru        |              |              |      | Table 1
+recurrent  | Achievement distillation           | ad             | 21.79 ± 1.37 | 12.60 ± 0.31 | 9M   | Table 1
+recurrent  | The same with a recurrent core     | ad-gru         |              |              |      | Table 1
 qrdqn      | QR-DQN                             | qrdqn          | 4.14         |              |      | section 5.6
 qrdqn      | QR-DQN + achievement distillation  | qrdqn-ad       | 8.07         |              |      | section 5.6
 heist      | PPO                                | heist-ppo      | 29.6         |              |      | section 5.7
@@ -75,9 +88,11 @@ def _read_printed() -> dict[str, list[Published]]:
     experiments: dict[str, list[Published]] = {}
     for line in _PRINTED.strip().splitlines():
         experiment, method, preset, score, reward, size, source = (part.strip() for part in line.split("|"))
+        preset, _, recorded = preset.partition("@")
         env = PRESETS[preset].env.name if preset else "crafter"
         entry = Published(
             method, preset or None, _figure(score), _figure(reward), size or None, f"{PAPER}, {source}", env,
+            recorded=recorded or None,
             comparable=env != "minigrid",
         )  # fmt: skip
         experiments.setdefault(experiment, []).append(entry)
@@ -86,6 +101,14 @@ def _read_printed() -> dict[str, list[Published]]:
 
 PUBLISHED: Mapping[str, list[Published]] = _read_printed()
 """By experiment, as `achieve reproduce` names them, in the paper's order."""
+
+
+PAPER_SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "dreamerv3": {"size": "XL", "replay_ratio": 0.5, "num_envs": 1, "batch_size": 16, "sequence_length": 64},
+}
+"""Of agents of other libraries, the settings behind the published figures: only runs with these count beside them."""
+PAPER_DECISIVE = ("size", "replay_ratio")
+"""Those that must be recorded; a run that does not name one of the others is taken to have the published one."""
 
 
 class ProbeFigures(NamedTuple):

@@ -5,21 +5,24 @@ may be averaged, if they have the same settings except for those in `achieve.pre
 how and where they were computed), and if their convolutions were computed in the same precision.
 """
 
+import json
 import math
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from achieve.config import TrainConfig, differences, from_dict
+from achieve.analysis.published import PAPER_DECISIVE, PAPER_SETTINGS
+from achieve.config import EXTERNAL, TrainConfig, differences, from_dict
 from achieve.envs.registry import EnvSpec, find_env_spec
 from achieve.errors import AchieveError, ConfigError, RunFolderError
 from achieve.presets import INDIFFERENT, PRESETS, changes, setting, variant
 from achieve.run.files import reason
 from achieve.run.folder import read_config, read_summary
+from achieve.run.recorded import taken_steps
 from achieve.scoring.episodes import FILE_NAMES, Episodes, load_episodes
 from achieve.scoring.score import RunScore, score_run
 
@@ -49,6 +52,8 @@ class Run:
     """Whether it does not count only because it stops before the published ones."""
     twin: Path | None = None
     """The run of the same settings and seed that counts in its place."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of an agent of another library, as it was recorded; empty for our own runs."""
 
     @property
     def preset(self) -> str:
@@ -59,9 +64,16 @@ class Run:
         return self.config.seed
 
     @property
+    def external(self) -> bool:
+        """Whether it was recorded from an agent of another library."""
+        return self.config.trainer == EXTERNAL
+
+    @property
     def precision(self) -> str:
         """The precision of the convolutions: as the run recorded it or, before its end, as its machine decides it."""
         config, machine = self.config, self.starts[-1].get("machine") if self.starts else None
+        if self.external:
+            return "not ours"
         if recorded := self.summary.get("arithmetic"):
             return str(recorded).partition(",")[0]  # of `fp16, fused`, `tf32, plain (...)`
         if config.precision != "auto":
@@ -75,7 +87,12 @@ class Run:
 
     def read_at(self, step: int) -> Self:
         """Return the run evaluated at this step, or at its end if that comes first."""
-        return replace(self, score=score_run(self.episodes, self.summary.get("steps"), step, self.spec))
+        return replace(self, score=score_run(self.episodes, self.steps, step, self.spec))
+
+    @property
+    def steps(self) -> int | None:
+        """Environment steps it has taken, None where only its episodes tell."""
+        return self.summary.get("steps") or taken_steps(self.path)
 
     @property
     def command(self) -> str | None:
@@ -97,6 +114,11 @@ class Gathered(NamedTuple):
     remarks: tuple[Remark, ...]
     folders: tuple[Path, ...]
     """Every folder that was looked into, where results of analyses may lie."""
+
+    def recorded(self, name: str) -> list[Run]:
+        """Return the runs of another library's agent that count beside the published ones."""
+        runs = [run for run in self.runs if run.external and run.config.name == name and run.uncounted is None]
+        return sorted(runs, key=lambda run: run.seed)
 
     def seeds(self, preset: str, *, short: bool = False) -> list[Run]:
         """Return the runs of a preset, in its own environment, that count; with ``short``, would count if longer."""
@@ -130,7 +152,8 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     alike: dict[Any, list[Run]] = {}
     for run in runs:
         decisive = differences(run.config, TrainConfig(), INDIFFERENT)
-        alike.setdefault((run.config.name, run.precision, frozenset(decisive.items())), []).append(run)
+        own = json.dumps(run.settings, sort_keys=True)
+        alike.setdefault((run.config.name, run.precision, frozenset(decisive.items()), own), []).append(run)
     groups = []
     for label, some in zip(_labels([some[0] for some in alike.values()]), alike.values(), strict=True):
         seeds: dict[int, Run] = {}
@@ -148,15 +171,23 @@ def _labels(runs: Sequence[Run]) -> list[str]:
         places = [place for place, other in enumerate(labels) if other == label]
         first = runs[places[0]]
         names = [name for place in places for name in differences(runs[place].config, first.config, INDIFFERENT)]
+        own = _unlike([runs[place].settings for place in places])
         precise = len({runs[place].precision for place in places}) > 1
         for place in places:
             values = [setting(name, attrgetter(name)(runs[place].config)) for name in dict.fromkeys(names)]
+            values += [f"{name} {runs[place].settings.get(name, 'not given')}" for name in own]
             labels[place] = ", ".join([label, *values, *([runs[place].precision] if precise else [])])
     seen: dict[str, int] = {}
     for place, label in enumerate(labels):  # the same words for runs of different names
         seen[label] = seen.get(label, 0) + 1
         labels[place] = label if seen[label] == 1 else f"{label} ({seen[label]})"
     return labels
+
+
+def _unlike(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names of settings in which some differ."""
+    names = dict.fromkeys(name for some in settings for name in some)
+    return [name for name in names if any(some.get(name) != settings[0].get(name) for some in settings)]
 
 
 def read_groups(folders: Sequence[Path]) -> tuple[list[Group], list[str]]:
@@ -202,9 +233,6 @@ def gather(sources: Sequence[Path]) -> Gathered:
     remarks: list[Remark] = []
     folders: dict[Path, Path] = {}
     for source in sources:
-        if not source.is_dir():
-            what = "is not a folder" if source.exists() else "does not exist"
-            raise RunFolderError(f"{source} {what}; give run folders, or folders that hold them, such as results")
         known = len(remarks)
         below = list(_folders(source, remarks))
         for folder in below:
@@ -218,8 +246,17 @@ def gather(sources: Sequence[Path]) -> Gathered:
     return Gathered(tuple(_counted(runs)), tuple(remarks), tuple(folders.values()))
 
 
+def find_runs(sources: Sequence[Path], remarks: list[Remark]) -> list[Path]:
+    """Return the run folders in these folders and up to three folders below them, each once."""
+    found = (folder for source in sources for folder in _folders(source, remarks) if _is_run(folder))
+    return list({folder.resolve(): folder for folder in found}.values())
+
+
 def _folders(source: Path, remarks: list[Remark]) -> Iterator[Path]:
     """Yield the folder itself and, unless it is a run, those below it."""
+    if not source.is_dir():
+        what = "is not a folder" if source.exists() else "does not exist"
+        raise RunFolderError(f"{source} {what}; give run folders, or folders that hold them, such as results")
     base = len(source.parts)
 
     def failed(error: OSError) -> None:
@@ -268,8 +305,8 @@ def read_run(folder: Path, remarks: list[Remark]) -> Run:
         remarks.append(Remark(folder, f"{_own_words(folder, str(error))}; read from its log alone"))
         summary = {}
     episodes = load_episodes(folder)
-    score = score_run(episodes, summary.get("steps"), config.score_steps, spec)
-    run = Run(folder, config, spec, episodes, score, summary, tuple(saved["starts"]))
+    score = score_run(episodes, summary.get("steps") or taken_steps(folder), config.score_steps, spec)
+    run = Run(folder, config, spec, episodes, score, summary, tuple(saved["starts"]), settings=saved["settings"])
     if difference := _disagreement(run):
         remarks.append(Remark(folder, difference))
     uncounted, short = _why_not(run)
@@ -294,7 +331,9 @@ def _why_not(run: Run) -> tuple[str | None, bool]:
     if published is None:
         return "an environment without published results", False
     own = None
-    if run.preset not in PRESETS:
+    if run.external:
+        own = _why_not_recorded(run)
+    elif run.preset not in PRESETS:
         own = f"there is no preset {run.preset!r} in this version"
     elif run.config.init_from is not None:
         own = f"not from scratch: it {run.config.origin}"
@@ -305,24 +344,51 @@ def _why_not(run: Run) -> tuple[str | None, bool]:
         own = f"a variant with a name of its own, {run.config.name}"
     if at != published:
         done = "" if run.summary else "unfinished: "
+        if run.external:  # which are never counted, so that nothing is lost by saying everything
+            return f"{own}; {done}evaluated at {at:,} steps" if own else f"{done}evaluated at {at:,} steps", False
         return f"{done}evaluated at {at:,} steps, published results at {published:,}", at < published and not own
     return own, False
 
 
+def _why_not_recorded(run: Run) -> str | None:
+    """Return why the run of another library's agent does not count, whatever its length."""
+    if run.config.env.options:
+        return f"another game: {', '.join(run.config.env.options)}"
+    name = run.config.name or ""
+    if name not in PAPER_SETTINGS:
+        return "an agent of another library, without published results"
+    others = paper_differences(name, run.settings)
+    return f"not the published settings: {'; '.join(others)}" if others else None
+
+
+def paper_differences(name: str, settings: Mapping[str, Any]) -> list[str]:
+    """Return `size is S, not XL` for each setting in which a recorded agent is not the published one."""
+    return [
+        f"{key} is {settings.get(key, 'not given')}, not {value}"
+        for key, value in PAPER_SETTINGS.get(name, {}).items()
+        if settings.get(key, None if key in PAPER_DECISIVE else value) != value
+    ]
+
+
 def _counted(runs: Sequence[Run]) -> Iterator[Run]:
     """Let each seed count once, and beside published results only runs of one precision: that of most seeds."""
-    precisions: dict[tuple[str, str], dict[str, set[int]]] = {}
+    precisions: dict[tuple[str | None, ...], dict[str, set[int]]] = {}
     for run in runs:
         if run.uncounted is None or run.short:
-            precisions.setdefault((run.preset, run.spec.name), {}).setdefault(run.precision, set()).add(run.seed)
-    counted: dict[tuple[str, str, int], Run] = {}
+            precisions.setdefault(_agent(run), {}).setdefault(run.precision, set()).add(run.seed)
+    counted: dict[tuple[Any, ...], Run] = {}
     for run in runs:
         if run.uncounted is None or run.short:
-            seeds = precisions[run.preset, run.spec.name]
+            seeds = precisions[_agent(run)]
             usual = max(seeds, key=lambda precision: len(seeds[precision]))
             if run.precision != usual:
                 why = f"computed in {run.precision} and most others in {usual}, so not averaged with them"
                 run = replace(run, uncounted=why, short=False)
-        first = counted.setdefault((run.preset, run.spec.name, run.seed), run) if run.uncounted is None else run
+        first = counted.setdefault((*_agent(run), run.seed), run) if run.uncounted is None else run
         why = f"seed {run.seed} is counted once, as {first.path}"
         yield run if first is run else replace(run, uncounted=why, twin=first.path)
+
+
+def _agent(run: Run) -> tuple[str | None, ...]:
+    """Return what runs that are averaged have in common; whether their settings are the same was checked before."""
+    return run.preset, run.config.name if run.external else None, run.spec.name

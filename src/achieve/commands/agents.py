@@ -1,83 +1,61 @@
-"""What the analysis commands share: agents by name, an expert's episodes, and their results."""
+"""`achieve agents`: the agents that can be loaded."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
 
-from achieve.agent import Agent, load_agent
-from achieve.analysis.recordings import Recordings, check_same_env, record
-from achieve.commands import say
-from achieve.commands.arguments import AnalysisArguments
-from achieve.commands.progress import Show
-from achieve.errors import ConfigError
-from achieve.presets import variant
-from achieve.run.files import write_file, write_json
-from achieve.train import resolve_device
-from achieve.viz.style import png
+from tyro.conf import Positional
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from achieve.commands import console, parse, plain_table, say
+
+FOLDERS = (Path("runs"), Path("results"))
+TITLES = ("agent", "environment", "preset", "steps", "score", "reward", "predicts")
 
 
-class NamedAgent(NamedTuple):
-    """An agent under analysis, its name, and where it came from."""
-
-    name: str
-    source: str
-    agent: Agent
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        config = self.agent.config
-        about = {"name": self.name, "source": self.source, "preset": config.preset, "seed": config.seed}
-        return about | {"group": variant(config)}
+def run(arguments: list[str]) -> None:
+    parse(_list, "agents", arguments)
 
 
-def load_agents(arguments: AnalysisArguments, sources: Sequence[str] | None = None) -> list[NamedAgent]:
-    """Load run folders, weight files or `pretrained`, each with a name of its own."""
-    sources = arguments.agents if sources is None else sources
-    if not sources:
-        raise ConfigError("name at least one agent: a run folder, a weight file, or pretrained")
-    twice = [source for source in sources if sources.count(source) > 1]
-    if twice:
-        raise ConfigError(f"{twice[0]} is named twice; name each agent once")
-    names = [_short(Path(source)) for source in sources]
-    unique = [name if names.count(name) == 1 else source for name, source in zip(names, sources, strict=True)]
-    return [NamedAgent(name, source, _load(source, arguments)) for name, source in zip(unique, sources, strict=True)]
+def _list(folders: Positional[tuple[Path, ...]] = ()) -> None:
+    """List the agents that can be loaded: `pretrained`, and the runs in some folders whose weights are there.
+
+    The first column is what `eval`, `video` and the other commands take. Score and reward are those of training;
+    `predicts` says whether the networks that predict the next achievement are in the file too.
+
+    Args:
+        folders: Run folders, or folders that hold them; by default `runs` and `results`, where they exist.
+    """
+    from achieve.agent import AUXILIARY, PRETRAINED, read_weights
+    from achieve.analysis.runs import Remark, find_runs, read_run
+    from achieve.envs.registry import find_env_spec
+    from achieve.errors import AchieveError
+
+    remarks: list[Remark] = []
+
+    def rows() -> Iterator[tuple[str, ...]]:
+        sources = folders or tuple(folder for folder in FOLDERS if folder.is_dir())
+        for folder in (None, *find_runs(sources, remarks)):
+            if folder is not None and not _has_agent(folder):
+                continue
+            source = PRETRAINED if folder is None else str(folder)
+            try:
+                tensors, about = read_weights(source)
+                config = about.config
+                steps = score = reward = ""
+                if folder is not None:
+                    result = read_run(folder, remarks).score
+                    steps, score, reward = f"{result.read_at:,}", f"{result.score:.2f}", f"{result.reward:.2f}"
+                predicts = "yes" if any(name.startswith(AUXILIARY) for name in tensors) else "no"
+                env = find_env_spec(config.env.name).title
+                yield source, env, config.preset, steps, score, reward, predicts
+            except AchieveError as error:
+                remarks.append(Remark(Path(source), str(error)))
+
+    console.print(plain_table(TITLES, list(rows()), numbers=True))
+    for remark in remarks:
+        say(f"{remark.path}: {remark.text}")
 
 
-def load_expert(arguments: AnalysisArguments, agents: Sequence[NamedAgent]) -> Agent:
-    """Load the agent that plays; it must see what the others see."""
-    expert = _load(arguments.expert, arguments)
-    check_same_env(expert, [(named.name, named.agent) for named in agents])
-    return expert
-
-
-def play_episodes(agent: Agent, name: str, episodes: int, seed: int, show: Show) -> Recordings:
-    """Record whole episodes without their images."""
-
-    def progress(done: int) -> None:
-        show(f"{name} playing", done / episodes)
-
-    return record(agent, episodes=episodes, images=False, seed=seed, progress=progress)
-
-
-def write_results(kind: str, out: Path, figures: Mapping[str, Figure], results: Mapping[str, Any]) -> None:
-    """Write the pictures and `<kind>.json`, and say which files there are."""
-    for name, figure in figures.items():
-        write_file(out / name, png(figure))
-    write_json(out / f"{kind}.json", {"kind": kind, **results, "pictures": list(figures)})
-    say("written: " + ", ".join(str(out / name) for name in (f"{kind}.json", *figures)))
-
-
-def _load(source: str, arguments: AnalysisArguments) -> Agent:
-    device = str(resolve_device(arguments.device))
-    return load_agent(source, device=device, env=arguments.env, trust=arguments.trust)
-
-
-def _short(path: Path) -> str:
-    if not path.is_file():
-        return path.name
-    return path.parent.name if path.stem == "weights" else path.stem
+def _has_agent(run: Path) -> bool:
+    return (run / "weights.safetensors").is_file() or (run / "checkpoint").is_dir()

@@ -32,7 +32,7 @@ class PlayArguments(WorldArguments):
     """One agent that plays."""
 
     agent: tyro.conf.Positional[str] = "pretrained"
-    """A run folder, a weight file, or `pretrained`."""
+    """A run folder, a weight file, `pretrained`, or an agent of your own as `module:name` (docs/any-agent.md)."""
     greedy: bool = False
     """Take the most probable action instead of sampling."""
 
@@ -56,9 +56,21 @@ class ManyRunsArguments:
     folder: Path = Path("runs")
     """Folder of the run folders."""
     jobs: int = 1
-    """Runs at a time on each GPU (without a GPU: on each machine). More than one needs Ray (extra `ray`)."""
+    """Runs at a time on each GPU (without a GPU: on each machine)."""
     ray: str | None = None
     """Send the runs to the Ray cluster at this host:port, whose nodes must share the folder; `auto` takes RAY_ADDRESS,
     or the cluster on this machine."""
     dry_run: bool = False
     """Print what is missing and how long it will take, and do nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerArguments:
+    """Where pages are served."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on. Any but this machine's own is open to whoever can reach it and has the address printed."""
+    port: int | None = None
+    """Port; by default 8321, or any that is free."""
+    browser: bool = True
+    """Open the page in a browser, where there is a display."""

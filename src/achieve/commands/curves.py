@@ -26,6 +26,6 @@ def _curves(runs: Runs, out: Path = Path("curves.png")) -> None:
     from achieve.viz.report.section import draw_runs
 
     groups, notes = read_groups(runs)
-    entries = {group.label: find_published(group.label) for group in groups}
+    entries = {group.label: find_published(group.label) for group in groups if not group.runs[0].external}
     levels = {label: entry.comparable_score for label, entry in entries.items() if entry and entry.comparable_score}
     write_picture(out, draw_runs({group.label: group.runs for group in groups}, levels), groups, notes)

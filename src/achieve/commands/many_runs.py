@@ -87,7 +87,7 @@ def make_runs(
 
     if jobs < 1:
         raise ConfigError(f"jobs is {jobs}; it must be 1 or more")
-    require_ray(jobs, ray)
+    require_ray(ray)
     for run in runs:
         if run.config.device.startswith("cuda:"):
             raise ConfigError(f"--device {run.config.device} cannot be given for all runs: set CUDA_VISIBLE_DEVICES")

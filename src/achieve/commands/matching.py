@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from achieve.analysis.matching import Matching, MatchingReport
-    from achieve.commands.agents import NamedAgent
+    from achieve.commands.analyses import NamedAgent
 
 SELF = "self"
 SHOWN = ("agent", "by", "precision", "recall", "matches", "same", "other")
@@ -51,7 +51,7 @@ def run(arguments: list[str]) -> None:
     parsed: Arguments = parse(Arguments, "matching", arguments)
     from achieve.analysis.matching import choose_pairs, example_pair, judge, match_pairs
     from achieve.analysis.recordings import representations
-    from achieve.commands.agents import load_agents, load_expert, play_episodes, write_results
+    from achieve.commands.analyses import load_agents, load_expert, play_episodes, write_results
     from achieve.run.files import prepare_file
     from achieve.viz.report.analyses import matching_table
     from achieve.viz.table import to_rich

@@ -51,7 +51,7 @@ def run(arguments: list[str]) -> None:
     parsed: Arguments = parse(Arguments, "probe", arguments)
     from achieve.analysis.probe import BINS, ProbeSettings, probe
     from achieve.analysis.published import PROBE
-    from achieve.commands.agents import load_agents, load_expert, write_results
+    from achieve.commands.analyses import load_agents, load_expert, write_results
     from achieve.run.files import prepare_file
     from achieve.viz.histogram import draw_confidence
     from achieve.viz.report.analyses import probe_table

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -19,6 +20,9 @@ from achieve.commands.score import show_scores
 from achieve.envs import find_env_spec
 from achieve.errors import ConfigError
 from achieve.run.folder import read_config
+
+if TYPE_CHECKING:
+    from achieve.trainers.warm import WarmUp
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class TrainArguments:
     seeds: str | None = None
     """Train several seeds, such as 0-4 or 0,2,5-7, each in its usual folder (in `folder`, if given)."""
     jobs: int = 1
-    """With several seeds: runs at a time on each GPU, or on this machine without one; above 1 needs Ray."""
+    """With several seeds: runs at a time on each GPU, or on this machine without one."""
     folder: Path | None = None
     """Run folder; runs/<preset>-s<seed> by default (runs/<preset>-<env>-s<seed> if the environment is not the preset's,
     runs/<name>-s<seed> for a variant with a name).
@@ -45,6 +49,8 @@ class TrainArguments:
     """With --config: import the code that somebody else's config names, such as an environment `module:function`."""
     quiet: bool = False
     """No progress display."""
+    watch: bool = False
+    """Open a page that shows the run live (`achieve watch`; needs the extra `app`). The run never waits for it."""
 
 
 HELP = """\
@@ -55,7 +61,7 @@ Train an agent, or resume a run with the same command; a larger --total-steps ex
   --preset NAME      preset to start from, see below (ad)
   --env ENV          crafter, minigrid, heist, module:function, or a Gymnasium id
   --seed N           seed of everything random (0)
-  --seeds 0-4        several seeds; --jobs K: K at a time (extra `ray`)
+  --seeds 0-4        several seeds; --jobs K: K at a time on each GPU
   --total-steps N    environment steps, such as 1e6 (the preset's)
   --device NAME      auto, cpu, cuda or cuda:1 (auto)
   --folder PATH      run folder (runs/PRESET-sSEED)
@@ -64,6 +70,7 @@ Train an agent, or resume a run with the same command; a larger --total-steps ex
   --tensorboard      also log to TensorBoard; --wandb: to Weights & Biases
   --no-report        no learning curve, video and page when done
   --quiet            no progress display
+  --watch            open a page that shows the run live (extra `app`)
 
 Every setting of method, network and environment is a flag, such as --ppo.learning-rate 1e-4:
 `achieve train --help-all` lists them, after --preset NAME with that preset's defaults.
@@ -99,6 +106,9 @@ def run(arguments: list[str]) -> None:
         return
     arguments = ["--help" if argument == "--help-all" else argument for argument in arguments]
     parsed = parse_train(arguments)
+    if parsed.watch:
+        _open_watch(parsed)
+        arguments = [argument for argument in arguments if argument != "--watch"]
     if parsed.seeds is not None:
         train_seeds(parsed, arguments)
     else:
@@ -126,7 +136,43 @@ def train_seeds(parsed: TrainArguments, arguments: list[str]) -> None:
     make_runs([RunSpec(group, config, tuple(flags)) for config in wanted], parent, show_finished, parsed.jobs)
 
 
+def _open_watch(parsed: TrainArguments) -> None:
+    """Start `achieve watch` on the folder of the run, or of the runs, in a process of its own."""
+    import os
+    import subprocess
+    import sys
+
+    from achieve.app.serving import require_app
+    from achieve.train import default_folder
+
+    require_app()
+    folder = parsed.folder or default_folder(parsed.train)
+    if parsed.folder is None or parsed.seeds is None:
+        folder = folder.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    # A session of its own: Ctrl-C is for the run, whose end should still be seen on the page.
+    subprocess.Popen(
+        [sys.executable, "-m", "achieve", "watch", str(folder), "--follow", str(os.getpid())],
+        stdin=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+
+
 def _train_one(parsed: TrainArguments) -> None:
+    with contextlib.ExitStack() as stack:
+        from achieve.trainers.warm import WarmUp, known_spaces
+
+        # What is to be compiled begins before PyTorch is loaded, which takes seconds.
+        configs.validate(parsed.train)
+        spaces = known_spaces(parsed.train)
+        warm_up = None if spaces is None else stack.enter_context(WarmUp(parsed.train, spaces))
+        if parsed.train.env.name == "crafter" and "rules" not in parsed.train.env.own_settings:
+            from achieve.envs.crafter.ahead import compiling_ahead
+
+            stack.enter_context(compiling_ahead())
+        _train_with(parsed, warm_up)
+
+
+def _train_with(parsed: TrainArguments, warm_up: WarmUp | None) -> None:
     from achieve.train import Interrupted, default_folder, resolve_device, train
 
     device = resolve_device(parsed.train.device)
@@ -135,9 +181,12 @@ def _train_one(parsed: TrainArguments) -> None:
     if device.type == "cpu" and encoder == "residual":
         console.print("[yellow]no GPU in use: the full network trains at some 80 steps per second on two cores;[/] "
                       "--preset quick is made for that")  # fmt: skip
+    if device.type == "cpu" and encoder == "spcnn":
+        console.print("[yellow]no GPU in use: on two cores, this network would train for days;[/] "
+                      "--preset quick is made for them")  # fmt: skip
     if device.type == "cuda" and encoder == "strided":
         console.print("this machine has a GPU: [bold]achieve train --preset ad[/] trains the full agent in minutes")
-    summary = train(parsed.train, folder, quiet=parsed.quiet)
+    summary = train(parsed.train, folder, quiet=parsed.quiet, warm_up=warm_up)
     if parsed.report:
         try:
             _report(folder, summary, parsed.train.env)

@@ -33,10 +33,10 @@ def run(arguments: list[str]) -> None:
     parsed: VideoArguments = parse(VideoArguments, "video", arguments)
     if parsed.max_steps < 1:
         raise ConfigError(f"max-steps is {parsed.max_steps}; it must be 1 or more")
-    from achieve.agent import load_agent
+    from achieve.agent import load_player
     from achieve.viz.episode import film
 
-    agent = load_agent(parsed.agent, env=parsed.env, trust=parsed.trust)
+    agent = load_player(parsed.agent, env=parsed.env, trust=parsed.trust)
     names = ("best_of", "max_steps", "seed", "greedy", "fps", "every", "half")
     with showing() as show:
         last, frames = film(agent, parsed.out, tell=show, **{name: getattr(parsed, name) for name in names})

@@ -241,7 +241,7 @@ def bucket(size: int, sizes: Sequence[int]) -> int:
 
 
 def pack(batch: Any) -> NDArray[np.int32]:
-    """Return all arrays of a batch in one row, so that they travel to the device in one copy.
+    """Return all arrays of a batch as one, so that they travel to the device in one copy.
 
     Raises:
         ConfigError: if an array is not one-dimensional, or not of whole numbers, which would be cut off.
@@ -257,13 +257,13 @@ def pack(batch: Any) -> NDArray[np.int32]:
 
 
 def layout(batch: Any) -> tuple[int, ...]:
-    """Return the lengths of the arrays in :func:`pack`'s row."""
+    """Return the lengths of the arrays that :func:`pack` joins."""
     return tuple(len(getattr(batch, f.name)) for f in fields(batch))
 
 
-def unpack(kind: type, row: Tensor, lengths: tuple[int, ...]) -> dict[str, Tensor]:
-    """Return views of a row's parts by name, as int64."""
-    parts = torch.split(row.long(), list(lengths))
+def unpack(kind: type, packed: Tensor, lengths: tuple[int, ...]) -> dict[str, Tensor]:
+    """Return the arrays that :func:`pack` joined by name, as int64."""
+    parts = torch.split(packed.long(), list(lengths))
     return {f.name: part for f, part in zip(fields(kind), parts, strict=True)}
 
 

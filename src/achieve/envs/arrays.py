@@ -17,6 +17,8 @@ import numpy as np
 
 MAX_COUNT = 2**62
 """No saved counter is larger, so that it cannot overflow later."""
+FEW = 32
+"""So many numbers are checked faster in Python than by NumPy."""
 
 
 class StateError(ValueError):
@@ -93,8 +95,13 @@ def choose_threads(threads: int | None, num_envs: int, envs_each: int = 1, most:
 
 
 def check_actions(actions: Any, num_envs: int, num_actions: int) -> np.ndarray:
-    """Return the actions as int64[num_envs], each from 0 to ``num_actions`` - 1."""
+    """Return a copy of the actions as int64[num_envs], each from 0 to ``num_actions`` - 1."""
     array = np.asarray(actions)
+    if array.dtype == np.int64 and array.shape == (num_envs,) and num_envs <= FEW:
+        copy = array.copy()
+        values = copy.tolist()
+        if min(values) >= 0 and max(values) < num_actions:
+            return copy
     if array.shape != (num_envs,) or array.dtype.kind not in "iu":
         raise ValueError(
             f"actions must be {num_envs} whole numbers, shape ({num_envs},), "
@@ -158,6 +165,10 @@ class EpisodeCounter:
         """Add episodes that the games have counted themselves; the arrays are kept."""
         tick = np.full(len(which), self.tick, np.int64)
         self._ended.append(FinishedEpisodes(which.astype(np.int64), tick, length, episode_return, achievements))
+
+    @property
+    def has_finished(self) -> bool:
+        return bool(self._ended)
 
     def pop(self) -> FinishedEpisodes:
         ended, self._ended = self._joined(), []

@@ -35,6 +35,8 @@ class AchievementVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     """
 
     metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
+    autoreset_mode: ClassVar[AutoresetMode] = AutoresetMode.SAME_STEP
+    """The same as in ``metadata``, where TorchRL looks for it."""
     exact_resume: bool = True
     """Whether a loaded state continues bit for bit; otherwise it continues with new episodes."""
     kind: ClassVar[str]
@@ -131,6 +133,11 @@ class AchievementVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         """Return the episodes that ended since the last call (or reset), in order of completion."""
         with self._lock:
             return self._counter.pop()
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether `pop_episodes` would return any; a vector step may ask this for next to nothing."""
+        return self._counter.has_finished
 
     def observe(self, out: np.ndarray | None = None) -> np.ndarray:
         """Return the current observations again, for instance after `load_state`."""

@@ -33,6 +33,8 @@ class EnvSpec:
     """Arguments that the vector environment is always made with."""
     unseen: Mapping[str, Any] = field(default_factory=dict)
     """Options for evaluating in worlds that training never showed, in place of those of training."""
+    spaces: tuple[tuple[int, ...], int] | None = None
+    """Shape of its images and number of its actions, as they are without an option `size`."""
     by_reward: bool = False
     """Whether the vector environment counts achievements by the threshold, and so takes it as an argument."""
 
@@ -52,6 +54,7 @@ ENVIRONMENTS: dict[str, EnvSpec] = {
             "CrafterVecEnv",
             0.15,  # regained health gives 0.1, an unlock at least 0.2
             title="Crafter",
+            spaces=((64, 64, 3), 17),
             decimals=1,  # as the original's recorder writes them
         ),
         EnvSpec(
@@ -61,6 +64,7 @@ ENVIRONMENTS: dict[str, EnvSpec] = {
             "DoorKeyTreeVecEnv",
             0.5,
             title="MiniGrid",
+            spaces=((64, 64, 3), 7),
         ),
         EnvSpec(
             "heist",
@@ -70,6 +74,7 @@ ENVIRONMENTS: dict[str, EnvSpec] = {
             1.0,
             goal="gem",
             title="Heist",
+            spaces=((64, 64, 3), 15),
             published_steps=25_000_000,
             # A hundred thousand steps have only some two hundred episodes, too few for a success rate.
             window=1_000_000,

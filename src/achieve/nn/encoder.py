@@ -1,4 +1,4 @@
-"""Encoders: the paper's residual network, a light strided one for machines without a GPU, and one for vectors."""
+"""Encoders: the paper's residual network, a light strided one for machines without a GPU, others', one for vectors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from achieve.config import ModelConfig
 from achieve.errors import ConfigError
-from achieve.nn.init import scale_rows
+from achieve.nn.direct import LargeLinear
+from achieve.nn.init import orthogonal, scale_rows
 from achieve.nn.layers import NormConv, NormDense
 from achieve.plugins import load_class
 
@@ -84,20 +85,28 @@ class MLPEncoder(Encoder):
         return cast(Tensor, self.latent(self.dense(torch.relu(self.entry(x)))))
 
 
-class ImageEncoder(nn.Module):
+class ImageEncoder(Encoder):
     """Bytes [B, H, W, C] -> latent ``phi`` [B, hidden_size]: convolutions, then two dense layers in float32."""
 
-    def add_head(self, flat: int, dense_size: int, hidden_size: int, *, norm: bool) -> None:
-        """The two dense layers, on so many features."""
-        self.dense = NormDense(flat, dense_size, norm=norm, gain=1.4)
-        self.latent = NormDense(dense_size, hidden_size, norm=norm, gain=1.0)
+    def __init__(self, shape: tuple[int, ...], config: ModelConfig) -> None:
+        super().__init__(shape, config)
+        self.add_dense(self.add_convolutions(shape, config), config)
+
+    @abstractmethod
+    def add_convolutions(self, shape: tuple[int, ...], config: ModelConfig) -> int:
+        """Make the convolutional part. Returns the number of its features."""
+
+    def add_dense(self, features: int, config: ModelConfig) -> None:
+        """Make the dense part, on so many features."""
+        self.dense = NormDense(features, config.dense_size, norm=config.norm, gain=1.4)
+        self.latent = NormDense(config.dense_size, config.hidden_size, norm=config.norm, gain=1.0)
 
     def forward(self, images: UInt8[Tensor, "B H W C"]) -> Float[Tensor, "B D"]:
         return self.head(self.features(images))
 
+    @abstractmethod
     def features(self, images: UInt8[Tensor, "B H W C"]) -> Float[Tensor, "B C2 H2 W2"]:
         """Return the convolutional part's output."""
-        raise TypeError("a subclass must define its own convolutions")
 
     def head(self, features: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D"]:
         """Return the dense part's output, in float32 whatever the convolutions ran in."""
@@ -107,26 +116,17 @@ class ImageEncoder(nn.Module):
 class ResidualEncoder(ImageEncoder):
     """The paper's: three stacks of a convolution, a pool and two residual blocks."""
 
-    def __init__(
-        self,
-        image_shape: tuple[int, int, int],
-        channels: tuple[int, ...],
-        dense_size: int,
-        hidden_size: int,
-        *,
-        norm: bool,
-    ) -> None:
-        super().__init__()
-        height, width, inputs = image_shape
+    def add_convolutions(self, shape: tuple[int, ...], config: ModelConfig) -> int:
+        height, width, inputs = shape
         self.stacks = nn.ModuleList()
-        for index, outputs in enumerate(channels):
-            self.stacks.append(Stack(inputs, outputs, first=index == 0, norm=norm))
+        for index, outputs in enumerate(config.channels):
+            self.stacks.append(Stack(inputs, outputs, first=index == 0, norm=config.norm))
             inputs = outputs
             height, width = (height + 1) // 2, (width + 1) // 2
-        self.add_head(height * width * inputs, dense_size, hidden_size, norm=norm)
+        return height * width * inputs
 
     def features(self, images: UInt8[Tensor, "B H W C"]) -> Float[Tensor, "B C2 H2 W2"]:
-        x = images.permute(0, 3, 1, 2).float() / 255
+        x = images.permute(0, 3, 1, 2).float().div_(255)
         for stack in self.stacks:
             x = stack(x)
         return x
@@ -135,33 +135,58 @@ class ResidualEncoder(ImageEncoder):
 class StridedEncoder(ImageEncoder):
     """Three strided convolutions: about a hundredth of the residual encoder's work."""
 
-    def __init__(
-        self,
-        image_shape: tuple[int, int, int],
-        channels: tuple[int, ...],
-        dense_size: int,
-        hidden_size: int,
-        *,
-        norm: bool,
-    ) -> None:
-        super().__init__()
-        a, b, c = channels
+    def add_convolutions(self, shape: tuple[int, ...], config: ModelConfig) -> int:
+        height, width, inputs = shape
+        a, b, c = config.channels
         layers = [
-            nn.Conv2d(image_shape[2], a, 8, stride=4, padding=2),
+            nn.Conv2d(inputs, a, 8, stride=4, padding=2),
             nn.Conv2d(a, b, 4, stride=2, padding=1),
             nn.Conv2d(b, c, 3, stride=1, padding=1),
         ]
         for layer in layers:
             scale_rows(layer, math.sqrt(2))
-        height, width = (side // 4 // 2 for side in image_shape[:2])
         self.convs = nn.ModuleList(layers)
-        self.add_head(height * width * c, dense_size, hidden_size, norm=norm)
+        return (height // 8) * (width // 8) * c
 
     def features(self, images: UInt8[Tensor, "B H W C"]) -> Float[Tensor, "B C2 H2 W2"]:
-        x = images.permute(0, 3, 1, 2).float() / 255
+        x = images.permute(0, 3, 1, 2).float().div_(255)
         for conv in self.convs:
             x = torch.relu(conv(x))
         return x
+
+
+class SizePreservingEncoder(ImageEncoder):
+    """That of LSTM-SPCNN (Stanić et al. 2022): 5x5 convolutions that keep the image's size, and one dense layer.
+
+    On Crafter's images, that layer has 134 million weights.
+    """
+
+    def add_convolutions(self, shape: tuple[int, ...], config: ModelConfig) -> int:
+        height, width, inputs = shape
+        self.convs = nn.ModuleList()
+        for outputs in config.channels:
+            conv = nn.Conv2d(inputs, outputs, 5, padding=2)
+            orthogonal(conv, math.sqrt(2))
+            self.convs.append(conv)
+            inputs = outputs
+        return height * width * inputs
+
+    def add_dense(self, features: int, config: ModelConfig) -> None:
+        self.norm = nn.LayerNorm(features) if config.norm else None
+        self.linear = LargeLinear(features, config.hidden_size, bias=not config.norm)
+        orthogonal(self.linear, math.sqrt(2))
+
+    def features(self, images: UInt8[Tensor, "B H W C"]) -> Float[Tensor, "B C2 H W"]:
+        x = images.permute(0, 3, 1, 2).float().div_(255)
+        for conv in self.convs:
+            x = torch.relu(conv(x))
+        return x
+
+    def head(self, features: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D"]:
+        x = features.float().flatten(1)
+        if self.norm is not None:
+            x = self.norm(x)
+        return torch.relu(self.linear(x))
 
 
 MOST_INPUTS = 4096
@@ -170,13 +195,11 @@ MOST_INPUTS = 4096
 
 def make_encoder(shape: tuple[int, ...], config: ModelConfig, dtype: torch.dtype = torch.uint8) -> nn.Module:
     """Return the encoder that the config names, one of the user's own among them, for observations of that shape."""
-    images = {"residual": ResidualEncoder, "strided": StridedEncoder}
+    images = {"residual": ResidualEncoder, "strided": StridedEncoder, "spcnn": SizePreservingEncoder}
     if config.encoder in images:
         if len(shape) != 3 or dtype != torch.uint8 or min(shape[:2]) < 8:
             raise ConfigError(_no_images(shape, dtype, config.encoder))
-        height, width, channels = shape
-        sizes = (config.channels, config.dense_size, config.hidden_size)
-        return images[config.encoder]((height, width, channels), *sizes, norm=config.norm)
+        return images[config.encoder](shape, config)
     if config.encoder == "mlp":
         if math.prod(shape) > MOST_INPUTS:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""Runs as tasks of Ray, each with its share of a GPU, on this machine or on a cluster whose nodes share a folder.
+"""Runs as tasks of Ray, each with its share of a GPU, on a cluster whose nodes share a folder.
 
 When a node is lost, Ray starts its tasks again elsewhere, and the runs resume from their checkpoints.
 """
@@ -24,37 +24,26 @@ Result = TypeVar("Result")
 
 @contextmanager
 def tasks(
-    work: Callable[[Order], Result], address: str | None, jobs: int, device: str, gpus: int, say: Callable[[str], None]
+    work: Callable[[Order], Result], address: str, jobs: int, device: str, say: Callable[[str], None]
 ) -> Iterator[Callable[[Order], Future[Result]]]:
-    """Within the block, give orders to the Ray cluster at an address; None starts one here, with so many GPUs."""
+    """Within the block, give orders to the Ray cluster at an address."""
     known = os.environ.get("RAY_ADDRESS") or AUTO if address == AUTO else address
-    if known not in (None, AUTO):
+    if known != AUTO:
         _check_address(known)
-    # Both are read when Ray is imported. It would report its use to its makers, and have its own cluster listen beyond
-    # loopback: this setting, made for other systems, is the only one that keeps it there.
+    # Read when Ray is imported: it would report its use to its makers.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    if known is None:
-        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     try:
         import ray
     except ImportError:
         raise missing_extra("Ray", "ray") from None
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    own: dict[str, Any] = {"num_gpus": gpus, "include_dashboard": False, "object_store_memory": 2**27}
     try:
-        ray.init(
-            address=known or "local",
-            log_to_driver=False,
-            logging_level="ERROR",
-            configure_logging=False,
-            **({} if known else own),
-        )
+        ray.init(address=known, log_to_driver=False, logging_level="ERROR", configure_logging=False)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise AchieveError(f"Ray cannot be used: {str(error).strip().splitlines()[0]}") from error
     for number, handler in handlers.items():  # Ray takes SIGTERM for itself, and would abort
         signal.signal(number, handler)
-    if known:
-        say(f"Ray cluster at {known}")
+    say(f"Ray cluster at {known}")
     try:
         cpus, share = share_of_a_node(ray.nodes(), jobs, device)
         task: Any = ray.remote(work)

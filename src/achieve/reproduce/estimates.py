@@ -28,11 +28,13 @@ def gpu_count(device: str) -> int:
 
 
 def steps_per_second(config: TrainConfig, gpus: int) -> float:
-    """Return a rough rate; NaN where none is known (QR-DQN without a GPU)."""
+    """Return a rough rate; NaN where none is known (QR-DQN without a GPU, a recurrent core on one)."""
+    if gpus and config.model.core != "none":
+        return math.nan
     if gpus:
-        heist = config.learner == "ppo" and config.env.name == "heist"
-        return ON_H200["heist" if heist else config.learner][config.distill.enabled]
-    return math.nan if config.learner == "qrdqn" else ON_A_CORE.get(config.model.encoder, math.nan) * usable_cores()
+        heist = config.trainer == "ppo" and config.env.name == "heist"
+        return ON_H200["heist" if heist else config.trainer][config.distill.enabled]
+    return math.nan if config.trainer == "qrdqn" else ON_A_CORE.get(config.model.encoder, math.nan) * usable_cores()
 
 
 def rates(plan: Plan, gpus: int) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Makes the runs of a plan, each a process of its own: one after the other, or several at a time through Ray.
+"""Makes the runs of a plan, each a process of its own: here, one or several at a time, or on a Ray cluster.
 
 Either way a run is one call of `train`, and what is known of it while it runs is in its folder.
 """
@@ -12,6 +12,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from queue import SimpleQueue
 from typing import NamedTuple
 
 from rich.console import Console
@@ -29,6 +30,7 @@ from achieve.run.signals import StopRequest
 from achieve.run.trackers import missing_extra
 
 POLL = 0.5
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 class Order(NamedTuple):
@@ -63,10 +65,10 @@ def train(order: Order) -> Outcome:
     )
 
 
-def require_ray(jobs: int, ray: str | None) -> None:
+def require_ray(ray: str | None) -> None:
     """Raise where Ray is asked for and not installed."""
-    if (jobs > 1 or ray is not None) and find_spec("ray") is None:
-        raise missing_extra("Ray, which several runs at a time need,", "ray")
+    if ray is not None and find_spec("ray") is None:
+        raise missing_extra("Ray", "ray")
 
 
 def execute(plan: Plan, jobs: int, ray: str | None, console: Console, stop: StopRequest) -> list[str]:
@@ -76,7 +78,7 @@ def execute(plan: Plan, jobs: int, ray: str | None, console: Console, stop: Stop
 
     Args:
         jobs: runs at a time on each GPU; without a GPU, on each machine.
-        ray: address of a Ray cluster; None for this machine.
+        ray: address of a Ray cluster; None for this machine, with all its GPUs.
 
     Returns:
         The names of the runs that failed.
@@ -84,29 +86,27 @@ def execute(plan: Plan, jobs: int, ray: str | None, console: Console, stop: Stop
     runs = plan.to_do
     if not runs:
         return []
-    require_ray(jobs, ray)
+    require_ray(ray)
     device, threads = runs[0].run.config.device, runs[0].run.config.torch_threads
     gpus = gpu_count(device)
-    several = len(runs) > 1 and (jobs > 1 or gpus > 1)
     with ExitStack() as stack:
         table = stack.enter_context(LiveTable(runs, rates(plan, gpus), console))
         # Ray sets the threads of its tasks, which would make another run of each: rounding depends on their number.
         environment = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS")}
-        if ray is None and several and find_spec("ray") is None:
-            table.say(f"1 of {gpus} GPUs is used, as Ray is not installed (pip install ray)")
-            several = False
-        if ray is None and not several:
-            submit = stack.enter_context(one_at_a_time())
+        together = min(jobs, len(runs)) > 1
+        if not gpus and together and threads is None:
+            share = max(1, usable_cores() // jobs)
+            table.say(f"each run uses as many threads as it would alone; --torch-threads {share} divides the cores")
+        if ray is None:
+            if gpus and together:
+                from achieve.reproduce.mps import multi_process_service
+
+                environment |= stack.enter_context(multi_process_service(table.say))
+            submit = stack.enter_context(here(jobs, gpus))
         else:
             from achieve.reproduce.cluster import tasks
-            from achieve.reproduce.mps import multi_process_service
 
-            if not gpus and jobs > 1 and threads is None:
-                share = max(1, usable_cores() // jobs)
-                table.say(f"each run uses as many threads as it would alone; --torch-threads {share} divides the cores")
-            if ray is None and gpus and jobs > 1:
-                environment |= stack.enter_context(multi_process_service(table.say))
-            submit = stack.enter_context(tasks(train, ray, jobs, device, gpus, table.say))
+            submit = stack.enter_context(tasks(train, ray, jobs, device, table.say))
         folder = plan.folder.resolve()
         mark = log_file(folder, uuid.uuid4().hex).with_suffix(".running")
         mark.parent.mkdir(parents=True, exist_ok=True)
@@ -117,10 +117,28 @@ def execute(plan: Plan, jobs: int, ray: str | None, console: Console, stop: Stop
 
 
 @contextmanager
-def one_at_a_time() -> Iterator[Callable[[Order], Future[Outcome]]]:
-    """Within the block, carry out orders here in their order."""
-    with ThreadPoolExecutor(1) as pool:
-        yield lambda order: pool.submit(train, order)
+def here(jobs: int, gpus: int) -> Iterator[Callable[[Order], Future[Outcome]]]:
+    """Within the block, carry out orders on this machine in their order, so many at a time on each of its GPUs."""
+    free: SimpleQueue[dict[str, str]] = SimpleQueue()
+    for _ in range(jobs):
+        for gpu in visible_gpus(gpus) if gpus > 1 else [None]:
+            free.put({} if gpu is None else {VISIBLE: gpu})
+
+    def work(order: Order) -> Outcome:
+        where = free.get()
+        try:
+            return train(order._replace(environment={**order.environment, **where}))
+        finally:
+            free.put(where)
+
+    with ThreadPoolExecutor(free.qsize()) as pool:
+        yield lambda order: pool.submit(work, order)
+
+
+def visible_gpus(count: int) -> list[str]:
+    """Return the names of the GPUs that CUDA shows, for its own variable."""
+    named = [name.strip() for name in os.environ.get(VISIBLE, "").split(",") if name.strip()]
+    return named[:count] or [str(index) for index in range(count)]
 
 
 def _follow(pending: dict[Future[Outcome], Planned], table: LiveTable, stop: StopRequest, mark: Path) -> list[str]:

@@ -139,7 +139,7 @@ def _complete(run: RunSpec, path: Path, summary: Mapping[str, Any]) -> Planned:
         return Planned(run, path, State.FINISHED, run.steps, summary)
     if steps > run.steps:
         raise RunFolderError(f"{path} is complete after {steps:,} steps, more than the {run.steps:,} wanted")
-    if run.config.learner == "qrdqn" or not has_checkpoint(path / "checkpoint"):
+    if run.config.trainer == "qrdqn" or not has_checkpoint(path / "checkpoint"):
         raise RunFolderError(f"{path} is complete after {steps:,} steps and cannot go on to {run.steps:,}")
     return Planned(run, path, State.INTERRUPTED, steps)
 

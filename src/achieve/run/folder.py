@@ -23,7 +23,7 @@ class RunFolder:
     """An open run folder, as a context manager.
 
     `config.json` holds the resolved config under `config`, and under `starts` an entry for each start of the run: when,
-    by which command, with which versions, on which machine.
+    by which command, with which versions, on which machine, and with which code of the user's own.
 
     Attributes:
         resumed: whether the folder was there before, with this config.
@@ -50,9 +50,7 @@ class RunFolder:
         Nothing but the lock is written until `record` is called. Raises RunFolderError for a folder that cannot be
         written, that another process is writing, that holds another run, or that is no run folder; it stays as it is.
         """
-        if "\0" in str(path):
-            raise RunFolderError(f"the name of the run folder {str(path)!r} has a NUL in it; choose another")
-        _refuse_foreign(path)
+        refuse_foreign(path)
         with explained(f"the run folder {path} cannot be written", way_out="; choose another"):
             made = not path.exists()
             path.mkdir(parents=True, exist_ok=True)
@@ -72,8 +70,11 @@ class RunFolder:
             raise
         return cls(path, lock, resumed, made, {"config": to_dict(config), "starts": [*starts, start]})
 
-    def record(self) -> None:
+    def record(self, code: Mapping[str, str] | None = None) -> list[str]:
         """Write the config and this start, as the run begins or continues.
+
+        ``code`` are digests of the user's own code by name. Returns the names of those that were others at the start
+        before.
 
         Summary and weights of a run that was complete are removed, the summary first: at no moment does the folder
         hold one that its config does not belong to.
@@ -82,7 +83,13 @@ class RunFolder:
             for path in (self.summary, self.weights):
                 path.unlink(missing_ok=True)
             sync_folder(self.path)
+        *others, start = self._record["starts"]
+        if code:
+            start["code"] = code
         write_json(self.config, self._record)
+        before = others[-1].get("code") if others else None
+        known = before if isinstance(before, dict) else {}
+        return [name for name, digest in (code or {}).items() if known.get(name, digest) != digest]
 
     def snapshot(self, step: int) -> Path:
         """Return the file for the acting weights at a step, in a folder that it makes."""
@@ -119,7 +126,7 @@ def command_line(argv: Sequence[str]) -> str:
 
 
 def read_config(run: Path) -> dict[str, Any]:
-    """Return what `config.json` of a run folder holds: `config` and `starts`.
+    """Return what `config.json` of a run folder holds: `config`, `starts` and `settings` (of a recorded agent).
 
     `run` may also be the file itself, or a file with nothing but a config in it.
     """
@@ -131,8 +138,8 @@ def read_config(run: Path) -> dict[str, Any]:
     if not run.is_dir() and "config" not in record:
         record = {"config": record}
     try:
-        hints = {"config": dict[str, Any], "starts": list[dict[str, Any]]}
-        return {**record, **convert(hints, {"starts": [], **record})}
+        hints = {"config": dict[str, Any], "starts": list[dict[str, Any]], "settings": dict[str, Any]}
+        return {**record, **convert(hints, {"starts": [], "settings": {}, **record})}
     except UnfitError as error:
         raise RunFolderError(
             f"{path} does not hold a run's config: {error}; restore it, or choose another run folder"
@@ -161,11 +168,18 @@ def read_summary(run: Path) -> dict[str, Any] | None:
     return summary
 
 
-def _refuse_foreign(path: Path) -> None:
+def refuse_foreign(path: Path) -> None:
+    """Raise RunFolderError for a folder with files in it that is no run folder, and for a name no folder can have."""
+    if "\0" in str(path):
+        raise RunFolderError(f"the name of the run folder {str(path)!r} has a NUL in it; choose another")
     with explained(f"the run folder {path} cannot be read"):
         entries = sorted(p.name for p in path.iterdir()) if path.is_dir() else []
-    # A run killed before its config was written leaves a lock and perhaps a half-written file.
-    entries = [name for name in entries if name != _LOCK and not name.endswith(".tmp")]
+    # A run killed before its config was written leaves a lock and perhaps a half-written file, a recorder its counts
+    # and an empty log.
+    begun = [_LOCK, ".recorder"]
+    with contextlib.suppress(OSError):
+        begun += ["episodes.jsonl"] if (path / "episodes.jsonl").stat().st_size == 0 else []
+    entries = [name for name in entries if name not in begun and not name.endswith(".tmp")]
     if entries and "config.json" not in entries:
         shown = ", ".join(entries[:3]) + (", ..." if len(entries) > 3 else "")
         raise RunFolderError(f"{path} is not a run folder (it holds {shown}); choose another")

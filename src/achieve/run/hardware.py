@@ -14,12 +14,12 @@ import achieve
 PACKAGES = ("torch", "numpy", "numba", "gymnasium", "crafter", "minigrid", "procgen-mirror")
 
 
-def describe() -> dict[str, Any]:
-    """Machine, versions and commit, ready for JSON."""
-    return {"machine": machine(), "versions": versions(), "commit": commit()}
+def describe(*, gpus: bool = True) -> dict[str, Any]:
+    """Machine, versions and commit, ready for JSON. Without ``gpus``, PyTorch is not imported to look for them."""
+    return {"machine": machine(gpus=gpus), "versions": versions(), "commit": commit()}
 
 
-def machine() -> dict[str, Any]:
+def machine(*, gpus: bool = True) -> dict[str, Any]:
     """Processor, cores this process may use, memory, graphics cards."""
     facts: dict[str, Any] = {
         "system": f"{platform.system()} {platform.release().split('-')[0]}",
@@ -28,6 +28,8 @@ def machine() -> dict[str, Any]:
         "memory_gib": _memory_gib(),
         "gpus": [],
     }
+    if not gpus:
+        return facts
     import torch
 
     if torch.cuda.is_available():

@@ -7,7 +7,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from functools import partial
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -20,9 +19,12 @@ from achieve.algo.transport import partial_transport
 from achieve.config import FREE_FIELDS, TrainConfig, from_dict, refusal, to_dict, validate
 from achieve.envs import find_env_spec
 from achieve.errors import CheckpointError, ConfigError
+from achieve.nn.kernels import available
 from achieve.nn.model import AchievementNetwork
 from achieve.nn.optim import ClippedAdam
 from achieve.openmp import make_sleep
+from achieve.plugins import is_plugin
+from achieve.run.allocator import keep_memory
 from achieve.run.checkpoint import ROW_FILES, Checkpoint
 from achieve.run.seeding import Generators, stream_seed
 from achieve.run.segments import RowFiles, RowStore
@@ -63,6 +65,8 @@ class BaseTrainer(ABC):
         self.journal: Journal | None = None
         self.device = resolve_device(config.device)
         make_sleep()
+        if self.device.type == "cpu":
+            keep_memory()
         if config.torch_threads is not None:
             torch.set_num_threads(config.torch_threads)
         self.envs = self.make_envs()
@@ -146,25 +150,30 @@ class BaseTrainer(ABC):
     def make_distiller(self, experience: Experience, regularizer: Regularizer) -> Distiller:
         """Return the auxiliary phase on this experience."""
         config = self.config
+        objectives = find_objectives(config.distill)
         with self.drawing_weights("objectives"):
-            return Distiller(
+            distiller = Distiller(
                 self.network,
                 experience,
                 config.distill,
                 config.env.threshold,
-                objectives=find_objectives(config.distill),
+                objectives=objectives,
                 regularizer=regularizer,
                 solve=self._transport_solver(),
                 cuda_graphs=config.compile,
                 raise_if_stopped=self.raise_if_stopped,
                 say=self.say,
             )
+        for name, cls in zip(config.distill.objectives, objectives, strict=True):
+            if is_plugin(name):
+                distiller.try_out(cls)
+        return distiller
 
     def _transport_solver(self) -> Any:
         distill = self.config.distill
         settings: dict[str, Any] = {"reg": distill.transport_reg, "iterations": distill.transport_iters}
         plain = partial(partial_transport, **settings)
-        if self.device.type != "cuda" or not self.config.compile or find_spec("triton") is None:
+        if not available.small_kernels(self.device, enabled=self.config.compile):
             return plain
         from achieve.nn.kernels.transport import WIDEST_TRANSPORT, transport
 

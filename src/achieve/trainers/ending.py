@@ -51,7 +51,7 @@ def finish(trainer: BaseTrainer, run: RunFolder, runs_at_once: float) -> dict[st
 
 def tidy(run: RunFolder, config: TrainConfig) -> None:
     """Remove what a complete run does not need: QR-DQN's large replay buffer, and what crashes left behind."""
-    needed = [] if config.learner == "qrdqn" else needed_files(run.checkpoint)
+    needed = [] if config.trainer == "qrdqn" else needed_files(run.checkpoint)
     if needed is not None:
         tidy_files(run.checkpoint, needed)
 
@@ -68,7 +68,7 @@ def as_long(run: RunFolder, summary: dict[str, Any], config: TrainConfig) -> boo
     if steps > config.planned_steps:
         raise RunFolderError(f"{so_far}, more than --total-steps {config.total_steps}; choose another run folder")
     obstacles = {
-        "its replay was given up then": config.learner == "qrdqn",
+        "its replay was given up then": config.trainer == "qrdqn",
         "it has no checkpoint": not has_checkpoint(run.checkpoint),
         **{f"{log.name} is not there": not log.is_file() for log in (run.episodes, run.metrics)},
     }

@@ -85,7 +85,7 @@ class Journal:
             self._warned = True
             config = self._trainer.config
             ways = ["--distill.episodes-per-update 32"] if config.distill.episodes_per_update == 1 else []
-            if config.learner == "ppo" and config.distill.value_reg == "returns":
+            if config.trainer == "ppo" and config.distill.value_reg == "returns":
                 ways.append("--distill.value-reg frozen")
             way_out = ", ".join([*ways, "a lower --distill.learning-rate"])
             self._progress.say(

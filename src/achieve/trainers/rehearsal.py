@@ -2,7 +2,8 @@
 
 Triton asks a hook before it compiles. Here the hook hands the request to a pool of processes and has the launch
 skipped, so that the rehearsal is over in seconds; its numbers mean nothing. What the pool compiles, Triton keeps on
-disk for the run itself. :class:`achieve.trainers.warm.WarmUp` runs it as `python -m achieve.trainers.rehearsal`.
+disk for the run itself; its processes are told what GPU to compile for and use none.
+:class:`achieve.trainers.warm.WarmUp` runs it as `python -m achieve.trainers.rehearsal`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from achieve.processes import end_with_parent
 if TYPE_CHECKING:
     from achieve.algo.distill import PhaseReport
 
-MOST_PROCESSES = 8
+MOST_PROCESSES = 16
 EPISODES = ((3, 20, 4), (5, 60, 8), (5, 200, 20))
 """Auxiliary phases to rehearse: episodes, their length, their unlocks. Few images have kernels of their own."""
 ROWS = 8
@@ -67,9 +68,11 @@ def shortened(config: TrainConfig) -> TrainConfig:
     config = replace(
         config, callbacks=(), init_from=None, init_sha256=None, distill=replace(config.distill, num_epochs=1)
     )
-    if config.learner == "qrdqn":
+    if config.trainer == "qrdqn":
         size = 2 * ROWS * config.env.num_envs
         return replace(config, qrdqn=replace(config.qrdqn, replay_size=size, learning_starts=1))
+    if config.model.encoder == "spcnn":  # which has no kernels, but takes long to initialise
+        config = replace(config, model=replace(config.model, channels=(1,)))
     return replace(
         config,
         distill=replace(config.distill, rollouts_per_phase=1),
@@ -79,12 +82,12 @@ def shortened(config: TrainConfig) -> TrainConfig:
 
 def rehearse(config: TrainConfig, envs: MadeUpEnvs) -> list[PhaseReport]:
     """Act, learn and distil once at each kind of batch size a run has. Returns what the auxiliary phases did."""
-    from achieve.data.trajectories import Trajectory
+    from achieve.algo.distill import made_up_episodes
     from achieve.trainers.base import BaseTrainer
     from achieve.trainers.ppo import PPOTrainer
     from achieve.trainers.qrdqn import QRDQNTrainer
 
-    kind: type[BaseTrainer] = QRDQNTrainer if config.learner == "qrdqn" else PPOTrainer
+    kind: type[BaseTrainer] = QRDQNTrainer if config.trainer == "qrdqn" else PPOTrainer
     trainer: Any = type(kind.__name__, (kind,), {"make_envs": lambda self: envs})(shortened(config))
     generators = trainer.generators
     trainer.start()
@@ -99,19 +102,35 @@ def rehearse(config: TrainConfig, envs: MadeUpEnvs) -> list[PhaseReport]:
         return []
     reports = []
     for count, length, unlocks in EPISODES:
-        where = np.linspace(0, length - 2, unlocks).astype(np.int64)
-        steps = np.arange(count * length).reshape(count, length) % config.rollout_steps
-        episodes = [Trajectory(part, where) for part in steps]
+        episodes = made_up_episodes(config.rollout_steps, count, length, unlocks)
         reports.append(trainer.distiller.run_on(episodes, generators.shuffles, generators.actions))
     return reports
 
 
-def compile_kernel(module: str, name: str, kind: str) -> None:
-    """Compile a kernel as ``kind`` says, in Triton's words, and the host's code that launches it."""
+class Elsewhere:
+    """Stands for a GPU that compiled code is meant for, in a process that does not use it."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+
+    def get_current_target(self) -> Any:
+        """Its architecture, in Triton's words."""
+        return self._target
+
+    def get_current_device(self) -> int:
+        """Some number."""
+        return 0
+
+
+def compile_kernel(module: str, name: str, kind: str, target: Any) -> None:
+    """Compile a kernel for a GPU as ``kind`` says, in Triton's words, and the host's code that launches it."""
+    from triton.backends.nvidia import driver as nvidia
     from triton.runtime import driver
 
+    driver.set_active(Elsewhere(target))
     kernel = getattr(import_module(module), name).preload(kind)
-    driver.active.launcher_cls(kernel.src, kernel.metadata)
+    if hasattr(nvidia, "make_launcher"):  # from 3.7 on there is one for all kernels
+        nvidia.CudaLauncher(kernel.src, kernel.metadata)
 
 
 def _prepare_process() -> None:
@@ -132,7 +151,9 @@ def make_pool() -> ProcessPoolExecutor:
 def compiling_in(pool: Executor) -> Iterator[list[Future[None]]]:
     """Within the block no kernel is launched: what would be launched is compiled in the pool, as the futures say."""
     import triton
+    from triton.runtime import driver
 
+    target = driver.active.get_current_target()
     seen: set[str] = set()
     futures: list[Future[None]] = []
 
@@ -140,7 +161,7 @@ def compiling_in(pool: Executor) -> Iterator[list[Future[None]]]:
         kind = compile["specialization_data"]
         if kind not in seen:
             seen.add(kind)
-            futures.append(pool.submit(compile_kernel, fn.module, fn.name, kind))
+            futures.append(pool.submit(compile_kernel, fn.module, fn.name, kind, target))
         return True
 
     triton.knobs.runtime.jit_cache_hook = skip
@@ -156,8 +177,13 @@ def main() -> None:
     asked = json.load(sys.stdin)
     config = from_dict(asked["config"])
     envs = MadeUpEnvs(config.env.num_envs, tuple(asked["shape"]), asked["dtype"], asked["num_actions"])
-    with make_pool() as pool, compiling_in(pool) as futures:
-        rehearse(config, envs)
+    with make_pool() as pool:
+        from achieve.trainers.setup import resolve_device
+
+        if resolve_device(config.device).type != "cuda":
+            return
+        with compiling_in(pool) as futures:
+            rehearse(config, envs)
     for future in futures:
         future.result()
 

@@ -2,8 +2,8 @@
 
 Triton compiles a kernel at its first launch and keeps it on disk. One after another that takes a minute, spread over
 the first phases. Here another process rehearses the run (:mod:`achieve.trainers.rehearsal`) and compiles all kernels
-side by side, while this one compiles the environment. Whatever goes wrong there costs time alone: a run compiles what
-it does not find.
+side by side, while this one loads PyTorch and compiles the environment: nothing here needs PyTorch, so that the
+rehearsal can begin first. Whatever goes wrong there costs time alone: a run compiles what it does not find.
 """
 
 from __future__ import annotations
@@ -19,26 +19,36 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any
-
-import torch
+from typing import IO, Any, NamedTuple
 
 import achieve
 from achieve.config import TrainConfig, to_dict
-from achieve.nn.kernels.available import small_kernels
-from achieve.plugins import ENCODER_NAMES, LEARNER_NAMES, OBJECTIVE_NAMES
-from achieve.trainers.base import BaseTrainer
+from achieve.envs import find_env_spec
+from achieve.plugins import ENCODER_NAMES, OBJECTIVE_NAMES, TRAINER_NAMES
 
 log = logging.getLogger("achieve")
 
 COMMAND = (sys.executable, "-m", "achieve.trainers.rehearsal")
 LIMIT = 120.0
 """Seconds after which a run starts anyway."""
-SHAPING = ("learner", "precision", "model", "ppo", "qrdqn", "distill")
+SHAPING = ("trainer", "precision", "model", "ppo", "qrdqn", "distill")
 """Settings that kernels may be compiled for; the environment's part is its spaces."""
 SOURCES = ("nn", "algo", "data", "trainers")
 """Folders with kernels, and with what decides on their launches."""
+DRIVER = Path("/proc/driver/nvidia")
+DEVICES = (DRIVER, Path("/dev/nvidiactl"), Path("/dev/dxg"))
+"""One of them exists where there is an NVIDIA GPU."""
+
+
+class Spaces(NamedTuple):
+    """What the environments show and accept."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    num_actions: int
 
 
 class WarmUp:
@@ -47,25 +57,25 @@ class WarmUp:
     A file beside Triton's own says that it was done. Runs that start at the same time wait for the first of them.
     """
 
-    def __init__(self, trainer: BaseTrainer) -> None:
+    def __init__(self, config: TrainConfig, spaces: Spaces) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._marker: IO[str] | None = None
         self._errors: IO[bytes] | None = None
         self._began = time.monotonic()
-        if not wanted(trainer.config, trainer.device):
+        if not wanted(config):
             return
         try:
-            self._begin(trainer)
+            self._begin(config, spaces)
         except OSError as error:
             log.debug("achieve: GPU kernels are not compiled ahead: %s", error)
 
-    def _begin(self, trainer: BaseTrainer) -> None:
-        path = marker(trainer)
+    def _begin(self, config: TrainConfig, spaces: Spaces) -> None:
+        path = marker(config, spaces)
         if _done(path):
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         self._marker = path.open("a")
-        log.warning("achieve: compiling GPU kernels for this machine (about half a minute, once)")
+        log.warning("achieve: compiling GPU kernels for this machine (about 15 seconds, once)")
         if not self._take():
             return
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115, closed by `close`
@@ -79,7 +89,13 @@ class WarmUp:
         )
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:
-            pipe.write(json.dumps(request(trainer)).encode())
+            pipe.write(json.dumps(request(config, spaces)).encode())
+
+    def __enter__(self) -> WarmUp:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _take(self) -> bool:
         """Try to lock the marker: the run that holds it compiles."""
@@ -125,42 +141,65 @@ class WarmUp:
         self._process = self._errors = self._marker = None
 
 
-def wanted(config: TrainConfig, device: torch.device) -> bool:
+def known_spaces(config: TrainConfig) -> Spaces | None:
+    """The spaces of the package's own environments; those of others are only known once they are made."""
+    spaces = find_env_spec(config.env.name).spaces
+    if spaces is None or "size" in config.env.own_settings:
+        return None
+    return Spaces(spaces[0], "uint8", spaces[1])
+
+
+def wanted(config: TrainConfig) -> bool:
     """Whether this run has kernels that can be compiled ahead. Code of the user's is never run on made-up data."""
     return (
-        small_kernels(device, enabled=config.compile)
-        and config.learner in LEARNER_NAMES
+        config.compile
+        and _has_gpu(config.device)
+        and find_spec("triton") is not None
+        and config.trainer in TRAINER_NAMES
         and config.model.encoder in ENCODER_NAMES
         and (not config.distill.enabled or set(config.distill.objectives) <= set(OBJECTIVE_NAMES))
     )
 
 
-def request(trainer: BaseTrainer) -> dict[str, Any]:
-    """What a rehearsal needs to know: the config, and what the environments show and accept."""
-    return {
-        "config": {**to_dict(trainer.config), "device": str(trainer.device)},
-        "shape": list(trainer.observation_shape),
-        "dtype": str(trainer.observation_dtype).removeprefix("torch."),
-        "num_actions": trainer.num_actions,
-    }
+def _has_gpu(device: str) -> bool:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return device != "cpu" and visible not in ("", "-1") and any(path.exists() for path in DEVICES)
 
 
-def marker(trainer: BaseTrainer) -> Path:
+def gpu_models() -> list[str]:
+    """The machine's GPUs, as far as their driver tells."""
+    found = []
+    for path in sorted(DRIVER.glob("gpus/*/information")):
+        with contextlib.suppress(OSError):
+            found += [line for line in path.read_text().splitlines() if line.startswith("Model")]
+    return found
+
+
+def request(config: TrainConfig, spaces: Spaces) -> dict[str, Any]:
+    """What a rehearsal needs to know."""
+    return {"config": to_dict(config), **spaces._asdict()}
+
+
+def marker(config: TrainConfig, spaces: Spaces) -> Path:
     """The file that says that the kernels of such a run are compiled: beside them, to be deleted with them."""
-    import triton
-
-    about = request(trainer)
-    config = about.pop("config")
+    about = request(config, spaces)
+    settings = about.pop("config")
     digest = hashlib.sha256()
     for part in (
-        [torch.cuda.get_device_name(trainer.device), torch.__version__, triton.__version__],
-        [about, config["env"]["num_envs"], {name: _discrete(config.get(name)) for name in SHAPING}],
+        [gpu_models(), settings["device"], os.environ.get("CUDA_VISIBLE_DEVICES"), version("torch"), version("triton")],
+        [about, settings["env"]["num_envs"], {name: _discrete(settings.get(name)) for name in SHAPING}],
     ):
         digest.update(json.dumps(part, sort_keys=True).encode())
     package = Path(achieve.__file__).parent
     for source in sorted(path for folder in SOURCES for path in (package / folder).rglob("*.py")):
         digest.update(source.read_bytes())
-    return Path(triton.knobs.cache.dir) / f"achieve-{digest.hexdigest()[:32]}.warm"
+    return _triton_cache() / f"achieve-{digest.hexdigest()[:32]}.warm"
+
+
+def _triton_cache() -> Path:
+    """The folder that Triton keeps kernels in, as its settings say."""
+    own = os.environ.get("TRITON_CACHE_DIR")
+    return Path(own) if own else Path(os.environ.get("TRITON_HOME") or "~").expanduser() / ".triton" / "cache"
 
 
 def _discrete(settings: Any) -> Any:

@@ -4,16 +4,16 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
-from achieve.agent import Agent
 from achieve.analysis.evaluate import unseen_seeds
 from achieve.errors import ConfigError
+from achieve.own_agent import PlayingAgent
 from achieve.run.env_errors import using_env
 from achieve.viz.players import make_player
 from achieve.viz.video import Moment, check_video, write_video
 
 
 def episode_moments(
-    agent: Agent, seed: int, *, greedy: bool = False, max_steps: int | None = None, draw: bool = True
+    agent: PlayingAgent, seed: int, *, greedy: bool = False, max_steps: int | None = None, draw: bool = True
 ) -> Iterator[Moment]:
     """Yield the first world of an environment seed, frame by frame. Without ``draw`` the frames are observations."""
     with using_env(), closing(make_player(agent.config.env, seed)) as player:
@@ -40,7 +40,7 @@ def episode_moments(
 
 
 def film(
-    agent: Agent,
+    agent: PlayingAgent,
     path: Path,
     *,
     best_of: int,

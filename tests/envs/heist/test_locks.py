@@ -29,6 +29,8 @@ class SlowHeist:
         self.states = self._read()
         opened = np.zeros((len(before), 3), bool)
         for i, (old, new) in enumerate(zip(before, self.states, strict=True)):
+            found = self.games.locks(i)
+            assert (found.level_seed, found.locks) == (new.level_seed, new.locks)
             if not first[i]:
                 for colour in old.locks.keys() - new.locks.keys():
                     opened[i, colour] = True

@@ -61,18 +61,21 @@ def advance(
 ) -> tuple[int, int]:
     """Run the environments from ``first`` to before ``last``, or take part in running all of them with other threads.
 
-    Return how many environments finished an episode, and their largest step number; when opening a shared job, which
-    helpers to wake.
+    Return how many environments finished an episode, and their largest step number. Where helpers of a shared job must
+    be woken, nothing is waited for: the first number is negative then, and has a bit for each of them.
     """
     own = context[0]
-    if operation in (SERVE, JOIN):
-        take_part(own, operation, first)
-        return atomic_load(own.job + ENDED), atomic_load(own.job + LONGEST)
     # As int64, like the fields of a job: another type would compile the game a second time.
     chosen: Int = np.int64(actions.ctypes.data)
     images: Int = np.int64(obs.ctypes.data)
     if operation >= SHARED:
-        return open_job(own, operation - SHARED, chosen, images), 0
+        sleepers = open_job(own, operation - SHARED, chosen, images)
+        if sleepers != 0:
+            return -sleepers, 0
+        operation = JOIN
+    if operation in (SERVE, JOIN):
+        take_part(own, operation, first)
+        return atomic_load(own.job + ENDED), atomic_load(own.job + LONGEST)
     return run(own, operation, chosen, images, first, last)
 
 
@@ -157,8 +160,10 @@ def take_part(own: Context, operation: int, helper: int) -> None:
             first = ticket * job.portion
             last = min(first + job.portion, job.num_envs)
             ended, longest = run(own, job.operation, job.actions, job.obs, first, last)
-            atomic_add(own.job + ENDED, ended)
-            atomic_max(own.job + LONGEST, longest)
+            if ended > 0:
+                atomic_add(own.job + ENDED, ended)
+            if longest > atomic_load(own.job + LONGEST):
+                atomic_max(own.job + LONGEST, longest)
             atomic_add(own.job + FINISHED, last - first)
             idle = 0
             continue

@@ -7,62 +7,24 @@ the key is a digest of all sources of the game (and of replaced rules).
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
-import os
 import pickle
-import stat
 import sys
-import tempfile
 import time
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-import numba
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, _CacheLocator
+
+from .sources import DISAMBIGUATOR, cache_folder, stamp
 
 log = logging.getLogger("achieve")
 
 KEEP_DAYS = 180
-
-
-def cache_folder() -> Path | None:
-    """Return the first writable of: ACHIEVE_CACHE_DIR or else the user's cache folder, a temporary folder."""
-    candidates = []
-    if os.environ.get("ACHIEVE_CACHE_DIR"):
-        candidates.append(Path(os.environ["ACHIEVE_CACHE_DIR"]))
-    else:
-        if sys.platform == "darwin":
-            default = Path("~/Library/Caches")
-        elif os.name == "nt":
-            default = Path(os.environ.get("LOCALAPPDATA", "~/AppData/Local"))
-        else:
-            default = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
-        candidates.append(default / "achieve")
-    user = getattr(os, "getuid", lambda: "user")()
-    candidates.append(Path(tempfile.gettempdir()) / f"achieve-{user}")
-    for base in candidates:
-        try:
-            base = base.expanduser()
-            folder = base / "crafter"
-            base.mkdir(parents=True, exist_ok=True, mode=0o700)
-            folder.mkdir(exist_ok=True, mode=0o700)
-            with tempfile.TemporaryFile(dir=folder):
-                pass
-            if _ours(base) and _ours(folder):
-                return folder
-        except (OSError, RuntimeError):
-            continue
-    return None
-
-
-def _ours(folder: Path) -> bool:
-    """Return whether only this user can put files there: what lies there would be run as our code."""
-    if not hasattr(os, "getuid"):
-        return True
-    status = folder.stat()
-    return status.st_uid == os.getuid() and not status.st_mode & stat.S_IWOTH
+LIMIT = 120.0
+"""Seconds to wait for another process that compiles the same."""
+PAUSE = 0.1
 
 
 class _Locator(_CacheLocator):
@@ -78,7 +40,7 @@ class _Locator(_CacheLocator):
         return self._stamp
 
     def get_disambiguator(self) -> str:
-        return self._stamp[:16]
+        return self._stamp[:DISAMBIGUATOR]
 
 
 class _Impl(CompileResultCacheImpl):
@@ -97,17 +59,48 @@ class _Store(FunctionCache):
         self._impl = _Impl(function, _Locator(folder, stamp))
         self._cache_path = str(folder)
         self._cache_file = IndexDataCacheFile(self._cache_path, self._impl.filename_base, stamp)
+        self._lock: IO[str] | None = None
         self.enable()
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        try:
-            loaded = super().load_overload(sig, target_context)
-        except Exception:  # a damaged file: compile again, which replaces it
-            loaded = None
+        """Return the machine code, or None to whoever is to compile it: others wait for that."""
+        loaded = self._load(sig, target_context)
+        if loaded is not None:
+            return loaded
+        announce()
+        self._take_lock()
+        loaded = self._load(sig, target_context)
         if loaded is None:
-            announce()
             _forget_old(Path(self._cache_path))
+        else:
+            self._release_lock()
         return loaded
+
+    def _load(self, sig: Any, target_context: Any) -> Any:
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception:  # a damaged file: compile again, which replaces it
+            return None
+
+    def _take_lock(self) -> None:
+        if sys.platform == "win32" or self._lock is not None:  # of a compilation that failed
+            return
+        import fcntl
+
+        with contextlib.suppress(OSError):
+            lock = (Path(self._cache_path) / f"{self._impl.filename_base}.lock").open("w")
+            for _ in range(int(LIMIT / PAUSE)):
+                with contextlib.suppress(BlockingIOError):
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    self._lock = lock
+                    return
+                time.sleep(PAUSE)
+            lock.close()
+
+    def _release_lock(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     def save_overload(self, sig: Any, data: Any) -> None:
         try:
@@ -118,11 +111,13 @@ class _Store(FunctionCache):
                 super().save_overload(sig, data)
         except OSError as error:
             log.warning("achieve: compiled code could not be cached in %s: %s", self._cache_path, error)
+        finally:
+            self._release_lock()
 
 
 def _forget_old(folder: Path) -> None:
     """Remove what belongs to no recent version of the game."""
-    for path in folder.glob("*.nb[ic]"):
+    for path in folder.glob("*-*.*"):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > KEEP_DAYS * 24 * 3600:
                 path.unlink()
@@ -140,6 +135,4 @@ def attach(dispatcher: Any, function: Any, fingerprint: str) -> None:
     if folder is None:
         announce()
         return
-    versions = f"{numba.__version__} {sys.version} {fingerprint}"
-    stamp = hashlib.sha256(versions.encode()).hexdigest()
-    dispatcher._cache = _Store(function, folder, stamp)
+    dispatcher._cache = _Store(function, folder, stamp(fingerprint))

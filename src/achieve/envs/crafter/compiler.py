@@ -12,7 +12,6 @@ import importlib
 import types
 from collections.abc import Callable
 from functools import cached_property, lru_cache
-from pathlib import Path
 from typing import Any
 
 import numba
@@ -22,12 +21,7 @@ from ..arrays import short
 from ..names import UnfitError, import_named
 from . import cache
 from .internal import compile_internal
-
-MODULES = (
-    "random", "simplex", "world", "creatures", "player", "balance", "terrain", "worldgen", "render", "game", "advance",
-)
-SUPPORT = ("data", "memory", "state", "compiler", "internal")
-"""Modules that are not compiled but affect what the others compile to."""
+from .sources import MODULES, rules_fingerprint
 
 # Without reference counting (`_nrt`), compiled code cannot allocate; all memory comes from Python.
 # The "numpy" error model only concerns division by zero, which no rule does.
@@ -46,16 +40,6 @@ def _functions(module: types.ModuleType) -> dict[str, types.FunctionType]:
 @lru_cache(maxsize=1)
 def _source_modules() -> tuple[types.ModuleType, ...]:
     return tuple(importlib.import_module(f"{__package__}.{name}") for name in MODULES)
-
-
-@lru_cache(maxsize=1)
-def source_fingerprint() -> str:
-    """Return a digest of every source file that affects the compiled code: any edit changes it."""
-    digest = hashlib.sha256()
-    for name in (*MODULES, *SUPPORT):
-        digest.update(name.encode())
-        digest.update(Path(__file__).with_name(f"{name}.py").read_bytes())
-    return digest.hexdigest()
 
 
 class Program:
@@ -77,7 +61,7 @@ class Program:
     @cached_property
     def fingerprint(self) -> str:
         """Identifies the rules: equal for equal sources, in any process."""
-        return hashlib.sha256((source_fingerprint() + self.changes_fingerprint).encode()).hexdigest()
+        return rules_fingerprint(self.changes_fingerprint)
 
     @cached_property
     def changes_fingerprint(self) -> str:

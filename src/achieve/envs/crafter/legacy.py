@@ -20,6 +20,7 @@ class Env:
 
     reward_range = None
     metadata = None
+    spec = None
 
     def __init__(
         self,
@@ -50,6 +51,13 @@ class Env:
         # Without a limit, the original returns `length` itself here.
         done = dead or (over if self._length else self._length)
         return obs, reward if self._env._batch.config.reward else 0.0, done, info
+
+    @property
+    def unwrapped(self) -> Env:
+        return self
+
+    def close(self) -> None:
+        """Do nothing, like the original's: there is nothing to close."""
 
     def render(self, size: Any = None) -> np.ndarray:
         image = self._env.render(size)

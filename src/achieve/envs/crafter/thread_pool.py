@@ -93,12 +93,13 @@ class Helpers:
             # Interrupted between opening and joining the last job; its arrays are still held.
             self._join()
         self._in_use = (actions, obs)
-        sleepers, _ = self._advance(SHARED + operation, self._own.context, actions, obs, 0, 0)
-        if sleepers:
+        done = self._advance(SHARED + operation, self._own.context, actions, obs, 0, 0)
+        if done[0] < 0:
+            sleepers = -done[0]
             for helper, semaphore in enumerate(self._semaphores):
                 if sleepers >> helper & 1:
                     semaphore.release()
-        done = self._join()
+            done = self._join()
         self._in_use = None
         return done
 

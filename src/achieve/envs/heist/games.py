@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .state import HeistState, read, with_levels_of
+from .state import HeistState, Locks, read, read_locks, with_levels_of
 
 NUM_ACTIONS = 15
 _START_OVER = -1  # Procgen takes this action for "end the episode here"
@@ -59,6 +59,8 @@ class Games:
                 f"Procgen's library cannot be loaded ({why}); "
                 "on Debian and Ubuntu, `apt-get install libgl1 libglib2.0-0` brings what it needs"
             ) from error
+        # An option of gym3 that Procgen does not pass on: fresh arrays would take longer than copying out of these.
+        self._env._reuse_arrays = True
         self._buffer_size = module.MAX_STATE_SIZE
         self._ffi = cffi.FFI()
         self._buffer = self._ffi.new(f"char[{self._buffer_size}]")
@@ -75,7 +77,9 @@ class Games:
         return self.step(np.full(self.num, _START_OVER))[0]
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return observations (a fresh array), Procgen's rewards, and which games have begun a new level."""
+        """Return observations, Procgen's rewards, and which games have begun a new level, until the next step changes
+        these arrays.
+        """
         self._env.act(actions)
         rewards, observations, first = self._env.observe()
         return observations["rgb"], rewards, first
@@ -85,7 +89,7 @@ class Games:
 
     def frames(self) -> list[np.ndarray]:
         """Return large images of the games, which must have been made with ``frames``."""
-        return [info["rgb"] for info in self._env.get_info()]
+        return [info["rgb"].copy() for info in self._env.get_info()]
 
     def save(self, i: int) -> bytes:
         size = self._env.call_c_func("get_state", i, self._buffer, self._buffer_size)
@@ -96,6 +100,9 @@ class Games:
 
     def read(self, i: int) -> HeistState:
         return read(self.save(i))
+
+    def locks(self, i: int) -> Locks:
+        return read_locks(self.save(i))
 
     def close(self) -> None:
         self._env.close()

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .state import COLOURS, WORLD_DIM, HeistState
+from .state import COLOURS, WORLD_DIM, Locks
 
 SIZE = 64
 """Pixels along each side of an observation."""
@@ -21,11 +21,11 @@ class LockWatch:
     """The closed locks of many games.
 
     Args:
-        read_state: returns the current state of game i; called at an episode's start and when a lock looks different.
+        read_locks: returns the locks of game i as they are; called at an episode's start and when one looks different.
     """
 
-    def __init__(self, num_envs: int, read_state: Callable[[int], HeistState]) -> None:
-        self._read = read_state
+    def __init__(self, num_envs: int, read_locks: Callable[[int], Locks]) -> None:
+        self._read = read_locks
         self._games = np.arange(num_envs)[:, None, None]
         self._pixels = np.zeros((num_envs, len(COLOURS), 4), np.int64)
         self._looks = np.zeros((num_envs, len(COLOURS), 4, 3), np.uint8)
@@ -34,7 +34,7 @@ class LockWatch:
         """Locks that each game's level started with (or, after `begin` in mid-game, that were left)."""
         self.level_seed = np.zeros(num_envs, np.int64)
 
-    def begin(self, i: int, obs: np.ndarray) -> HeistState:
+    def begin(self, i: int, obs: np.ndarray) -> None:
         """Find the locks of game i, whose level ``obs[i]`` shows."""
         state = self._read(i)
         self.closed[i] = False
@@ -43,10 +43,9 @@ class LockWatch:
             rows, columns = np.array([row - 1, row - 1, row, row]), np.array([column - 1, column] * 2)
             self._pixels[i, colour] = rows * SIZE + columns
             self.closed[i, colour] = True
-        self._looks[i] = self._look(obs)[i]
+        self._looks[i] = obs[i].reshape(-1, 3)[self._pixels[i]]
         self.placed[i] = len(state.locks)
         self.level_seed[i] = state.level_seed
-        return state
 
     def opened(self, obs: np.ndarray, skip: np.ndarray) -> np.ndarray:
         """Return which locks opened since the last call, bool[N, colours]; games in the mask ``skip`` are ignored."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -52,6 +53,13 @@ class HeistState:
     """bool[13, 13], rows upwards."""
     level_generator: slice
     """Where the text of the generator that draws the levels is, its length word included."""
+
+
+class Locks(NamedTuple):
+    """The part of a `HeistState` that is needed while games are played."""
+
+    level_seed: int
+    locks: dict[int, tuple[float, float]]
 
 
 class _Reader:
@@ -136,6 +144,25 @@ def read(data: bytes) -> HeistState:
         held=tuple(bool(key) for key in held),
         walls=grid == WALL,
         level_generator=level_generator,
+    )
+
+
+def read_locks(data: bytes) -> Locks:
+    """Return the locks still closed in a state that Procgen has just saved, without checking all of it as `read`."""
+    reader = _Reader(data)
+    reader.words(1)
+    reader.string()
+    reader.words(12 + 5)
+    for _ in range(2):
+        reader.words(1)
+        reader.string()
+    clock = reader.words(15)
+    _, entities = reader.words(2)
+    words = np.frombuffer(data, "<i4", entities * _ENTITY_WORDS, reader.position).reshape(entities, _ENTITY_WORDS)
+    locks = words[words[:, _TYPE] == LOCK]
+    places = locks[:, [_X, _Y]].view("<f4").tolist()
+    return Locks(
+        clock[_LEVEL_SEED], {theme: (x, y) for theme, (x, y) in zip(locks[:, _THEME].tolist(), places, strict=True)}
     )
 
 

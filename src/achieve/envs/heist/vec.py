@@ -54,7 +54,7 @@ class HeistVecEnv(AchievementVecEnv):
         self.threads = arrays.choose_threads(threads, self.num_envs, envs_each=8)
         self._games = Games(self.num_envs, self.threads, **self._levels, frames=render_mode is not None)
         self._seed()
-        self._watch = LockWatch(self.num_envs, self._games.read)
+        self._watch = LockWatch(self.num_envs, self._games.locks)
         self._shown: np.ndarray | None = None
         self._set_spaces((SIZE, SIZE, 3), NUM_ACTIONS, ACHIEVEMENTS)
 

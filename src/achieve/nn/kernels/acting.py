@@ -1,13 +1,15 @@
 """Triton kernels of a rollout step: from the encoder's features to actions, and everything into the buffer's row.
 
 With a handful of images a step is bound by launches and by reading the dense layer's weight, eight megabytes, which a
-library product of so few rows spreads over few multiprocessors. Three kernels do all of it, in float32:
+library product of so few rows spreads over few multiprocessors. Three kernels do all of it, in float32, after one that
+gets what the host has prepared:
 
+0. :func:`_fetch`: reads it from the host's page-locked memory, which takes less time than a copy between two kernels.
 1. :func:`_dense`: norm and first dense layer, split over outputs and inputs. A split centres its inputs by its own mean
    and leaves what is needed to put the splits together: products, means, sums of squares.
 2. :func:`_latent`: puts them together, second dense layer, and each program's share of the heads and of ``nu``.
 3. :func:`_choose`: logits, action, log-probability, value, memory; one program for each environment, and some that copy
-   the observations.
+   the observations. Actions may go straight to the host.
 
 Their plain twin, which defines what is computed, is `Collector._choose` in `algo/collect.py`.
 """
@@ -37,8 +39,17 @@ WARPS = 1  # whose sums need no memory
 SHARE = 64
 # Bytes of the observations that a program copies.
 COPIED = 4096
+# Bytes that a program fetches from the host: one load of each thread, as all of them are under way at once.
+FETCHED = 2048
 MOST_ENVS = 64
 """Past so many rows a library product is as good."""
+
+
+@triton.jit
+def _fetch(host_ptr, device_ptr, BYTES: tl.constexpr, FETCHED: tl.constexpr):
+    at = tl.program_id(0) * FETCHED + tl.arange(0, FETCHED)
+    inside = at < BYTES
+    tl.store(device_ptr + at, tl.load(host_ptr + at, mask=inside, other=0), mask=inside)
 
 
 @triton.jit
@@ -222,7 +233,7 @@ def _choose(
             mean = tl.load(mean_ptr) / weight
             value = value * tl.sqrt(tl.maximum(tl.load(square_ptr) / weight - mean * mean, floor)) + mean
         at_row = place * rows + row
-        tl.store(chosen_ptr + row, action.to(tl.int64))
+        tl.store(chosen_ptr + row, action.to(tl.int64), cache_modifier=".wt")  # the host may be waiting for it
         tl.store(actions_ptr + at_row, action.to(tl.int64))
         tl.store(log_probs_ptr + at_row, tl.sum(tl.where(a == action, outputs, 0.0), 0) - total)
         tl.store(values_ptr + at_row, value)
@@ -238,6 +249,7 @@ def supports(network: nn.Module, num_envs: int) -> bool:
         and all(type(layer) is NormDense and layer.norm is not None for layer in layers)
         and layers[0].linear.out_features <= 1024
         and type(network).heads is ActorCritic.heads
+        and network.has_plain_heads
     )
 
 
@@ -265,6 +277,12 @@ class ActingKernels:
         self._norms = room(num_envs, self._shares)
         self._carried = room(num_envs, hidden)
 
+    @staticmethod
+    def fetch(host: Tensor, device: Tensor) -> None:
+        """Copy bytes from page-locked memory of the host."""
+        size = host.numel()
+        _fetch[(triton.cdiv(size, FETCHED),)](host, device, BYTES=size, FETCHED=FETCHED, num_warps=4)
+
     def __call__(
         self,
         features: Tensor,
@@ -281,7 +299,8 @@ class ActingKernels:
             given: the buffer's row and the step of the rollout, int64 [2]; reward and end of the last step [2, N]; the
                 observation, bytes [N, H, W, C].
             noise: Gumbel noise of the rollout [T + 1, N, A].
-            carried: memory and latent, updated in place, and where the actions go [N].
+            carried: memory and latent, updated in place, and where the actions go [N], which may be page-locked memory
+                of the host.
             stores: the buffer's observations, memory, actions, log-probabilities and values [S + 1, N, ...].
             threshold: a reward above it is an unlock.
         """

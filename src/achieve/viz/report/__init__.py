@@ -12,6 +12,7 @@ from achieve.analysis.runs import ANALYSES, Gathered, Remark, gather
 from achieve.errors import RunFolderError
 from achieve.run.files import prepare_file, write_file
 from achieve.viz.html import render
+from achieve.viz.report.agents import agents_section
 from achieve.viz.report.analyses import analyses_sections
 from achieve.viz.report.experiments import HEADINGS, SEEDS, experiment_section
 from achieve.viz.report.inventory import hardware_section, others_section, runs_section
@@ -81,7 +82,7 @@ def build(
     tell("drawing ...")
     experiments = [experiment_section(name, gathered) for name in PUBLISHED]
     analyses, remarks = analyses_sections(gathered)
-    sections = [_overview(gathered), *experiments, rates_section(gathered), *analyses]
+    sections = [_overview(gathered), *experiments, agents_section(gathered), rates_section(gathered), *analyses]
     if videos:
         tell("filming the agents ...")
         filmed, unfilmed = videos_section(gathered, trust=trust)

@@ -17,6 +17,7 @@ from achieve.viz.table import NOT_PUBLISHED, NOT_RUN, ONE_SEED, Cell, Missing, T
 SEEDS = 10
 """Seeds behind the published figures, and so what the commands ask for."""
 NO_EPISODE = Missing("no episode")
+RECORDED = Missing("recorded")
 OTHER_LAYOUT = Missing("other layout")
 Runs = Mapping[str, Sequence[Run]]
 
@@ -35,6 +36,7 @@ HEADINGS: Mapping[str, tuple[str, str]] = {
         "I: intra-trajectory prediction; C: cross-trajectory matching; M: the last achievement as memory.",
     ),
     "small": ("Small model", "The full method in a network of 1M parameters, between the full method and PPO."),
+    "recurrent": ("Recurrent core", "Not in the paper: a GRU between encoder and heads (docs/recurrent.md)."),
     "qrdqn": ("QR-DQN", "The value-based learner, with and without achievement distillation, in Crafter."),
     "heist": ("Procgen Heist", "Hard mode, 25M steps: success rate of the gem and mean return over the last 1M steps."),
     "minigrid": (
@@ -60,15 +62,17 @@ def experiment_section(name: str, gathered: Gathered) -> Section:
     title, about = HEADINGS[name]
     entries = PUBLISHED[name]
     runs = {entry.preset: gathered.seeds(entry.preset) for entry in entries if entry.preset}
+    recorded = {entry.recorded: gathered.recorded(entry.recorded) for entry in entries if entry.recorded}
+    runs |= {name: some for name, some in recorded.items() if some}
     there = {preset: some for preset, some in runs.items() if some}
     measure = _measure(entries[0].env)
     # An experiment of which only what Table 1 draws was run has nothing to add.
     new = there.keys() - _drawn_before(name)
     tables, pictures = [_figures(name, runs, measure)], []
     if new:
-        ours = {entry.method: _scores(runs.get(entry.preset or "", [])) for entry in entries}
+        ours = {entry.method: _scores(runs.get(entry.agent or "", [])) for entry in entries}
         scores = {entry.method: (entry.comparable_score, ours[entry.method]) for entry in entries}
-        levels = {entry.preset: entry.comparable_score for entry in entries if entry.preset and entry.comparable_score}
+        levels = {entry.agent: entry.comparable_score for entry in entries if entry.agent and entry.comparable_score}
         dotted = " Dotted: published final score." if levels else ""
         pictures = [
             Media(f"{name}-scores", f"The {measure} of each seed.", draw_scores(scores, measure)),
@@ -134,7 +138,7 @@ def _figures(name: str, runs: Runs, measure: str) -> Table:
     entries = PUBLISHED[name]
 
     def ours(entry: Published) -> Sequence[Run]:
-        return runs.get(entry.preset or "", [])
+        return runs.get(entry.agent or "", [])
 
     def iqm(entry: Published) -> Cell:
         scores = [score for score in _scores(ours(entry)) if math.isfinite(score)]
@@ -146,7 +150,7 @@ def _figures(name: str, runs: Runs, measure: str) -> Table:
 
     columns = [
         ("method", "method", str, lambda entry: entry.method),
-        ("preset", "preset", str, lambda entry: entry.preset or Missing("no preset")),
+        ("preset", "preset", str, lambda entry: entry.preset or (RECORDED if entry.recorded else Missing("no preset"))),
         ("published_parameters", "published size", int, lambda entry: entry.parameters or Missing("-")),
         ("published_score", f"published {measure}", MeanStd, lambda entry: published(entry, entry.score)),
         ("published_reward", "published reward", MeanStd, lambda entry: published(entry, entry.reward)),

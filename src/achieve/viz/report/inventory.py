@@ -128,7 +128,8 @@ def others_section(gathered: Gathered) -> Section | None:
     shown = drawn_as_shorter(gathered)
     envs: dict[str, list[Run]] = {}
     for run in gathered.runs:
-        if run.uncounted is not None and run.twin is None and len(run.episodes.step) and run.path not in shown:
+        elsewhere = run.external or run.path in shown
+        if run.uncounted is not None and run.twin is None and len(run.episodes.step) and not elsewhere:
             envs.setdefault(run.spec.title, []).append(run)
     if not envs:
         return None

@@ -1,6 +1,6 @@
-"""A learner of one's own: PPO that is held back by a penalty on the KL divergence, not by clipping.
+"""A trainer of one's own: PPO that is held back by a penalty on the KL divergence, not by clipping.
 
-    achieve train --preset quick --learner examples.own_learner:KLPenaltyTrainer
+    achieve train --preset quick --trainer examples.own_trainer:KLPenaltyTrainer
 """
 
 from torch import Tensor

@@ -1,0 +1,83 @@
+"""Which environment is inside a wrapped one, as far as can be seen from outside."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+_CRAFTER = {"area": (64, 64), "view": (9, 9), "length": 10_000, "reward": True, "rules": None}
+_SIZE = (64, 64)
+_IDS = {
+    "achieve/Crafter-v1": "crafter",
+    "achieve/CrafterNoReward-v1": "crafter",
+    "achieve/DoorKeyTree-v1": "minigrid",
+}
+
+
+class Identity(NamedTuple):
+    """An environment's name, its options, and what the agent sees of it."""
+
+    name: str | None
+    options: tuple[str, ...] = ()
+    """What makes it another game, as `name=value`."""
+    settings: Mapping[str, Any] = {}
+    """What makes it another view of the same game."""
+
+
+def identify(env: Any) -> Identity:
+    """Return what is known of an environment. Its name is None if it hides what it holds, as processes do."""
+    for inner in _layers(env):
+        module = type(inner).__module__
+        if module.startswith("achieve.envs.crafter.") and hasattr(inner, "_batch"):
+            config = inner._batch.config
+            rules = inner._batch.program.identity
+            game = {name: getattr(config, name) for name in ("area", "view", "length", "reward")}
+            return _crafter(game | {"rules": rules if rules != _plain_rules() else None}, config.size)
+        if module == "crafter.env":
+            game = {name: getattr(inner, f"_{name}") for name in ("area", "view", "length", "reward")}
+            return _crafter(game | {"view": tuple(map(int, game["view"]))}, inner._size)
+        if module.startswith("achieve.envs.minigrid."):
+            return Identity("minigrid")
+        if module.startswith("achieve.envs.heist."):
+            return Identity("heist")
+        if module == "achieve.envs.gym.vec":
+            return Identity(inner._id)
+    spec = getattr(env, "spec", None)
+    if spec is not None:
+        return Identity(_IDS.get(spec.id, spec.id))
+    base = getattr(env, "unwrapped", env)
+    hidden = type(base).__module__.startswith("gymnasium.vector.")
+    return Identity(None if hidden else f"{type(base).__module__}:{type(base).__qualname__}")
+
+
+def _layers(env: Any) -> Iterator[Any]:
+    """Yield an environment and what it wraps: `env`, `_env` or the first of `envs`."""
+    seen: set[int] = set()
+    while env is not None and id(env) not in seen:
+        seen.add(id(env))
+        yield env
+        inside = vars(env) if hasattr(env, "__dict__") else {}
+        envs = inside.get("envs") or ()
+        env = inside.get("env") or inside.get("_env") or (envs[0] if envs else None)
+
+
+def _crafter(game: Mapping[str, Any], size: Any) -> Identity:
+    changed = {name: value for name, value in game.items() if _plain(value) != _plain(_CRAFTER[name])}
+    size = _plain(size)
+    return Identity(
+        "crafter",
+        tuple(f"{name}={json.dumps(_plain(value))}" for name, value in changed.items()),
+        {} if size == list(_SIZE) else {"size": size},
+    )
+
+
+def _plain(value: Any) -> Any:
+    return [int(part) for part in value] if hasattr(value, "__len__") and not isinstance(value, str) else value
+
+
+def _plain_rules() -> str:
+    from .crafter.compiler import find_rules
+
+    identity: str = find_rules(None).identity
+    return identity

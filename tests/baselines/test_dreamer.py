@@ -1,0 +1,135 @@
+"""DreamerV3: the library is launched, watched, stopped and resumed: a stand-in and, where it is installed, sheeprl."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from achieve.baselines import dreamer
+from achieve.baselines.dreamer import DreamerConfig, command, last_checkpoint, train_dreamer
+from achieve.cli import main
+from achieve.errors import AchieveError, ConfigError, MissingExtraError, RunFolderError
+from achieve.run.folder import read_config
+from achieve.scoring.episodes import load_episodes
+from tests.conftest import Optional
+
+ROOT = Path(__file__).parents[2]
+FAKE = Path(__file__).parent / "fake_sheeprl"
+TINY: dict[str, Any] = {"size": "XS", "total_steps": 500, "device": "cpu", "checkpoint_steps": 200}
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FAKE), os.environ["PYTHONPATH"]]))
+    monkeypatch.setattr(dreamer, "find_python", lambda: sys.executable)
+
+
+@pytest.mark.usefixtures("fake")
+def test_a_run_is_recorded_and_goes_on_where_its_last_checkpoint_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    monkeypatch.setenv("FAKE_FAILS_AT", "450")
+    with pytest.raises(AchieveError, match="failed with exit code 1") as failed:
+        train_dreamer(DreamerConfig(**TINY), folder, quiet=True)
+    told = str(failed.value)
+    assert "RuntimeError: CUDA out of memory" in told and "goes on from the last checkpoint" in told
+    before = load_episodes(folder)
+    assert json.loads((folder / "summary.json").read_text())["steps"] == 450
+    monkeypatch.delenv("FAKE_FAILS_AT")
+    summary = train_dreamer(DreamerConfig(**TINY), folder, quiet=True)
+    assert summary["steps"] == 500 and read_config(folder)["starts"][1]["resumed_at"] == 400
+    assert "resumed from 400" in (folder / "sheeprl.log").read_text()
+    kept = before.step[before.step <= 400]
+    assert load_episodes(folder).step[: len(kept)].tolist() == kept.tolist()
+    assert train_dreamer(DreamerConfig(**TINY), folder, quiet=True) == summary, "it is complete"
+    with pytest.raises(RunFolderError, match=r"its setting size is 'XS' there, 'S' here"):
+        train_dreamer(DreamerConfig(**TINY | {"size": "S"}), folder, quiet=True)
+
+
+@pytest.mark.usefixtures("fake")
+def test_ctrl_c_ends_the_library_and_says_from_where_it_will_go_on(tmp_path: Path) -> None:
+    flags = ["--size", "XS", "--total-steps", "500", "--device", "cpu", "--checkpoint-steps", "200"]
+    code = (
+        "import sys\nfrom achieve.baselines import dreamer\nfrom achieve.cli import main\n"
+        "dreamer.find_python = lambda: sys.executable\nsys.exit(main(sys.argv[1:]))\n"
+    )
+    command = [sys.executable, "-c", code, "baseline", "dreamerv3", *flags, "--folder", str(tmp_path / "run")]
+    process = subprocess.Popen(
+        command, env=os.environ | {"FAKE_WAITS_AT": "300"}, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    torn = tmp_path / "run/sheeprl/logs/dreamerv3/version_0/checkpoint/ckpt_99999_0.ckpt"
+    until = time.monotonic() + 120
+    while not torn.exists() and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, out + err
+    assert "continues the run in" in err and "from step 200, its last checkpoint" in err
+    assert last_checkpoint(tmp_path / "run" / "sheeprl") == torn.with_name("ckpt_200_0.ckpt").resolve()
+
+
+@pytest.mark.usefixtures("fake")
+def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    flags = ["--size", "XS", "--total-steps", "250", "--seed", "3", "--device", "cpu"]
+    assert main(["baseline", "dreamerv3", *flags]) == 0
+    told = capsys.readouterr().out
+    assert "dreamerv3-XS-s3" in told and "250/250 steps (100%)" in told
+    assert main(["baseline"]) == 0 and "dreamerv3" in capsys.readouterr().out
+    assert main(["baseline", "muzero"]) == 2
+    assert "there is no baseline 'muzero'; there are: dreamerv3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"total_steps": 0}, "total_steps is 0; it must be 1 or more"),
+        ({"size": "XXL"}, "size is 'XXL'; there are: XS, S, M, L, XL"),
+        ({"replay_ratio": 0.0}, "replay_ratio is 0.0"),
+        ({"learning_starts": 63}, "learning_starts is 63; .* give 64 or more"),
+        ({"device": "tpu"}, "device is 'tpu'"),
+    ],
+)
+@pytest.mark.usefixtures("fake")
+def test_settings_that_cannot_work(change: dict[str, Any], why: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=why):
+        train_dreamer(DreamerConfig(**TINY | change), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_sheeprl_one_is_told_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dreamer, "HOME", tmp_path / "nowhere")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match="`make dreamer` installs it"):
+        train_dreamer(DreamerConfig(), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_paths_with_odd_characters_reach_hydra_quoted(tmp_path: Path) -> None:
+    folder = tmp_path / "it's, a {run}"
+    words = command("python", DreamerConfig(), folder, "cuda", folder / "c.ckpt")
+    assert f"+env.wrapper.folder='{tmp_path}/it\\'s, a {{run}}'" in words
+    assert "fabric.precision=bf16-mixed" in words and "algo.compile.enabled=True" in words
+    assert "algo=dreamer_v3_XL" in words and "algo.replay_ratio=0.5" in words
+
+
+@pytest.mark.long
+def test_sheeprl_itself_trains_and_resumes(tmp_path: Path, optional: Optional) -> None:
+    python = ROOT / dreamer.HOME / "bin" / "python"
+    if not python.exists():
+        pytest.skip("missing: sheeprl; `make dreamer` installs it")
+    tiny = TINY | {"learning_starts": 200, "replay_ratio": 0.02, "batch_size": 2, "sequence_length": 16}
+    folder = tmp_path / "a run"
+    assert train_dreamer(DreamerConfig(**tiny | {"total_steps": 260}), folder, quiet=True)["steps"] == 260
+    assert train_dreamer(DreamerConfig(**tiny | {"total_steps": 400}), folder, quiet=True)["steps"] == 400
+    assert read_config(folder)["starts"][1]["resumed_at"] == 260
+    assert len(list((folder / "sheeprl").rglob("events.out.tfevents.*"))) == 2

@@ -1,0 +1,18 @@
+"""Annotated shapes left unchecked, for tests of whole runs: checking each call makes a run half as long again.
+
+The mathematics and networks of those runs are checked call by call in `tests/algo`, `tests/nn` and `tests/data`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import jaxtyping
+import pytest
+
+
+@pytest.fixture(scope="package", autouse=True)
+def shapes_unchecked() -> Iterator[None]:
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

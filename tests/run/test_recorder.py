@@ -1,0 +1,346 @@
+"""The recorder: what agents of other libraries do becomes a run like any other, whatever happens to them."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import crafter
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+from achieve import make_vec, record
+from achieve.analysis.runs import group_runs, read_run
+from achieve.envs.crafter import CrafterEnv, Env
+from achieve.errors import ConfigError, RunFolderError
+from achieve.presets import PRESETS
+from achieve.run.folder import RunFolder, read_config, read_summary
+from achieve.run.recorded import taken_steps
+from achieve.scoring.episodes import load_episodes
+from achieve.train import train
+from tests.run.recording import NAMES, Mine, play, work
+
+ENV = "mine/Mine-v0"
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "episodes.jsonl").read_text().splitlines()]
+
+
+def test_a_line_for_each_episode_and_a_summary(tmp_path: Path) -> None:
+    folder = tmp_path / "mine-s4"
+    env = record(Mine(), folder, seed=4)
+    play(env, 15)  # 3 + 4 + 5 steps, and 3 of the fourth episode
+    env.close()
+    assert [(row["step"], row["length"], row["reward"]) for row in rows(folder)] == [
+        (3, 3, 3.0), (7, 4, 3.0), (12, 5, 3.0),
+    ]  # fmt: skip
+    assert load_episodes(folder).names == NAMES
+    saved = read_config(folder)
+    assert saved["config"] == {
+        "preset": "external", "trainer": "external", "name": "mine", "seed": 4, "score_steps": 1_000_000,
+        "env": {"name": "tests.run.recording:Mine", "num_envs": 1, "threads": None, "unlock_threshold": 0.0,
+                "options": []},
+    }  # fmt: skip
+    assert saved["starts"][0]["versions"]["achieve"]
+    summary = read_summary(folder) or {}
+    assert summary["steps"] == 15 and summary["episodes"] == 3
+    assert summary["success_rates"] == dict.fromkeys(NAMES, 100.0)
+    assert sorted(os.listdir(folder)) == [".lock", "config.json", "episodes.jsonl", "summary.json"]
+
+
+def test_achievements_without_names_are_counted_by_their_order(tmp_path: Path) -> None:
+    env = record(Mine(named=False), tmp_path / "run")
+    play(env, 3)
+    env.close()
+    (row,) = rows(tmp_path / "run")
+    assert [row[f"achievement_achievement_{k}"] for k in range(1, 17)] == [1, 1, 1] + 13 * [0]
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_vector_environments_count_every_step_once_whatever_their_autoreset(
+    tmp_path: Path, mode: AutoresetMode
+) -> None:
+    """Against each environment alone: the step in which Gymnasium only resets is nobody's."""
+    made = SyncVectorEnv([lambda: Mine(offset=0), lambda: Mine(offset=1)], autoreset_mode=mode)
+    envs = record(made, tmp_path / "run", env_name=ENV)
+    envs.reset()
+    steps = np.zeros(2, int)
+    over = np.zeros(2, bool)
+    while len(rows(tmp_path / "run")) < 7:
+        *_, terminated, truncated, _ = envs.step(np.zeros(2, int))
+        steps += ~over
+        done = terminated | truncated
+        over = done if mode == AutoresetMode.NEXT_STEP else np.zeros(2, bool)
+        if mode == AutoresetMode.DISABLED and done.any():
+            envs.reset(options={"reset_mask": done})
+        assert taken_steps(tmp_path / "run") == steps.sum()
+    envs.close()
+    lengths = [row["length"] for row in rows(tmp_path / "run")]
+    assert sorted(lengths) == sorted([3, 4, 5, 6, 4, 5, 6])
+    assert all(row["reward"] == 3 and row["achievement_wood"] == 1 for row in rows(tmp_path / "run"))
+
+
+def test_our_vector_environment_is_recorded_as_it_counts_itself(tmp_path: Path) -> None:
+    actions = np.random.default_rng(0).integers(0, 17, (400, 3))
+    plain = make_vec("crafter", 3, seed=5, threads=1, infos="none")
+    plain.reset()
+    for action in actions:
+        plain.step(action)
+    expected = plain.pop_episodes()
+    assert len(expected.env) > 3
+    envs = record(make_vec("crafter", 3, seed=5, threads=1, infos="none"), tmp_path / "run", name="x", seed=1)
+    envs.reset()
+    out = np.empty(envs.observation_space.shape, np.uint8)
+    for action in actions:
+        assert envs.step(action, out=out)[0] is out
+    for mine, theirs in zip(envs.pop_episodes(), expected, strict=True):
+        assert np.array_equal(mine, theirs), "the caller still gets them"
+    assert not len(envs.pop_episodes().env)
+    envs.close()
+    episodes = load_episodes(tmp_path / "run")
+    assert episodes.step.tolist() == (3 * expected.tick).tolist()
+    assert np.array_equal(episodes.achievements, expected.achievements)
+    assert episodes.reward == pytest.approx(expected.episode_return, abs=0.051)
+    assert envs.achievement_names == plain.achievement_names and envs.unwrapped.closed
+
+
+@pytest.mark.parametrize("original", [True, False], ids=["crafter", "achieve"])
+def test_the_interface_of_crafter_env_past_the_end_too(tmp_path: Path, original: bool) -> None:
+    """Beside Crafter's own recorder, which logs the same episodes."""
+    make = crafter.Env if original else Env
+    env = record(crafter.Recorder(make(seed=3), tmp_path / "own", True, False, False), tmp_path / "run", seed=0)
+    assert env.action_names[0] == "noop"
+    env.reset()
+    done = False
+    while not done:
+        _, _, done, _ = env.step(0)
+    env.reset()
+    env.step(0)
+    env.close()
+    (row,) = rows(tmp_path / "run")
+    (own,) = map(json.loads, (tmp_path / "own" / "stats.jsonl").read_text().splitlines())
+    assert {key: value for key, value in row.items() if key != "step"} == own
+    assert read_config(tmp_path / "run")["config"]["env"]["name"] == "crafter"
+    assert (read_summary(tmp_path / "run") or {})["steps"] == row["step"] + 1
+
+
+def test_another_game_is_told_from_another_view(tmp_path: Path) -> None:
+    for number, env in enumerate((CrafterEnv(size=84, length=500), crafter.Env(size=(84, 84), length=500))):
+        record(env, tmp_path / str(number)).close()
+        saved = read_config(tmp_path / str(number))
+        assert saved["config"]["env"]["options"] == ["length=500"] and saved["settings"] == {"size": [84, 84]}
+
+
+def test_registered_environments_are_recognised_through_wrappers(tmp_path: Path) -> None:
+    env = gymnasium.wrappers.TransformReward(gymnasium.make("achieve/Crafter-v1"), float)
+    record(env, tmp_path / "run").close()
+    assert read_config(tmp_path / "run")["config"]["env"]["name"] == "crafter"
+
+
+def test_environments_in_other_processes_must_be_named(tmp_path: Path) -> None:
+    envs = AsyncVectorEnv([Mine, Mine])
+    with pytest.raises(ConfigError, match=r"name it, such as env_name='crafter'"):
+        record(envs, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    recorded = record(envs, tmp_path / "run", env_name=ENV)
+    recorded.reset()
+    for _ in range(4):
+        recorded.step(np.zeros(2, int))
+    recorded.close()
+    assert [row["step"] for row in rows(tmp_path / "run")] == [6, 6]
+
+
+# Resuming, crashes, several processes
+
+
+def test_a_run_goes_on_after_the_steps_it_has_taken(tmp_path: Path) -> None:
+    for _ in range(2):
+        env = record(Mine(), tmp_path / "run")
+        play(env, 8)
+        env.close()
+    assert [row["step"] for row in rows(tmp_path / "run")] == [3, 7, 11, 15]
+    starts = read_config(tmp_path / "run")["starts"]
+    assert len(starts) == 2 and starts[1]["resumed_at"] == 8
+    assert (read_summary(tmp_path / "run") or {})["steps"] == 16
+
+
+def test_a_run_goes_back_to_the_agents_checkpoint(tmp_path: Path) -> None:
+    env = record(Mine(), tmp_path / "run")
+    play(env, 20)
+    env.close()
+    with pytest.raises(RunFolderError, match="has taken 20 steps, so it cannot go on from step 21"):
+        record(Mine(), tmp_path / "run", resume_at=21)
+    env = record(Mine(), tmp_path / "run", resume_at=10)
+    assert [row["step"] for row in rows(tmp_path / "run")] == [3, 7]
+    assert not (tmp_path / "run" / "summary.json").exists(), "it is not complete any more"
+    play(env, 3)
+    env.close()
+    assert [row["step"] for row in rows(tmp_path / "run")] == [3, 7, 13]
+
+
+CRASH = """
+import os, signal, sys
+from achieve import record
+from tests.run.recording import Mine, play
+env = record(Mine(), sys.argv[1], seed=1)
+play(env, 9)
+os.write(os.open(sys.argv[1] + "/episodes.jsonl", os.O_WRONLY | os.O_APPEND), b'{"step": 9, "len')
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_run_loses_nothing_and_its_unfinished_line_is_dropped(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    done = subprocess.run([sys.executable, "-c", CRASH, str(folder)], cwd=Path(__file__).parents[2], timeout=120)
+    assert done.returncode == -signal.SIGKILL
+    assert taken_steps(folder) == 9, "steps of the unfinished episode are steps"
+    with pytest.warns(UserWarning, match="left out a torn last line"):
+        run = read_run(folder, [])
+    assert run.score.read_at == 9 and not run.summary
+    env = record(Mine(), folder, seed=1)
+    play(env, 3)
+    env.close()
+    assert [row["step"] for row in rows(folder)] == [3, 7, 12]
+    assert taken_steps(folder) is None and (read_summary(folder) or {})["steps"] == 12
+
+
+def test_a_run_killed_before_its_config_was_written_can_begin_again(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for name in (".lock", ".recorder", "episodes.jsonl"):
+        (folder / name).touch()
+    env = record(Mine(), folder)
+    play(env, 3)
+    env.close()
+    assert [row["step"] for row in rows(folder)] == [3]
+
+
+def test_a_script_that_ends_without_closing_has_a_summary(tmp_path: Path) -> None:
+    code = CRASH.partition("os.write")[0]
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "r")], cwd=Path(__file__).parents[2], check=True)
+    assert (read_summary(tmp_path / "r") or {})["steps"] == 9
+
+
+def test_several_processes_write_one_run(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(3)
+    folder, steps = tmp_path / "many-s3", 400
+    workers = [context.Process(target=work, args=(folder, offset, steps, barrier)) for offset in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(120)
+    assert [worker.exitcode for worker in workers] == [0, 0, 0]
+    episodes = load_episodes(folder)
+    alone = [sum(np.cumsum(np.arange(k + 3, 100)) <= steps) for k in range(3)]
+    assert len(episodes.step) == sum(alone) and int(episodes.step[-1]) <= 3 * steps
+    assert np.all(np.diff(episodes.step) >= 0)
+    assert (read_summary(folder) or {})["steps"] == 3 * steps
+    assert len(read_config(folder)["starts"]) == 1, "one run, begun once"
+
+
+def test_several_recorders_in_one_process_share_a_run_until_the_last_has_left(tmp_path: Path) -> None:
+    first, second = (record(Mine(offset=k), tmp_path / "run") for k in range(2))
+    play(first, 3)
+    play(second, 4)
+    first.close()
+    assert not (tmp_path / "run" / "summary.json").exists()
+    second.close()
+    assert [row["step"] for row in rows(tmp_path / "run")] == [3, 7]
+    assert (read_summary(tmp_path / "run") or {})["steps"] == 7
+
+
+# Refusals
+
+
+def test_another_run_is_refused_and_left_alone(tmp_path: Path) -> None:
+    record(Mine(), tmp_path / "run", name="a", settings={"lr": 0.1}).close()
+    before = (tmp_path / "run" / "config.json").read_bytes()
+    with pytest.raises(RunFolderError, match="name is a there, b here"):
+        record(Mine(), tmp_path / "run", name="b", settings={"lr": 0.1})
+    with pytest.raises(RunFolderError, match=r"its setting lr is 0\.1 there, 0\.2 here"):
+        record(Mine(), tmp_path / "run", name="a", settings={"lr": 0.2})
+    with pytest.raises(RunFolderError, match="seed is 0 there, 1 here"):
+        record(Mine(), tmp_path / "run", name="a", seed=1, settings={"lr": 0.1})
+    assert (tmp_path / "run" / "config.json").read_bytes() == before
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(RunFolderError, match="is not a run folder"):
+        record(Mine(), tmp_path)
+    assert os.listdir(tmp_path) == ["notes.txt"]
+
+
+def test_a_folder_in_which_we_train_is_refused_and_the_other_way_round(tmp_path: Path) -> None:
+    with RunFolder.open(tmp_path / "ours", PRESETS["quick"]), pytest.raises(RunFolderError, match="another process"):
+        record(Mine(), tmp_path / "ours")
+    env = record(Mine(), tmp_path / "theirs")
+    with pytest.raises(RunFolderError, match="another process"):
+        RunFolder.open(tmp_path / "theirs", PRESETS["quick"])
+    env.close()
+
+
+@pytest.mark.parametrize("name", ["../elsewhere", "", "a b"])
+def test_names_that_are_no_names(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="name is"):
+        record(Mine(), tmp_path / "run", name=name)
+
+
+def test_settings_that_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="settings cannot be written as JSON"):
+        record(Mine(), tmp_path / "run", settings={"model": object()})
+
+
+def test_other_achievements_in_one_folder_are_refused(tmp_path: Path) -> None:
+    first = record(Mine(), tmp_path / "run")
+    play(first, 3)
+    second = record(Mine(named=False), tmp_path / "run")
+    with pytest.raises(RunFolderError, match="has episodes with 3 achievements, and this one has 16"):
+        play(second, 3)
+    first.close()
+    second.close()
+
+
+def test_a_return_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    env = record(gymnasium.wrappers.TransformReward(Mine(), lambda reward: float("nan")), tmp_path / "run")
+    with pytest.raises(RunFolderError, match="the return of an episode is nan"):
+        play(env, 3)
+    env.close()
+    assert not rows(tmp_path / "run")
+
+
+def test_what_was_recorded_cannot_be_trained(tmp_path: Path) -> None:
+    env = record(Mine(), tmp_path / "run", name="a")
+    env.close()
+    with pytest.raises(ConfigError, match="a is an agent of another library"):
+        train(read_run(tmp_path / "run", []).config, tmp_path / "new")
+
+
+# In tables
+
+
+def test_runs_with_the_same_settings_are_a_group_and_others_are_not(tmp_path: Path) -> None:
+    for folder, seed, rate in (("a", 0, 0.1), ("b", 1, 0.1), ("c", 0, 0.2)):
+        env = record(Mine(), tmp_path / folder, name="agent", seed=seed, settings={"lr": rate, "layers": 2})
+        play(env, 3)
+        env.close()
+    groups = group_runs([read_run(tmp_path / folder, []) for folder in "abc"])
+    assert [(group.label, [run.seed for run in group.runs]) for group in groups] == [
+        ("agent, lr 0.1", [0, 1]), ("agent, lr 0.2", [0]),
+    ]  # fmt: skip
+
+
+def test_an_agent_with_the_name_of_a_preset_is_not_taken_for_it(tmp_path: Path) -> None:
+    record(Mine(), tmp_path / "run", name="ppo").close()
+    (group,) = group_runs([read_run(tmp_path / "run", [])])
+    assert group.label == "ppo (external)"
