@@ -164,7 +164,7 @@ def test_auxiliary_phases(precision: str, fused: bool) -> None:
         for rows in (30, 30, 300):
             recent.gather(rows)
             distiller._fit_experience()
-            distiller._run.enabled = cuda_graphs
+            distiller._run.enabled = distiller._run_ahead.enabled = cuda_graphs
             report = distiller.run(rng, generator)
         ends.append(weights(mine))
         reports.append(report.as_dict())

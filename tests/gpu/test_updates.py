@@ -148,7 +148,7 @@ def distil(
     """Phases with padded updates, replayed or called."""
     config = DistillConfig(num_epochs=2, num_targets=6, learning_rate=SLOWLY)
     distiller = make_distiller(network, buffer, config, cuda_graphs=True)
-    distiller._run.enabled = replay
+    distiller._run.enabled = distiller._run_ahead.enabled = replay
     rng, generator = np.random.default_rng(0), torch.Generator(DEVICE).manual_seed(0)
     reports = [distiller.run(rng, generator).as_dict() for _ in range(phases)]
     return weights(network), reports
@@ -313,7 +313,7 @@ def test_widths_that_come_and_go_keep_their_graphs() -> None:
         buffer = on_gpu(make_buffer(rewards, dones, memory=0))
         config = DistillConfig(num_epochs=1, num_targets=3, learning_rate=SLOWLY)
         distiller = make_distiller(mine, buffer, config, cuda_graphs=True)
-        distiller._run.enabled = replay
+        distiller._run.enabled = distiller._run_ahead.enabled = replay
         rng, generator = np.random.default_rng(0), torch.Generator(DEVICE).manual_seed(0)
         for episodes in (few, many, few):
             rewards, dones = script(episodes)

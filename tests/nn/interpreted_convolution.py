@@ -122,9 +122,12 @@ def test_input_gradient(shape: tuple[int, ...], tile: Tile | None) -> None:
     torch.testing.assert_close(mine.double(), expected, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("shape", MARKED)
+@pytest.mark.parametrize(
+    ("shape", "tile"), [(SHAPES[0], TILE), (SHAPES[0], TMA), pytest.param(SHAPES[1], TILE, marks=pytest.mark.long),
+                        *((shape, TILE) for shape in SHAPES[2:])]
+)  # fmt: skip
 @pytest.mark.parametrize("kept", [True, False])
-def test_what_is_passed_to_the_convolution_before(shape: tuple[int, ...], kept: bool) -> None:
+def test_what_is_passed_to_the_convolution_before(shape: tuple[int, ...], tile: Tile, kept: bool) -> None:
     """Its gradient through the ReLU, and with it all that its own backward pass asks for."""
     layer, before = Layer(*shape), Layer(*shape, seed=20)
     n, c, _, h, w = shape
@@ -141,7 +144,7 @@ def test_what_is_passed_to_the_convolution_before(shape: tuple[int, ...], kept: 
     grad, result = backward(layer, upstream)
     stored, passed = tower.convolve_backward(
         grad, layer.folded, layer.x, result.moments, store=False,
-        before=Before(relu if kept else None, earlier.folded, made.moments), tile=TILE,
+        before=Before(relu if kept else None, earlier.folded, made.moments), tile=tile,
     )  # fmt: skip
     assert stored is None and passed is not None
     rstd = made.moments[:, 1].double().view(-1, 1, 1, 1)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from achieve.config import ModelConfig
-from achieve.nn.kernels import fused, norm_tiles, output
+from achieve.nn.kernels import dense, fused, norm_tiles, output
 from achieve.nn.kernels.flat import FlatAdam, FlatParameters
 from achieve.nn.kernels.fused import FusedEncoder
 from achieve.nn.kernels.norms import norm_forward
@@ -296,6 +296,25 @@ def test_a_layer_used_twice_has_both_gradients() -> None:
         found.append({n: p.grad for n, p in network.named_parameters() if n.startswith(("film", "predictor"))})
     assert all(g is not None for g in found[0].values())
     assert_same(*found, rtol=1e-4, atol=1e-5)  # type: ignore[arg-type]
+
+
+# Rows, inner dimension, columns: tiles filled and not, the inner dimension split, rows as few as actions.
+PRODUCTS = [(70, 300, 40), (64, 64, 64), (17, 17, 130), (5, 520, 3), (1, 1, 1)]
+
+
+@pytest.mark.parametrize("shape", PRODUCTS)
+@pytest.mark.parametrize("transposed", [(False, True), (False, False), (True, False)])
+def test_products_are_as_exact_as_float32(shape: tuple[int, int, int], transposed: tuple[bool, bool]) -> None:
+    """Of a layer and both its gradients, which transpose a factor each."""
+    rows, inner, columns = shape
+    a = normal(inner, rows).t() if transposed[0] else normal(rows, inner)
+    b = normal(columns, inner, seed=1).t() if transposed[1] else normal(inner, columns, seed=1)
+    bias, out = normal(columns, seed=2), torch.full((rows, columns), float("nan"), device=DEVICE)
+    exact = a.double() @ b.double()
+    close = {"rtol": 0.0, "atol": 3e-6 * inner**0.5}
+    torch.testing.assert_close(dense.product(a, b).double(), exact, **close)
+    assert dense.product(a, b, bias, out) is out
+    torch.testing.assert_close(out.double(), exact + bias, **close)
 
 
 @pytest.mark.long

@@ -25,7 +25,7 @@ from achieve.data.batches import layout, pack, unpack
 from achieve.data.trajectories import Trajectory
 from achieve.data.transfer import upload
 from achieve.errors import ConfigError
-from achieve.nn.cuda_graphs import GraphRunner
+from achieve.nn.cuda_graphs import Beside, GraphRunner
 from achieve.nn.kernels import available
 from achieve.nn.model import AchievementNetwork
 from achieve.nn.optim import ClippedAdam, all_state
@@ -101,7 +101,12 @@ class Distiller:
         fused = available.distillation_kernels(network, experience.device, enabled=cuda_graphs)
         if isinstance(regularizer, PolicyValueRegularizer):
             regularizer.fused = fused and regularizer.has_plain_heads
-        self._context = Context(network, experience, config, solve, pad=self._cuda_graphs, fused=fused)
+        self._beside = Beside(enabled=self._cuda_graphs)
+        # External: where a captured update waits for it, a replay waits for what it stands for then.
+        self._prepared = torch.cuda.Event(external=True) if self._cuda_graphs else None
+        self._context = Context(
+            network, experience, config, solve, pad=self._cuda_graphs, fused=fused, wait=self._wait
+        )
         self.objectives = {cls.name: cls(self._context).to(experience.device) for cls in objectives}
         self.optimizers = {
             name: ClippedAdam(network, config.learning_rate, config.max_grad_norm, head=objective)
@@ -152,7 +157,9 @@ class Distiller:
             self._steps = self._experience.steps
             self.regularizer.allocate(self._steps)
             # A size that comes once in a phase is not worth a graph.
-            self._run = GraphRunner(self._state, enabled=self._cuda_graphs, say=self._say, calls_first=1)
+            self._run, self._run_ahead = (
+                GraphRunner(self._state, enabled=self._cuda_graphs, say=self._say, calls_first=1) for _ in range(2)
+            )
 
     def _state(self) -> list[Tensor]:
         heads = [tensor for objective in self.objectives.values() for tensor in objective.state_dict().values()]
@@ -252,10 +259,21 @@ class Distiller:
         def prepare(packed: Tensor) -> None:
             objective.prepare(unpack(type(batch), packed, lengths))
 
-        if getattr(batch, "capturable", True):
-            self._run((objective.name, "prepare", lengths), prepare, packed)
-        else:
-            prepare(packed)
+        # With the weights of the last update, but beside the next one, as far as that does not wait for it.
+        with self._beside.work():
+            if getattr(batch, "capturable", True):
+                self._run_ahead((objective.name, "prepare", lengths), prepare, packed)
+            else:
+                prepare(packed)
+        if self._prepared is not None:
+            self._beside.mark(self._prepared)
+        if not objective.waits:
+            self._wait()
+
+    def _wait(self) -> None:
+        """Let the device wait for the last preparation."""
+        if self._prepared is not None:
+            torch.cuda.current_stream().wait_event(self._prepared)
 
     def _freeze(self, episodes: Sequence[Trajectory]) -> None:
         """Record the outputs of the network as it is now, on every step the phase will look at."""

@@ -49,6 +49,7 @@ class Context:
         solve: the partial transport solver of this device.
         pad: round widths up, so that few different sizes are captured.
         fused: use the hand-written kernels where there are some for an objective.
+        wait: lets the device wait for the last :meth:`AuxiliaryObjective.prepare`, which may run beside ``loss``.
     """
 
     network: AchievementNetwork
@@ -57,6 +58,7 @@ class Context:
     solve: TransportSolver
     pad: bool = False
     fused: bool = False
+    wait: Callable[[], None] = lambda: None
 
     def pick(self, name: str, steps: Tensor) -> Tensor:
         """Return `observations`, `actions` or `memory` of these steps: [B, ...], on the device.
@@ -124,6 +126,8 @@ class AuxiliaryObjective(nn.Module, ABC):
     """Names its optimiser, and its figures in the log."""
     statistics: ClassVar[tuple[str, ...]] = ()
     """Names of :attr:`Terms.statistics`."""
+    waits: ClassVar[bool] = False
+    """Whether ``loss`` calls ``context.wait()`` before it uses what ``prepare`` left. Else it is called after that."""
 
     def __init__(self, context: Context) -> None:
         super().__init__()
@@ -190,12 +194,13 @@ class AchievementPrediction(AuxiliaryObjective):
     def _fused_loss(self, batch: Tables) -> Terms:
         """What :meth:`loss` defines, in few launches."""
         from achieve.nn.kernels.contrastive import prediction_loss
-        from achieve.nn.kernels.predictor import predict_direction
+        from achieve.nn.kernels.predictor import film_table, predict_direction
 
         network, pick = self.context.network, self.context.pick
         steps, positive, negative = batch["images"], batch["positive"], batch["negative"]
+        table = film_table(network)
         phi = network.encode(pick("observations", steps))
-        direction = predict_direction(network, phi, pick("actions", steps), pick("memory", steps))
+        direction = predict_direction(network, phi, pick("actions", steps), pick("memory", steps), table)
         loss, accuracy, weights = prediction_loss(
             direction, phi, positive, negative, batch["before"], batch["after"], batch["count"],
             self.context.config.temperature,
@@ -212,6 +217,7 @@ class AchievementMatching(AuxiliaryObjective):
 
     name = "matching"
     statistics = ("accuracy", "matches", "match_rate")
+    waits = True
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -288,6 +294,7 @@ class AchievementMatching(AuxiliaryObjective):
 
         config, steps = self.context.config, batch["images"]
         phi = self.context.network.encode(self.context.pick("observations", steps))
+        self.context.wait()
         loss, *statistics, skip, weights = matching_loss(
             phi,
             self.targets,
@@ -303,6 +310,7 @@ class AchievementMatching(AuxiliaryObjective):
     def similarity(self, batch: Tables, phi: Tensor) -> Tensor:
         """Return ``nu_i . nu'_j`` of the source with each target [K, W, W]; gradients reach the source alone."""
         source = achievement_representation(phi.index_select(0, batch["before"]), phi.index_select(0, batch["after"]))
+        self.context.wait()
         return 1 - cosine_cost(source, self.targets)
 
     def matches(self, similarity: Tensor, batch: Tables) -> Tensor:

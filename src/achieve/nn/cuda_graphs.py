@@ -152,6 +152,11 @@ class Beside:
         if self._stream is not None:
             torch.cuda.current_stream().wait_stream(self._stream)
 
+    def mark(self, event: torch.cuda.Event) -> None:
+        """Let the event stand for all blocks so far."""
+        if self._stream is not None:
+            event.record(self._stream)
+
 
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:

@@ -107,7 +107,9 @@ def _match(
     i = tl.arange(0, SIZE)
     j = tl.arange(0, SIZE)
     inside = (i < rows)[:, None] & (j < columns)[None, :]
-    similarity = tl.load(similarity_ptr + (target * W + j[None, :]) * W + i[:, None], mask=inside, other=0.0)
+    # Rows of a constant length let each thread hold a square of the matrix: sums both ways are then quick.
+    similarity = tl.load(similarity_ptr + (target * W + j[None, :]) * SIZE + i[:, None], mask=j[None, :] < W, other=0.0)
+    similarity = tl.where(inside, similarity, 0.0)
     mass = tl.minimum(rows, columns).to(tl.float32)
     plan = transport_plan(1.0 - similarity, inside, mass, reg, iterations)
     matched = inside & (plan > threshold)
@@ -239,9 +241,9 @@ class _Matching(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:  # fmt: skip
         count, width, size = targets.shape
         flat = targets.view(count * width, size)
-        nu, norms = represent(phi, before, after)
-        similarity = flat @ nu.t()
         side = max(16, triton.next_power_of_2(width))
+        nu, norms = represent(phi, before, after, torch.zeros(side, size, device=phi.device))
+        similarity = flat @ nu.t()
         slopes = torch.empty(width, count * width, device=phi.device)
         parts = torch.empty(3, count, device=phi.device)
         _match[(count,)](

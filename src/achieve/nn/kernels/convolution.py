@@ -182,8 +182,12 @@ def forward(
 def _store_gradient(
     grad, by_y, exists, pixel, first, rstd, column, table_ptr, out_ptr, out_part_ptr, out_class_ptr, tile, column_tile,
     H: tl.constexpr, W: tl.constexpr, OUT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    TRANSPOSED: tl.constexpr = False,
 ):  # fmt: skip
-    """Stores ``rstd g``, what the gradient of the norm needs (``by_y`` is ``sum g y``), and sums by class."""
+    """Stores ``rstd g``, what the gradient of the norm needs (``by_y`` is ``sum g y``), and sums by class.
+
+    ``grad`` is a tile of pixels by outputs, or ``TRANSPOSED``.
+    """
     tiles: tl.constexpr = (H * W + BM - 1) // BM
     kind = tl.arange(0, 16)
     real = (kind < 9)[None, :]
@@ -191,10 +195,11 @@ def _store_gradient(
     by_mean = tl.load(table_ptr + entry, mask=real, other=0.0)
     by_bias = tl.load(table_ptr + 9 * OUT + entry, mask=real, other=0.0)
     stored = (grad * rstd).to(out_ptr.dtype.element_ty)
+    turned = tl.trans(stored)
     at = first * OUT + tl.arange(0, BM)[:, None] * OUT + column[None, :]
-    tl.store(out_ptr + at, stored, mask=exists[:, None])
+    tl.store(out_ptr + at, turned if TRANSPOSED else stored, mask=exists[:, None])
     chosen = (_border_class(pixel, H, W)[:, None] == kind[None, :]).to(out_ptr.dtype.element_ty)
-    sums = tl.dot(tl.trans(stored), chosen)
+    sums = tl.dot(stored if TRANSPOSED else turned, chosen)
     tl.store(out_class_ptr + tile.to(tl.int64) * (9 * OUT) + entry, sums, mask=real)
     _store_parts(
         out_part_ptr, _total(sums * by_mean) / rstd, by_y - _total(sums * by_bias) / rstd,
@@ -226,11 +231,19 @@ def backward(
     at = first * C + tl.arange(0, BM)[:, None] * C + column[None, :]
     row_exists = exists[:, None]
     # Loads before stores: their latencies overlap.
-    x = tl.load(x_ptr + at, mask=row_exists, other=0.0).to(tl.float32)
+    x = tl.load(x_ptr + at, mask=row_exists, other=0.0)
     size: tl.constexpr = H * W * C
     # rstd (shift + (x - mean) rstd slope), as a line in x.
     by_x = rstd * rstd * tl.sum(slopes, 0) / size
-    result = (tl.trans(total) if TMA else total) - x * by_x - (rstd * tl.sum(shifts, 0) / size - mean * by_x)
+    by_one = rstd * tl.sum(shifts, 0) / size - mean * by_x
+    # Where x alone is loaded, it is turned to the product, which has twice its bits.
+    turn_x: tl.constexpr = TMA and BEFORE and not (HAS_GRAD_SUM or STORE_X or KEPT)
+    if turn_x:
+        x = tl.trans(x)
+    elif TMA:
+        total = tl.trans(total)
+    x = x.to(tl.float32)
+    result = total - x * by_x - by_one
     if HAS_GRAD_SUM:
         result += tl.load(grad_sum_ptr + at, mask=row_exists, other=0.0).to(tl.float32)
     y = tl.load(relu_ptr + at, mask=row_exists, other=0.0).to(tl.float32) if BEFORE and KEPT else x
@@ -240,7 +253,7 @@ def backward(
         result = tl.where(y > 0, result, 0.0)
         _store_gradient(
             result, _total(result * y), exists, pixel, first, rstd_before, column, table_ptr, out_ptr,
-            out_part_ptr, out_class_ptr, tile, column_tile, H, W, C, BM, BN,
+            out_part_ptr, out_class_ptr, tile, column_tile, H, W, C, BM, BN, turn_x,
         )  # fmt: skip
 
 
@@ -283,7 +296,7 @@ def begin_pool_backward(
     w = pixel % W
     base = image.to(tl.int64) * (OH * OW * OUT)
     grad = tl.zeros([BM, BN], tl.float32)
-    product = tl.zeros([BM, BN], tl.float32)
+    by_y = 0.0
     # An odd row lies in two windows, as the last row of one and the first of the next; an even row in one.
     for down in tl.static_range(2):
         oh = h // 2 + down
@@ -296,13 +309,17 @@ def begin_pool_backward(
                 ok = ok & (w % 2 == 1)
             tap = (h - 2 * oh + 1) * 3 + (w - 2 * ow + 1)
             at = base + ((oh * OW + ow) * OUT)[:, None] + column[None, :]
-            won = tl.load(winner_ptr + at, mask=ok[:, None], other=9).to(tl.int32) == tap[:, None]
-            part = tl.where(won, tl.load(grad_ptr + at, mask=ok[:, None], other=0.0).to(tl.float32), 0.0)
-            grad += part
-            product += part * tl.load(pooled_ptr + at, mask=ok[:, None], other=0.0).to(tl.float32)
+            winner = tl.load(winner_ptr + at, mask=ok[:, None], other=9).to(tl.int32)
+            given = tl.load(grad_ptr + at, mask=ok[:, None], other=0.0).to(tl.float32)
+            grad += tl.where(winner == tap[:, None], given, 0.0)
+            if down + right == 0:
+                # A window's gradient times its output, counted at the window's middle, whichever pixel won.
+                middle = ok & (h % 2 == 0) & (w % 2 == 0)
+                pooled = tl.load(pooled_ptr + at, mask=middle[:, None], other=0.0).to(tl.float32)
+                by_y = _total(tl.where(winner < 9, given * pooled, 0.0))
     rstd = tl.load(moment_ptr + image * 2 + 1)
     _store_gradient(
-        grad, _total(product), exists, pixel, first, rstd, column, table_ptr, out_ptr, out_part_ptr,
+        grad, by_y, exists, pixel, first, rstd, column, table_ptr, out_ptr, out_part_ptr,
         out_class_ptr, tile, column_tile, H, W, OUT, BM, BN,
     )  # fmt: skip
 

@@ -8,13 +8,15 @@ that reads or writes a parameter in place know nothing of it. ``p.grad`` means w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
+from achieve.nn.cuda_graphs import Beside
 from achieve.nn.kernels import adam
 from achieve.nn.kernels.adam import BLOCK
 
@@ -42,6 +44,12 @@ class HalfWeights:
     scaled_blocks: int
 
 
+def beside(parameter: Tensor, *read: Tensor) -> AbstractContextManager[FlatParameters | None]:
+    """:meth:`FlatParameters.beside`, with the parameters that this one lies with; None, and here, if with none."""
+    flat: FlatParameters | None = getattr(parameter, "flat", None)
+    return nullcontext() if flat is None else flat.beside(*read)
+
+
 class FlatParameters:
     """Moves parameters into one buffer, in the order given, each from a multiple of `BLOCK` on.
 
@@ -50,7 +58,7 @@ class FlatParameters:
 
     Gradients get to theirs in one of three ways. A kernel adds to :meth:`sink`. A product is written to :meth:`place`.
     All others, left by PyTorch in ``p.grad`` or by functions of ours in ``pending``, are copied by :meth:`settle`, in a
-    single kernel for each format.
+    single kernel for each format. What computes them may do so :meth:`beside` the rest of the backward pass.
 
     Args:
         parameters: all float32.
@@ -81,6 +89,8 @@ class FlatParameters:
             min((first for first, _ in places), default=0) * BLOCK, max((last for _, last in places), default=0) * BLOCK
         )
         self._zero: set[nn.Parameter] = set()
+        self._beside = Beside(enabled=self.values.is_cuda)
+        self._held: list[Tensor] = []
 
     def view(self, buffer: Tensor, p: nn.Parameter) -> Tensor:
         """Return the part of a buffer laid out like ``values`` that belongs to a parameter, in its shape."""
@@ -106,6 +116,7 @@ class FlatParameters:
 
     def zero_grad(self) -> None:
         """Forget all gradients."""
+        self._rejoin()
         self.gradients[self._summed_part].zero_()
         self._zero = set(self._summed)
         self.pending.clear()
@@ -131,8 +142,32 @@ class FlatParameters:
             mine.zero_()
         return mine
 
+    @contextmanager
+    def beside(self, *read: Tensor) -> Iterator[FlatParameters]:
+        """Run a block on another stream, for gradients that nobody asks for before :meth:`settle`.
+
+        The tensors it reads are kept until then, so that their memory is not used for anything else meanwhile.
+        """
+        self._held.extend(read)
+        with self._beside.work():
+            yield self
+
+    def leave(self, parameters: Iterable[nn.Parameter], gradients: Iterable[Tensor]) -> None:
+        """Take gradients, computed :meth:`beside` or not, to be brought to their place by :meth:`settle`."""
+        self.pending.extend(zip(parameters, gradients, strict=True))
+
+    def join(self) -> None:
+        """Wait for all that runs :meth:`beside`."""
+        self._beside.join()
+
+    def _rejoin(self) -> None:
+        if self._held:
+            self.join()
+            self._held.clear()
+
     def settle(self) -> None:
         """Bring to their place all gradients that are not there yet."""
+        self._rejoin()
         found: dict[nn.Parameter, Tensor] = {}
         for p in self.parameters:
             if p.grad is not None and p.grad is not self._gradient_of[p]:

@@ -303,7 +303,7 @@ class FusedEncoder:
         has_own = tower.supports(device) if own is None else own
         self._own_backward = tower.has_tma(device) if own is None else own
         self._towers = [
-            tower.Tower(layers, dtype, self.flat.pending)
+            tower.Tower(layers, dtype, self.flat)
             for layers in (_inner_layers(encoder) if has_own else [])
         ]
         self.cache_weights()

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from achieve.nn.kernels.flat import beside
 from achieve.nn.model import ActorCritic
 
 
@@ -190,6 +191,7 @@ class _Penalties(torch.autograd.Function):
             A=num_actions, ACTIONS=actions, BLOCK=256, NEW_OLD=new_old, HALF=half, num_warps=8,
         )  # fmt: skip
         ctx.save_for_backward(phi, memory, policy, value, slopes)
+        ctx.parameters = policy, policy_bias, value, value_bias
         divergence, deviation = parts.sum(1).unbind()
         return divergence, deviation
 
@@ -204,13 +206,18 @@ class _Penalties(torch.autograd.Function):
         _heads_backward[(count, triton.cdiv(size, 256))](
             slopes, *upstream, policy, value, grad, size, inputs, **sizes, BLOCK=256, num_warps=4
         )
-        weights = torch.empty_like(policy), torch.empty_like(value)
-        biases = torch.empty(num_actions, device=phi.device), torch.empty(1, device=phi.device)
-        _head_weights_backward[(triton.cdiv(inputs, 32),)](
-            slopes, *upstream, phi, memory, *weights, *biases, count, size, inputs,
-            **sizes, ROWS=32, BLOCK=32, num_warps=4,
-        )  # fmt: skip
-        return grad, weights[0], biases[0], weights[1], biases[1], *[None] * 8
+        with beside(ctx.parameters[0], slopes, *upstream, phi, memory) as flat:
+            weights = torch.empty_like(policy), torch.empty_like(value)
+            biases = torch.empty(num_actions, device=phi.device), torch.empty(1, device=phi.device)
+            _head_weights_backward[(triton.cdiv(inputs, 32),)](
+                slopes, *upstream, phi, memory, *weights, *biases, count, size, inputs,
+                **sizes, ROWS=32, BLOCK=32, num_warps=4,
+            )  # fmt: skip
+        gradients: list[Tensor | None] = [weights[0], biases[0], weights[1], biases[1]]
+        if flat is not None:
+            flat.leave(ctx.parameters, cast(list[Tensor], gradients))
+            gradients = [None] * 4
+        return grad, *gradients, *[None] * 8
 
 
 def policy_value_penalties(

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
+from achieve.nn.kernels.flat import beside
 from achieve.nn.layers import NormDense
 from achieve.nn.model import AchievementNetwork
 
@@ -137,6 +138,7 @@ class _FilmNorm(torch.autograd.Function):
             phi, table, actions, memory, gain, bias, out, mean, rstd, size, inputs, eps, BLOCK=block, num_warps=4
         )
         ctx.save_for_backward(phi, table, gain, actions, memory, mean, rstd)
+        ctx.affine = gain, bias
         return out
 
     @staticmethod
@@ -151,21 +153,46 @@ class _FilmNorm(torch.autograd.Function):
             grad, phi, table, actions, memory, gain, mean, rstd, grad_x, grad_phi, size, inputs,
             BLOCK=block, num_warps=4,
         )  # fmt: skip
-        grad_table = torch.empty_like(table)
-        grad_gain, grad_bias = torch.empty(2, inputs, device=phi.device)
-        _film_norm_columns[(triton.cdiv(inputs, 32),)](
-            grad, grad_x, phi, table, actions, memory, mean, rstd, grad_table, grad_gain, grad_bias,
-            count, size, inputs, A=len(table), ACTIONS=max(16, triton.next_power_of_2(len(table))),
-            ROWS=32, BLOCK=32, num_warps=8,
-        )  # fmt: skip
+        # Beside too, like the layers that the table's gradient goes on to.
+        with beside(ctx.affine[0], grad, grad_x, phi, table, actions, memory, mean, rstd) as flat:
+            grad_table = torch.empty_like(table)
+            grad_gain, grad_bias = torch.empty(2, inputs, device=phi.device)
+            _film_norm_columns[(triton.cdiv(inputs, 32),)](
+                grad, grad_x, phi, table, actions, memory, mean, rstd, grad_table, grad_gain, grad_bias,
+                count, size, inputs, A=len(table), ACTIONS=max(16, triton.next_power_of_2(len(table))),
+                ROWS=32, BLOCK=32, num_warps=8,
+            )  # fmt: skip
+        if flat is not None:
+            flat.leave(ctx.affine, (grad_gain, grad_bias))
+            return grad_phi, grad_table, *[None] * 5
         return grad_phi, grad_table, grad_gain, grad_bias, None, None, None
 
 
-def predict_direction(network: AchievementNetwork, phi: Tensor, actions: Tensor, memory: Tensor) -> Tensor:
-    """The twin of :meth:`AchievementNetwork.predict_direction`; ``memory`` is [B, 0] for a network without."""
-    assert network.film is not None and network.predictor is not None
+def film_table(network: AchievementNetwork) -> Tensor:
+    """The actions' scales and shifts [A, 2 D], beside whatever is launched next; :func:`predict_direction` waits.
+
+    They do not depend on images, and neither do the gradients of the layers that make them on those of the encoder.
+    """
+    assert network.film is not None
+    if network.flat is None:
+        return network.film.table().contiguous()
+    with network.flat.beside():
+        return network.film.table().contiguous()
+
+
+def predict_direction(
+    network: AchievementNetwork, phi: Tensor, actions: Tensor, memory: Tensor, table: Tensor | None = None
+) -> Tensor:
+    """The twin of :meth:`AchievementNetwork.predict_direction`; ``memory`` is [B, 0] for a network without.
+
+    ``table`` may be given, as :func:`film_table` makes it.
+    """
+    assert network.predictor is not None
     first = cast(NormDense, network.predictor.hidden[0])
     norm = cast(nn.LayerNorm, first.norm)
-    table = network.film.table().contiguous()
+    if table is None:
+        table = film_table(network)
+    if network.flat is not None:
+        network.flat.join()
     x = _FilmNorm.apply(phi.contiguous(), table, norm.weight, norm.bias, actions, memory.contiguous(), norm.eps)
     return cast(Tensor, network.predictor.output(torch.relu(first.linear(x))))

@@ -8,6 +8,7 @@ the one before it more than a gradient. The kernels, and how a norm folds into a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any, NamedTuple, cast
 
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from achieve.nn.kernels import convolution
+from achieve.nn.kernels.flat import FlatParameters
 from achieve.nn.kernels.pools import pool_forward
 from achieve.nn.layers import NormConv
 
@@ -25,7 +27,7 @@ ENOUGH_PROGRAMS = 100
 # Convolutions of a stack's blocks.
 BLOCK_LAYERS = 4
 # Stretches of tiles whose sums by class are added up apart.
-STRETCHES = 64
+STRETCHES = 16
 
 
 class Tile(NamedTuple):
@@ -98,11 +100,15 @@ def choose_weight_tile(x: Tensor, outputs: int) -> WeightTile:
     """Return the tile of a weight gradient."""
     _, inputs, height, width = x.shape
     # The smallest images leave each program few pixels to add up.
-    rows, columns = min(64 if height * width <= 64 else 128, outputs), min(64, inputs)
+    small = height * width <= 64
+    rows, columns = min(64 if small else 128, outputs), min(64, inputs)
     wide = rows * columns >= 128 * 64
     tma = has_tma(x.device) and _whole_rows(x, 64) and rows >= 64 and columns == 64
-    stages = _stages(x.device) + (tma and wide)
-    return WeightTile(rows, columns, 3, 64, 8 if wide else 4, stages, 132 if wide or height * width <= 64 else 264, tma)
+    if tma and not small:
+        if wide and inputs >= 128:
+            return WeightTile(rows, 128, 1, 64, 8, 4, tma=True)
+        return WeightTile(rows, columns, 3, 64, 8 if wide else 4, 4, tma=True)
+    return WeightTile(rows, columns, 3, 64, 8 if wide else 4, _stages(x.device), 132 if wide or small else 264, tma)
 
 
 @cache
@@ -274,7 +280,6 @@ def begin_pool_backward(
     result = _empty_gradient(pooled, tiles, columns, shape)
     convolution.begin_pool_backward[(n * tiles * (c // columns),)](
         grad, pooled, winner, folded.table, moments, *result, H=h, W=w, OH=oh, OW=ow, OUT=c, BM=rows, BN=columns,
-        num_warps=8,
     )  # fmt: skip
     return result
 
@@ -331,8 +336,9 @@ def weight_gradient(
     bias: Tensor,
     affine: Tensor,
     tile: WeightTile | None = None,
+    into: Tensor | None = None,
 ) -> Tensor:
-    """The gradient of a convolution's weights, [O, C, 3, 3] in float32.
+    """The gradient of a convolution's weights, [O, C, 3, 3] in float32, channels last; written ``into``, if given.
 
     ``affine`` [9 O, 2, C] receives shares of those of the norm's gain and bias, to be summed over the first axis.
     """
@@ -360,20 +366,20 @@ def weight_gradient(
         grad.class_sums, moments, classes, n * tiles, per_program, TILES=tiles, OUT=outputs,
         ROWS=max(1, 2048 // outputs),
     )  # fmt: skip
-    out = torch.empty(outputs, 3, 3, c, device=x.device)
+    out = torch.empty(outputs, 3, 3, c, device=x.device).permute(0, 3, 1, 2) if into is None else into
     some = max(1, min(outputs, 256 // c))
     convolution.finish_weight_gradient[(outputs // some, 9)](
         parts, classes, weight, gain, bias, out, affine, splits, stretches, *_weight_strides(weight), C=c, OUT=outputs,
         SOME=some, SPLITS=max(1, 4096 // (some * c)), STRETCHES=STRETCHES,
     )  # fmt: skip
-    return out.permute(0, 3, 1, 2)
+    return out
 
 
 class _Tower(torch.autograd.Function):
     """Two residual blocks on ``x``; if there is a next stack, its convolution, ReLU and max-pool too.
 
-    ``parameters`` are weight, gain and bias of each of the four or five convolutions. Their gradients are left in
-    ``pending``, or without it returned, as any other function does.
+    ``parameters`` are weight, gain and bias of each of the four or five convolutions. Their gradients are left where
+    ``flat`` keeps them, or without it returned, as any other function does.
     """
 
     @staticmethod
@@ -383,7 +389,7 @@ class _Tower(torch.autograd.Function):
         folded: list[Folded],
         eps: list[float],
         train: bool,
-        pending: list[tuple[nn.Parameter, Tensor]] | None,
+        flat: FlatParameters | None,
         *parameters: Tensor,
     ) -> Tensor:
         sums = image_sums(x)
@@ -404,7 +410,7 @@ class _Tower(torch.autograd.Function):
             saved[-1:] = [x, winner]
         if train:
             ctx.save_for_backward(*saved)
-        ctx.folded, ctx.pending, ctx.parameters = folded, pending, parameters
+        ctx.folded, ctx.flat, ctx.parameters = folded, flat, parameters
         return x
 
     @staticmethod
@@ -419,13 +425,9 @@ class _Tower(torch.autograd.Function):
             grad = begin_pool_backward(grad_x, pooled, winner, ctx.shape, folded[-1], moments[-1])
         else:
             grad = begin_backward(grad_x, relus[-1], folded[-1], moments[-1], relu=True)
-        gradients: list[Tensor] = []
-        most = max(weights.weight.shape[0] for weights in folded)
-        channels = inputs[0].shape[1]
-        affine = torch.zeros(count, 9 * most, 2, channels, device=grad_x.device)
+        owner = _Gradients(ctx.flat, parameters, inputs, max(weights.weight.shape[0] for weights in folded))
         for index in reversed(range(count)):
-            weight, gain, bias = parameters[3 * index : 3 * index + 3]
-            gradients.append(weight_gradient(grad, inputs[index], moments[index], weight, gain, bias, affine[index]))
+            owner.add(index, grad, inputs[index], moments[index])
             joins = index % 2 == 0  # its input is also a skip connection's: the entry's of the blocks, or a sum
             before = None
             if index > 0:
@@ -436,12 +438,50 @@ class _Tower(torch.autograd.Function):
             )  # fmt: skip
             grad_x = cast(Tensor, stored) if joins else grad_x
             grad = cast(Gradient, passed)
-        sums = affine.sum(1)
-        by_layer = [g for i, w in enumerate(reversed(gradients)) for g in (w, sums[i, 0], sums[i, 1])]
-        if ctx.pending is None:
-            return grad_x, None, None, None, None, *by_layer
-        ctx.pending.extend(zip(parameters, by_layer, strict=True))
-        return grad_x, None, None, None, None, *[None] * len(by_layer)
+        return grad_x, None, None, None, None, *owner.finish()
+
+
+class _Gradients:
+    """Computes the gradients of a tower's parameters, beside the rest of the backward pass where they lie flat.
+
+    Nothing waits for them before the optimiser. Their kernels are short or leave multiprocessors idle at their end.
+    """
+
+    def __init__(
+        self, flat: FlatParameters | None, parameters: Sequence[Tensor], inputs: Sequence[Tensor], most: int
+    ) -> None:
+        self._flat, self._parameters = flat, parameters
+        self._count = len(inputs)
+        self._found: dict[int, Tensor] = {}
+        with self._beside():
+            # Shares of the gains' and the biases' gradients; a layer of fewer outputs leaves the rest zero.
+            self._affine = torch.zeros(self._count, 9 * most, 2, inputs[0].shape[1], device=inputs[0].device)
+
+    def _beside(self, *read: Tensor) -> AbstractContextManager[object]:
+        return nullcontext() if self._flat is None else self._flat.beside(*read)
+
+    def add(self, index: int, grad: Gradient, x: Tensor, moments: Tensor) -> None:
+        """Take in a layer: the gradient of its output, its input and that one's moments."""
+        weight, gain, bias = self._parameters[3 * index : 3 * index + 3]
+        with self._beside(*grad, x, moments, self._affine):
+            into = None
+            if self._flat is not None and weight.grad is None:
+                into, _ = self._flat.place(cast(nn.Parameter, weight))
+            found = weight_gradient(grad, x, moments, weight, gain, bias, self._affine[index], into=into)
+        if into is None:
+            self._found[index] = found
+
+    def finish(self) -> list[Tensor | None]:
+        """Return the gradients of all parameters, or Nones, where they were brought to their place."""
+        with self._beside(self._affine):
+            sums = self._affine.sum(1)
+        by_layer = [(self._found.get(i), sums[i, 0], sums[i, 1]) for i in range(self._count)]
+        gradients = [gradient for layer in by_layer for gradient in layer]
+        if self._flat is None:
+            return gradients
+        found = [(cast(nn.Parameter, p), g) for p, g in zip(self._parameters, gradients, strict=True) if g is not None]
+        self._flat.leave(*zip(*found, strict=True))
+        return [None] * len(gradients)
 
 
 class Tower:
@@ -451,10 +491,10 @@ class Tower:
         self,
         layers: list[NormConv],
         dtype: torch.dtype,
-        pending: list[tuple[nn.Parameter, Tensor]] | None = None,
+        flat: FlatParameters | None = None,
     ) -> None:
         self._dtype = dtype
-        self._pending = pending
+        self._flat = flat
         self._weights = [layer.conv.weight for layer in layers]
         self._norms = [cast(nn.GroupNorm, layer.norm) for layer in layers]
         self._cached: list[Folded] = []
@@ -470,7 +510,7 @@ class Tower:
         folded = self._cached if cached else self._fold(empty_folded(self._weights, self._dtype))
         parameters = [p for layer in self._layers() for p in layer]
         eps = [norm.eps for norm in self._norms]
-        return cast(Tensor, _Tower.apply(x, folded, eps, torch.is_grad_enabled(), self._pending, *parameters))
+        return cast(Tensor, _Tower.apply(x, folded, eps, torch.is_grad_enabled(), self._flat, *parameters))
 
     def _layers(self) -> list[tuple[Tensor, Tensor, Tensor]]:
         return [(weight, norm.weight, norm.bias) for weight, norm in zip(self._weights, self._norms, strict=True)]
