@@ -235,10 +235,10 @@ def load_agent(
         )
     network: AchievementNetwork
     made: dict[str, Any] = {"auxiliary": auxiliary, "dtype": about.dtype}
-    # Initial weights would be drawn in vain, which takes long where there are many millions. An encoder of the user's
-    # own may have tensors beside its state, and is made as in training.
-    own = config.model.encoder not in ENCODER_NAMES
-    with contextlib.nullcontext() if own else torch.device("meta"):
+    # Initial weights would be drawn in vain, which takes long where there are many millions. The prediction networks
+    # have a tensor beside their state, an encoder of the user's own may have some: they are made as in training.
+    whole = auxiliary or config.model.encoder not in ENCODER_NAMES
+    with contextlib.nullcontext() if whole else torch.device("meta"):
         if config.trainer == "qrdqn":
             made["num_quantiles"] = config.qrdqn.num_quantiles
             network = QuantileNetwork(config.model, about.observation_shape, about.num_actions, **made)
@@ -250,7 +250,7 @@ def load_agent(
         raise RunFolderError(
             f"{source}: its weights do not fit its config, {shown(wrong[0])} is missing or has another size"
         )
-    network = network.to(device) if own else network.to_empty(device=device)
+    network = network.to(device) if whole else network.to_empty(device=device)
     network.load_state_dict(acting)
     return Agent(network, config, about.observation_shape, seed=seed)
 

@@ -15,7 +15,8 @@ from achieve.analysis.discovered import FILE_NAME, find_discovered, load_discove
 from achieve.app.minds import Mind
 from achieve.app.worlds import make_world
 from achieve.errors import RunFolderError
-from achieve.run.weights import file_sha256, save_weights
+from achieve.nn.model import ActorCritic
+from achieve.run.weights import file_sha256, load_weights, save_weights
 from tests.app.agents import NAMES, clusters, write_agent
 
 
@@ -35,14 +36,17 @@ def test_thought_is_the_network_s(source: Path) -> None:
     assert first.memory is None, "nothing was unlocked yet"
     after, _, _ = world.step(first.action)
     thought = mind.think(after, 1.0)  # as if that had unlocked something
-    network = agent.network
+    # Made and filled by hand, so that nothing is taken over from the agent that is judged.
+    tensors, _ = load_weights(source / "weights.safetensors")
+    network = ActorCritic(agent.config.model, (64, 64, 3), 17, auxiliary=True)
+    network.load_state_dict(tensors)
     with torch.no_grad():
         before, phi = (network.encode(torch.from_numpy(image[None])) for image in (seen, after))
         nu = F.normalize(phi - before, dim=1)
-        logits, value = network.heads(phi, nu)  # type: ignore[operator]
+        logits, value, _ = network.step(phi, nu, phi.new_zeros(1, network.state_size))
         psi = network.predict(phi, torch.tensor([thought.action]), nu)
     np.testing.assert_allclose(thought.probabilities, logits[0].softmax(0), rtol=1e-5)
-    np.testing.assert_allclose(thought.value, network.normalizer.denormalize(value)[0], rtol=1e-5)  # type: ignore[operator]
+    np.testing.assert_allclose(thought.value, network.normalizer.denormalize(value)[0], rtol=1e-5)
     np.testing.assert_allclose(thought.ahead, psi.numpy()[0] @ found.centres.T, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(thought.memory, nu.numpy()[0] @ found.centres.T, rtol=1e-4, atol=1e-6)
     told = thought.as_dict()
@@ -111,3 +115,13 @@ def test_broken_discovered_files_are_refused(about: str, tmp_path: Path) -> None
     save_weights(tmp_path / FILE_NAME, {"centres": torch.ones(1, 32)}, {"discovered": about})
     with pytest.raises(RunFolderError):
         load_discovered(tmp_path / FILE_NAME, "x")
+
+
+def test_prediction_that_is_no_number_is_not_shown(source: Path) -> None:
+    agent, found = load_agent(source, auxiliary=True), find_discovered(source)
+    mind = Mind(agent, 3, clusters=found)
+    assert agent.network.predictor is not None
+    with torch.no_grad():
+        next(agent.network.predictor.parameters()).fill_(float("inf"))
+    thought = mind.think(np.full((64, 64, 3), 7, np.uint8), None)
+    assert thought.ahead is None and thought.as_dict()["ahead"] is None

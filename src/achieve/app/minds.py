@@ -83,6 +83,8 @@ class Mind:
             return None
         return self._similar(state.memory.cpu().numpy())
 
-    def _similar(self, vectors: np.ndarray) -> tuple[float, ...]:
+    def _similar(self, vectors: np.ndarray) -> tuple[float, ...] | None:
+        """Return similarities to the clusters; None where weights are so large that there are none."""
         assert self.clusters is not None
-        return tuple(self.clusters.similarities(vectors)[0].tolist())
+        found = self.clusters.similarities(vectors)[0]
+        return tuple(found.tolist()) if np.isfinite(found).all() else None
