@@ -45,6 +45,15 @@ IMAGE_ENCODERS = ("residual", "strided", "spcnn")
 DTYPES = {"uint8": torch.uint8, "float32": torch.float32}
 
 
+class AgentState(NamedTuple):
+    """Where an agent stands in its episodes, as :meth:`Agent.state` returns it."""
+
+    memory: Tensor | None
+    latent: Tensor | None
+    core: Tensor | None
+    random: bytes
+
+
 class Agent:
     """Acts in one or several environments at once, and keeps track of the memory, the last achievement.
 
@@ -78,6 +87,36 @@ class Agent:
         self._state: Tensor | None = None
         self.logits = torch.zeros(0, self.network.num_actions)
         self.values = torch.zeros(0)
+
+    def state(self) -> AgentState:
+        """Return all that its further actions depend on, besides what it will see."""
+        return AgentState(self._memory, self._latent, self._state, self._generator.get_state().numpy().tobytes())
+
+    def restore(self, state: AgentState) -> None:
+        """Continue where :meth:`state` was called, with the same actions for the same observations."""
+        self._memory, self._latent, self._state = state.memory, state.latent, state.core
+        self._generator.set_state(torch.frombuffer(bytearray(state.random), dtype=torch.uint8))
+
+    @property
+    def memory(self) -> Tensor | None:
+        """``nu`` of the last achievement of each environment, [N, D], zero before the first; None before acting."""
+        return self._memory
+
+    @property
+    def predicts(self) -> bool:
+        """Whether it has the networks that predict the next achievement; see :func:`load_agent`."""
+        return self.network.predictor is not None
+
+    @torch.no_grad()
+    def predict(self, actions: ArrayLike) -> Tensor:
+        """Return ``psi``, unit vectors [N, D] on the CPU: the achievement it expects next if it takes these actions.
+
+        The observations are those of the last :meth:`act`.
+        """
+        if self._latent is None:
+            raise RuntimeError("the agent has seen nothing yet: call act() before predict()")
+        chosen = torch.as_tensor(np.atleast_1d(np.asarray(actions, np.int64)), device=self._device)
+        return self.network.predict(self._latent, chosen, self._memory).cpu()
 
     @torch.no_grad()
     def act(
@@ -168,6 +207,7 @@ def load_agent(
     seed: int = 0,
     env: str | EnvConfig | None = None,
     trust: bool = False,
+    auxiliary: bool = False,
 ) -> Agent:
     """Return the agent of a run (while it is in progress, of its last checkpoint) or of a weight file.
 
@@ -178,13 +218,16 @@ def load_agent(
         env: the environment to play in; by default the one it was trained in.
         trust: a file may name code as ``module:name``, such as an environment, which playing would run. This is refused
             unless the same environment is given as ``env``, or the file is trusted.
+        auxiliary: load the networks that predict the next achievement too, where there are any. Acting does not need
+            them.
 
     Raises:
         AchieveError: and nothing else, whatever is in the file.
     """
     tensors, about = read_weights(source)
     config = trusted(about.config, source, env=env, trust=trust)
-    acting = {name: t.float() for name, t in tensors.items() if not name.startswith(AUXILIARY)}
+    auxiliary = auxiliary and any(name.startswith(AUXILIARY) for name in tensors)
+    acting = {name: t.float() for name, t in tensors.items() if auxiliary or not name.startswith(AUXILIARY)}
     elements = sum(t.numel() for t in acting.values())
     if _fewest_weights(about) > elements:
         raise RunFolderError(
@@ -192,7 +235,7 @@ def load_agent(
             f"the observations of {' x '.join(map(str, about.observation_shape))} that it describes"
         )
     network: AchievementNetwork
-    made: dict[str, Any] = {"auxiliary": False, "dtype": about.dtype}
+    made: dict[str, Any] = {"auxiliary": auxiliary, "dtype": about.dtype}
     # Initial weights would be drawn in vain, which takes long where there are many millions. An encoder of the user's
     # own may have tensors beside its state, and is made as in training.
     own = config.model.encoder not in ENCODER_NAMES
