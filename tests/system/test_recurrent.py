@@ -198,7 +198,8 @@ def test_settings_that_do_not_work_together(changes: dict[str, Any], sentence: s
 def test_a_core_where_there_can_be_none(preset: str, achieve: Command) -> None:
     code, _, err = achieve("train", "--preset", preset, "--model.core", "gru")
     assert code == 2 and err.count("\n") == 1
-    assert "QR-DQN has neither a recurrent core" in err and "use a preset of PPO, such as ppo-gru" in err
+    assert "QR-DQN has neither a recurrent core (model.core) nor" in err
+    assert "use a preset of PPO, such as ppo-gru" in err
 
 
 def test_a_state_of_another_size_when_resuming(tmp_path: Path) -> None:
