@@ -163,14 +163,28 @@ def test_environments_in_other_processes_must_be_named(tmp_path: Path) -> None:
 
 
 def test_a_run_goes_on_after_the_steps_it_has_taken(tmp_path: Path) -> None:
-    for _ in range(2):
+    env = record(Mine(), tmp_path / "run")
+    play(env, 8)
+    env.close()
+    with pytest.warns(UserWarning, match="holds 8 steps already, and goes on from there"):
         env = record(Mine(), tmp_path / "run")
-        play(env, 8)
-        env.close()
+    play(env, 8)
+    env.close()
     assert [row["step"] for row in rows(tmp_path / "run")] == [3, 7, 11, 15]
     starts = read_config(tmp_path / "run")["starts"]
     assert len(starts) == 2 and starts[1]["resumed_at"] == 8
     assert (read_summary(tmp_path / "run") or {})["steps"] == 16
+
+
+def test_a_forked_process_does_not_keep_the_run_locked(tmp_path: Path) -> None:
+    env = record(Mine(), tmp_path / "run")
+    child = os.fork()
+    if not child:
+        signal.pause()
+    env.close()
+    record(Mine(), tmp_path / "run").close()
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
 
 
 def test_a_run_goes_back_to_the_agents_checkpoint(tmp_path: Path) -> None:
@@ -206,7 +220,7 @@ def test_a_killed_run_loses_nothing_and_its_unfinished_line_is_dropped(tmp_path:
     with pytest.warns(UserWarning, match="left out a torn last line"):
         run = read_run(folder, [])
     assert run.score.read_at == 9 and not run.summary
-    env = record(Mine(), folder, seed=1)
+    env = record(Mine(), folder, seed=1, resume_at=9)
     play(env, 3)
     env.close()
     assert [row["step"] for row in rows(folder)] == [3, 7, 12]

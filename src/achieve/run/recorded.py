@@ -85,6 +85,8 @@ class RecordedRun:
         self._template = ""
         self._synced = time.monotonic()
         self._pid = os.getpid()
+        self.continued = 0
+        """Steps that the run had taken when this recorder opened it as the first."""
         self._mutex = threading.Lock()  # a lock on a file keeps out processes, not threads
         self._lock = self._log = -1
         refuse_foreign(path)
@@ -213,6 +215,7 @@ class RecordedRun:
             (self.path / "summary.json").unlink(missing_ok=True)
         record = {"config": to_dict(self.config), "settings": self.settings, "starts": [*starts, start]}
         write_json(self.path / "config.json", record)
+        self.continued = last
         self._view[:] = 0
         self._view[_BASE], self._view[_MILLISECONDS], self._view[_BEGAN] = last, milliseconds, _now()
 
@@ -293,6 +296,8 @@ class RecordedRun:
             (self.path / COUNTS).unlink()
 
     def _leave(self) -> None:
+        with suppress(OSError):
+            fcntl.flock(self._lock, fcntl.LOCK_UN)  # a forked process may have the file open still
         for descriptor in (self._lock, self._log):
             if descriptor >= 0:
                 os.close(descriptor)

@@ -8,6 +8,7 @@ ends; see :mod:`achieve.run.recorded` for the files.
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Mapping
@@ -56,7 +57,7 @@ def record(
         seed: the agent's seed. Runs that differ only in their seeds are averaged.
         settings: the agent's settings, in any words. Runs with different settings are never averaged.
         resume_at: the environment steps of the checkpoint that the agent continues from; what was recorded after them
-            is dropped. By default a run continues from the steps it has taken.
+            is dropped. By default a run continues from the steps it has taken, with a warning.
         env_name: the environment's name, if it cannot be seen from outside: `crafter`, `minigrid`, `heist`, or an id.
 
     Raises:
@@ -76,7 +77,14 @@ def record(
         seed,
         EnvConfig(found.name, num_envs=num_envs, options=found.options),
     )
-    return _wrapped(env, RecordedRun(path, config, {**found.settings, **(settings or {})}, resume_at))
+    run = RecordedRun(path, config, {**found.settings, **(settings or {})}, resume_at)
+    if run.continued and resume_at is None:
+        warnings.warn(
+            f"{path} holds {run.continued:,} steps already, and goes on from there; if the agent starts from scratch, "
+            "use another folder, and if it goes on from a checkpoint, give the steps of that as resume_at",
+            stacklevel=2,
+        )
+    return _wrapped(env, run)
 
 
 def join(env: Any, folder: str | Path) -> Any:
