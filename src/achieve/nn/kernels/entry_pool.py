@@ -285,11 +285,11 @@ def _backward(
     row = (k // 16)[:, None] - (column // 2 % 2)[None, :]
     place = (k % 16)[:, None] - 3 * (column % 2 + 1)[None, :]
     needed = ((row >= 0) & (row < 3) & (place >= 0) & (place < 9)) | (k == 15)[:, None]
-    at = (tl.program_id(0) * 64 + k)[:, None] * (4 * OUT) + tl.program_id(1) * (4 * OUTPUTS) + column[None, :]
-    tl.store(part_ptr + at, total, mask=needed)
+    at = column % 4 * OUT + tl.program_id(1) * OUTPUTS + column // 4
+    tl.store(part_ptr + (tl.program_id(0) * 64 + k)[:, None] * (4 * OUT) + at[None, :], total, mask=needed)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def _finish_backward(
     part_ptr, weight_ptr, bias_ptr, splits, factor, stride_o, stride_c, stride_tap,
     IN: tl.constexpr, OUT: tl.constexpr, OUTPUTS: tl.constexpr, SPLITS: tl.constexpr,
@@ -306,7 +306,7 @@ def _finish_backward(
     total = tl.zeros([SPLITS, OUTPUTS], tl.float32)
     for start in range(0, splits, SPLITS):
         split = start + tl.arange(0, SPLITS)
-        at = (split * 64 + row)[:, None] * (4 * OUT) + o[None, :] * 4 + kind
+        at = ((split * 64 + row) * 4 + kind)[:, None] * OUT + o[None, :]
         total += tl.load(part_ptr + at, mask=(split < splits)[:, None], other=0.0)
     total = tl.sum(total, 0)
     if is_bias:
@@ -325,7 +325,7 @@ def _images(images: Tensor) -> tuple[Tensor, bool]:
     """Images for the kernels: by two bytes where their rows allow it."""
     images = images.contiguous()
     n, h, w, c = images.shape
-    pairs = c == CHANNELS and w % 2 == 0
+    pairs = c == CHANNELS and w % 2 == 0 and images.storage_offset() % 2 == 0
     return (images.view(n, h, w * c).view(torch.int16) if pairs else images), pairs
 
 
@@ -392,8 +392,8 @@ def forward(images: Tensor, weights: Tensor, *, keep: bool) -> tuple[Tensor, Ten
     cut = _cut(n, oh, ow, outputs // block, MOST_STEPS, PROGRAMS)
     _forward[(cut.programs, outputs // block)](
         source, weights, out, out if winner is None else winner, cut.strips, cut.steps, cut.down,
-        H=h, W=w, OH=oh, OW=ow, IN=c, OUT=outputs, PAIRS=pairs, KEEP=keep,
-        PACKED=PACKED,        ACROSS=cut.across, COLUMNS=cut.columns, PIXELS=PIXELS, OUTPUTS=block, num_warps=4,
+        H=h, W=w, OH=oh, OW=ow, IN=c, OUT=outputs, PAIRS=pairs, KEEP=keep, PACKED=PACKED,
+        ACROSS=cut.across, COLUMNS=cut.columns, PIXELS=PIXELS, OUTPUTS=block, num_warps=4,
     )  # fmt: skip
     return out, winner
 
@@ -405,7 +405,7 @@ def backward(grad: Tensor, winner: Tensor, images: Tensor, weight: Tensor, bias:
     source, pairs = _images(images)
     block = min(GRADIENT_OUTPUTS, outputs)
     cut = _cut(n, oh, ow, outputs // block, MOST_GRADIENT_STEPS, GRADIENT_PROGRAMS)
-    parts = torch.empty(cut.programs, DEPTH, outputs, 4, device=grad.device)
+    parts = torch.empty(cut.programs, DEPTH, 4, outputs, device=grad.device)
     _backward[(cut.programs, outputs // block)](
         grad, winner, source, parts, cut.strips, cut.steps, cut.down, H=h, W=w, OH=oh, OW=ow, IN=c, OUT=outputs,
         PAIRS=pairs, PACKED=PACKED and grad.dtype == torch.float16,
