@@ -38,6 +38,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@PYTHON=$(PYTHON) tools/system-packages venv
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@echo "installing PyTorch and what else is needed into $(VENV), a minute or more the first time ..."
+	@$(BIN)/python -m pip install --quiet --upgrade pip || true  # of 2026: it takes a third less time than that of 2023
 	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[dev]'
 	@touch $@
 

@@ -9,9 +9,12 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.long
 def test_benchmark_reports_every_table(tmp_path: pathlib.Path) -> None:
     report, data = tmp_path / "crafter.md", tmp_path / "crafter.json"
     command = [sys.executable, str(ROOT / "benchmarks" / "crafter.py")]

@@ -22,7 +22,7 @@ def run_checks(names: tuple[str, ...], least: int, optional: Optional, *, slow: 
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
     if slow:
         command += ["-m", "long"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=850)
     assert done.returncode == 0, done.stdout + done.stderr
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed and int(passed[1]) >= least, done.stdout

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from achieve.run.checkpoint import load_checkpoint
 from tests.helpers.shapes import shapes_unchecked  # noqa: F401
 from tests.helpers.threads import one_thread  # noqa: F401
 from tests.system.processes import Child, Nursery
-from tests.system.runs import checkpoint_file
 from tests.system.tiny import write_settings
 
 Train = Callable[..., Child]
@@ -54,10 +54,15 @@ def finished(train: Train, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def first_part(train: Train, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the tiny run, killed soon after its first checkpoint. Not to be written to."""
+    """The folder of the tiny run, killed soon after its first checkpoint with an episode. Not to be written to."""
     folder = tmp_path_factory.mktemp("stopped") / "tiny-s0"
     child = train(folder, slow_writes=0.004)
-    assert child.wait_for(checkpoint_file(folder).exists)
+
+    def with_an_episode() -> bool:  # on a busy machine one is written before, as time goes by
+        saved = load_checkpoint(folder / "checkpoint")
+        return saved is not None and saved.state["episodes"] > 0
+
+    assert child.wait_for(with_an_episode)
     child.send(signal.SIGKILL)
     child.wait()
     assert not (folder / "summary.json").exists()

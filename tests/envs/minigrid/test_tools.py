@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from achieve.envs.minigrid import DoorKeyTreeEnv, Tree, pixel_env
@@ -24,6 +25,7 @@ def run_python(*arguments: str, cwd: pathlib.Path) -> subprocess.CompletedProces
     return subprocess.run([sys.executable, *arguments], env=env, cwd=cwd, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.long
 def test_benchmark_reports_every_table(tmp_path: pathlib.Path) -> None:
     report, data = tmp_path / "minigrid.md", tmp_path / "minigrid.json"
     result = run_python(
@@ -69,6 +71,7 @@ import achieve.envs.minigrid.vec
     assert "needs the package minigrid: pip install 'minigrid>=3.2'" in last
 
 
+@pytest.mark.long
 def test_compiling_is_announced_and_its_result_kept(tmp_path: pathlib.Path) -> None:
     script = """
 import os
