@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from achieve.algo import ppo
-from achieve.algo.collect import Collector
+from achieve.algo.collect import NONE_YET, Collector
 from achieve.data.buffer import RolloutBuffer
 from achieve.nn.model import ActorCritic
 from tests.helpers.envs import ScriptedEnv
@@ -226,3 +228,32 @@ def test_a_stop_is_noticed_between_steps() -> None:
     with pytest.raises(KeyboardInterrupt):
         collector.collect(torch.Generator())
     assert len(scripted.actions) == 2
+
+
+def waiting_collector() -> Collector:
+    buffer = RolloutBuffer(1, LENGTH, ENVS, IMAGE, MODEL.hidden_size, torch.device("cpu"))
+    collector = Collector(make_network(MODEL), ScriptedEnv(*script()), buffer, 0.15, cuda_graphs=False)
+    collector._arriving.fill(NONE_YET)
+    return collector
+
+
+def test_a_step_waits_for_the_action_of_every_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = SimpleNamespace(query=lambda: False)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: busy)
+    collector = waiting_collector()
+    waiting = threading.Thread(target=collector._await_actions)
+    waiting.start()
+    for env in reversed(range(ENVS)):
+        waiting.join(0.05)
+        assert waiting.is_alive()
+        collector._arriving[env] = 2
+    waiting.join(30)
+    assert not waiting.is_alive()
+
+
+def test_a_device_that_is_done_without_an_action_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = SimpleNamespace(query=lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: done)
+    collector = waiting_collector()
+    collector._await_actions()
+    assert (collector._arriving == NONE_YET).all()  # which the environments refuse

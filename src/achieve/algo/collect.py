@@ -14,7 +14,7 @@ from torch import Tensor
 from achieve.algo.contrastive import next_memory
 from achieve.algo.ppo import log_probability
 from achieve.data.buffer import RolloutBuffer
-from achieve.nn.cuda_graphs import GraphRunner
+from achieve.nn.cuda_graphs import Beside, GraphRunner
 from achieve.nn.kernels import available
 from achieve.nn.model import ActorCritic
 
@@ -101,6 +101,8 @@ class Collector:
         )
         self._kernels = _acting_kernels(network, num_envs, device, enabled=cuda_graphs)
         self._run = GraphRunner(self._state, enabled=cuda_graphs and on_gpu)
+        # A step's small kernels would otherwise queue behind the large ones of other runs on the same GPU.
+        self._urgent = Beside(enabled=on_gpu, urgent=True)
         self._copied = torch.cuda.Event() if on_gpu else None
         self._acted = False
 
@@ -125,9 +127,15 @@ class Collector:
         self.state.zero_()
         self.outcome.zero_()
 
-    @torch.no_grad()
     def collect(self, generator: torch.Generator) -> None:
         """Append one rollout to the buffer, or what is left of it, with the values that bootstrap it."""
+        try:
+            with torch.no_grad(), self._urgent.work():
+                self._collect(generator)
+        finally:
+            self._urgent.join()
+
+    def _collect(self, generator: torch.Generator) -> None:
         buffer = self._buffer
         self._network.cache_weights()
         if self._kernels is not None:

@@ -128,11 +128,12 @@ class Beside:
     """Another stream, for work that need not wait for what the current one was given last.
 
     Without a GPU, or with ``enabled`` off, everything stays where it is. What a block allocates is safe to use on the
-    current stream after :meth:`join`, as long as the next block begins after that use.
+    current stream after :meth:`join`, as long as the next block begins after that use. What is ``urgent`` goes before
+    other streams' kernels that have not begun, also those of other processes that share the GPU through MPS.
     """
 
-    def __init__(self, *, enabled: bool) -> None:
-        self._stream = torch.cuda.Stream() if enabled else None
+    def __init__(self, *, enabled: bool, urgent: bool = False) -> None:
+        self._stream = torch.cuda.Stream(priority=-1 if urgent else 0) if enabled else None
 
     @contextlib.contextmanager
     def work(self, since: torch.cuda.Event | None = None) -> Iterator[None]:
