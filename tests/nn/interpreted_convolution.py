@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from achieve.nn.kernels import tower
+from achieve.nn.kernels.norms import norm_forward
 from achieve.nn.kernels.pools import pool_forward
 from achieve.nn.kernels.tower import Before, Folded, Gradient, Tile, WeightTile
 from achieve.nn.layers import NormConv
@@ -69,6 +70,15 @@ def test_folded_weights(shape: tuple[int, ...], layout: torch.memory_format) -> 
     for table, of in zip(folded.table, (expected, layer.weight * layer.bias[:, None, None]), strict=True):
         sums = F.conv2d(ones, of.double().sum(1, keepdim=True), padding=1)[0].flatten(1).T
         torch.testing.assert_close(table.double(), sums, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("side", [8, 24])
+def test_a_norm_leaves_the_sums_of_what_it_makes(side: int) -> None:
+    """In one piece, and in several."""
+    x = draw(2, 16, side, side, seed=0, offset=0.5)
+    sums = torch.empty(2, 2, 1)
+    _, y, _, _ = norm_forward(x, None, draw(16, seed=1), draw(16, seed=2), EPS, relu=False, sums=sums)
+    torch.testing.assert_close(sums, tower.image_sums(y).sum(2, keepdim=True), atol=1e-2, rtol=1e-4)
 
 
 # With every shape; and whole rows of images, for the tensor memory accelerator.

@@ -47,8 +47,9 @@ class GraphRunner:
         self.enabled = enabled
         self._pool = torch.cuda.graph_pool_handle() if enabled else None
         # A library's workspace belongs to the stream a graph was captured on: with one of its own, a runner's graphs
-        # may be replayed while those of another run.
-        self._stream = torch.cuda.Stream() if enabled else None
+        # may be replayed while those of another run. Its kernels keep its priority, so that those of a step's main line
+        # go before those it puts beside them.
+        self._stream = torch.cuda.Stream(priority=-1) if enabled else None
 
     def __call__(
         self, key: Hashable, step: Callable[..., None], *inputs: Tensor

@@ -42,19 +42,29 @@ CONVOLUTION = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)  # stride, padding, dil
 # gradient, as any other function does.
 
 
-def _forward(z: Tensor, skip: Tensor | None, gain: Tensor, bias: Tensor, eps: float, *, relu: bool) -> Any:
-    how = norm_tiles.norm_forward if norm_tiles.suits(z) else norm_forward
-    return how(z, skip, gain, bias, eps, relu=relu)
+def _forward(
+    z: Tensor, skip: Tensor | None, gain: Tensor, bias: Tensor, eps: float, *, relu: bool, sums: Tensor | None = None
+) -> Any:
+    if norm_tiles.suits(z) and sums is None:
+        return norm_tiles.norm_forward(z, skip, gain, bias, eps, relu=relu)
+    return norm_forward(z, skip, gain, bias, eps, relu=relu, sums=sums)
 
 
 class _Norm(torch.autograd.Function):
-    """``norm(relu(z))``, or ``norm(z)``."""
+    """``norm(relu(z))``, or ``norm(z)``; ``sums`` receives those of its images, as :func:`norm_forward` has them."""
 
     @staticmethod
     def forward(
-        ctx: Any, z: Tensor, gain: Tensor, bias: Tensor, eps: float, relu: bool, sink: Sink | None = None
+        ctx: Any,
+        z: Tensor,
+        gain: Tensor,
+        bias: Tensor,
+        eps: float,
+        relu: bool,
+        sink: Sink | None = None,
+        sums: Tensor | None = None,
     ) -> Tensor:
-        _, out, mean, rstd = _forward(z, None, gain, bias, eps, relu=relu)
+        _, out, mean, rstd = _forward(z, None, gain, bias, eps, relu=relu, sums=sums)
         ctx.save_for_backward(z, gain, mean, rstd)
         ctx.relu = relu
         ctx.sink, ctx.affine = sink, (gain, bias)
@@ -68,7 +78,7 @@ class _Norm(torch.autograd.Function):
         grad_z, _, grad_gain, grad_bias = norm_backward(
             grad, None, z, z, gain, mean, rstd, relu=ctx.relu, add=False, into=into
         )
-        return (grad_z, None, None, None, None, None) if into else (grad_z, grad_gain, grad_bias, None, None, None)
+        return grad_z, *((None, None) if into else (grad_gain, grad_bias)), *[None] * 4
 
 
 class _SkipNorm(torch.autograd.Function):
@@ -354,11 +364,12 @@ class FusedEncoder:
         pooled = True
         for index, stack in enumerate(stacks):
             x = z if pooled else self._pool(z, None)
-            x = self._norm(cast(nn.GroupNorm, stack.norm), x, relu=False)
+            sums = torch.empty(len(x), 2, 1, device=x.device) if own and not norm_tiles.suits(x) else None
+            x = self._norm(cast(nn.GroupNorm, stack.norm), x, relu=False, sums=sums)
             following = stacks[index + 1].entry if index + 1 < len(stacks) else None
             pooled = own and tower.fits(x)
             if pooled:
-                z, skip = self._towers[index](x, cached=cached), None
+                z, skip = self._towers[index](x, cached=cached, sums=sums), None
             else:
                 z, skip = self._blocks(stack, x, following)
         return cast(Tensor, _Features.apply(z, skip, self.half.scale))
@@ -400,8 +411,8 @@ class FusedEncoder:
     def _pool(self, z: Tensor, bias: nn.Parameter | None) -> Tensor:
         return cast(Tensor, _Pool.apply(z, bias, self.flat.sink))
 
-    def _norm(self, layer: nn.GroupNorm, z: Tensor, *, relu: bool) -> Tensor:
-        return cast(Tensor, _Norm.apply(z, layer.weight, layer.bias, layer.eps, relu, self.flat.sink))
+    def _norm(self, layer: nn.GroupNorm, z: Tensor, *, relu: bool, sums: Tensor | None = None) -> Tensor:
+        return cast(Tensor, _Norm.apply(z, layer.weight, layer.bias, layer.eps, relu, self.flat.sink, sums))
 
     def _skip_norm(self, x: Tensor, norm: nn.GroupNorm) -> tuple[Tensor, Tensor]:
         arguments = (x, norm.weight, norm.bias, norm.eps, self.flat.sink)

@@ -34,8 +34,9 @@ def _input(z_ptr, skip_ptr, sum_ptr, at, inside, RELU: tl.constexpr, ADD: tl.con
 
 @triton.jit
 def _norm_forward(
-    z_ptr, skip_ptr, sum_ptr, out_ptr, gain_ptr, bias_ptr, mean_ptr, rstd_ptr, eps,
+    z_ptr, skip_ptr, sum_ptr, out_ptr, gain_ptr, bias_ptr, mean_ptr, rstd_ptr, sums_ptr, eps,
     pixels: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, RELU: tl.constexpr, ADD: tl.constexpr,
+    SUMS: tl.constexpr,
 ):  # fmt: skip
     image = tl.program_id(0)
     base = image.to(tl.int64) * pixels * C
@@ -54,8 +55,10 @@ def _norm_forward(
         rstd = 1.0 / tl.sqrt(tl.sum(tl.sum(centred * centred, 1), 0) / size + eps)
         if ADD:
             tl.store(sum_ptr + at, x.to(sum_ptr.dtype.element_ty), mask=inside)
-        y = centred * (gain * rstd) + bias
-        tl.store(out_ptr + at, y.to(out_ptr.dtype.element_ty), mask=inside)
+        y = (centred * (gain * rstd) + bias).to(out_ptr.dtype.element_ty)
+        tl.store(out_ptr + at, y, mask=inside)
+        total = tl.where(inside, y.to(tl.float32), 0.0)
+        square = total * total
     else:
         total = tl.zeros([ROWS, C], tl.float32)
         square = tl.zeros([ROWS, C], tl.float32)
@@ -70,12 +73,21 @@ def _norm_forward(
         mean = tl.sum(tl.sum(total, 1), 0) / size
         variance = tl.sum(tl.sum(square, 1), 0) / size - mean * mean
         rstd = 1.0 / tl.sqrt(tl.maximum(variance, 0.0) + eps)
+        total = tl.zeros([ROWS, C], tl.float32)
+        square = tl.zeros([ROWS, C], tl.float32)
         for start in range(0, pixels, ROWS):
             at = base + start * C + offsets
             inside = (start + rows < pixels)[:, None]
             x = _input(z_ptr, skip_ptr, sum_ptr, at, inside, RELU, ADD)
-            y = (x - mean) * (gain * rstd) + bias
-            tl.store(out_ptr + at, y.to(out_ptr.dtype.element_ty), mask=inside)
+            y = ((x - mean) * (gain * rstd) + bias).to(out_ptr.dtype.element_ty)
+            tl.store(out_ptr + at, y, mask=inside)
+            if SUMS:
+                seen = tl.where(inside, y.to(tl.float32), 0.0)
+                total += seen
+                square += seen * seen
+    if SUMS:
+        tl.store(sums_ptr + image * 2, tl.sum(tl.sum(total, 1), 0))
+        tl.store(sums_ptr + image * 2 + 1, tl.sum(tl.sum(square, 1), 0))
     tl.store(mean_ptr + image, mean)
     tl.store(rstd_ptr + image, rstd)
 
@@ -163,17 +175,27 @@ def _tiling(channels: int, pixels: int) -> dict[str, int]:
 
 
 def norm_forward(
-    z: Tensor, skip: Tensor | None, gain: Tensor, bias: Tensor, eps: float, *, relu: bool
+    z: Tensor,
+    skip: Tensor | None,
+    gain: Tensor,
+    bias: Tensor,
+    eps: float,
+    *,
+    relu: bool,
+    sums: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """``x = relu(z) + skip``, ``y = norm(x)``: returns ``x`` (``z`` itself without skip), ``y``, mean, rstd."""
+    """``x = relu(z) + skip``, ``y = norm(x)``: returns ``x`` (``z`` itself without skip), ``y``, mean, rstd.
+
+    ``sums`` [N, 2, 1], if given, receives the sums of each image of ``y`` and of its square.
+    """
     n, c, h, w = z.shape
     out = torch.empty_like(z)
     x = torch.empty_like(z) if skip is not None else z
     mean = torch.empty(n, device=z.device)
     rstd = torch.empty(n, device=z.device)
     _norm_forward[(n,)](
-        z, z if skip is None else skip, x, out, gain, bias, mean, rstd, eps,
-        pixels=h * w, C=c, RELU=relu, ADD=skip is not None, **_tiling(c, h * w),
+        z, z if skip is None else skip, x, out, gain, bias, mean, rstd, mean if sums is None else sums, eps,
+        pixels=h * w, C=c, RELU=relu, ADD=skip is not None, SUMS=sums is not None, **_tiling(c, h * w),
     )  # fmt: skip
     return x, out, mean, rstd
 

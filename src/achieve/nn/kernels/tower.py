@@ -386,13 +386,14 @@ class _Tower(torch.autograd.Function):
     def forward(
         ctx: Any,
         x: Tensor,
+        sums: Tensor | None,
         folded: list[Folded],
         eps: list[float],
         train: bool,
         flat: FlatParameters | None,
         *parameters: Tensor,
     ) -> Tensor:
-        sums = image_sums(x)
+        sums = image_sums(x) if sums is None else sums
         saved: list[Tensor] = []
         skip = x
         for index, (weights, small) in enumerate(zip(folded, eps, strict=True)):
@@ -438,7 +439,7 @@ class _Tower(torch.autograd.Function):
             )  # fmt: skip
             grad_x = cast(Tensor, stored) if joins else grad_x
             grad = cast(Gradient, passed)
-        return grad_x, None, None, None, None, *owner.finish()
+        return grad_x, *[None] * 5, *owner.finish()
 
 
 class _Gradients:
@@ -505,12 +506,15 @@ class Tower:
             self._cached = empty_folded(self._weights, self._dtype)
         self._fold(self._cached)  # in place: captured graphs read from there
 
-    def __call__(self, x: Tensor, *, cached: bool) -> Tensor:
-        """Return the blocks' output, or that of the following convolution and max-pool."""
+    def __call__(self, x: Tensor, *, cached: bool, sums: Tensor | None = None) -> Tensor:
+        """Return the blocks' output, or that of the following convolution and max-pool.
+
+        ``sums`` are those of ``x`` as :func:`image_sums` returns them, where they are known.
+        """
         folded = self._cached if cached else self._fold(empty_folded(self._weights, self._dtype))
         parameters = [p for layer in self._layers() for p in layer]
         eps = [norm.eps for norm in self._norms]
-        return cast(Tensor, _Tower.apply(x, folded, eps, torch.is_grad_enabled(), self._flat, *parameters))
+        return cast(Tensor, _Tower.apply(x, sums, folded, eps, torch.is_grad_enabled(), self._flat, *parameters))
 
     def _layers(self) -> list[tuple[Tensor, Tensor, Tensor]]:
         return [(weight, norm.weight, norm.bias) for weight, norm in zip(self._weights, self._norms, strict=True)]
