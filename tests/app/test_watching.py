@@ -19,9 +19,10 @@ import pytest
 
 from achieve.app import serving
 from achieve.app.watching import Log, Watcher
-from achieve.config import to_dict
+from achieve.config import EnvConfig, to_dict
 from achieve.errors import ConfigError
-from tests.system.tiny import tiny_config
+from achieve.run.recorded import describe_run
+from tests.system.tiny import STEPS, tiny_config
 
 
 def episode(step: int, reward: float = 1.0, wood: int = 1) -> str:
@@ -68,7 +69,8 @@ def look(watcher: Watcher, metric: str | None = None) -> dict[str, Any]:
 def test_curves_rates_and_progress(run: Path) -> None:
     found = look(Watcher([run.parent]), "entropy")
     assert found["name"] == "tiny-s0" and found["status"] == "stopped" and found["env"] == "Crafter"
-    assert found["step"] == 768 and found["total"] == 3072 and found["rate"] == 100.0 and found["left"] == 23
+    assert found["step"] == 768 and found["total"] == STEPS and found["rate"] == 100.0
+    assert found["left"] == round((STEPS - 768) / 100)
     assert found["phase"] == "collecting and PPO" and found["host_gib"] == 1.5
     curve = found["curve"]
     assert curve["rates"] == {"collect_wood": 100.0} and curve["episodes"] == 20
@@ -162,6 +164,17 @@ def test_run_in_training_is_told_from_others_and_stopped_once(run: Path, holder:
     assert look(watcher)["status"] == "stopped"
     with pytest.raises(ConfigError, match="not being trained"):
         watcher.stop(found["key"])
+
+
+def test_run_of_another_program_is_shown_but_not_stopped(run: Path, holder: subprocess.Popen[bytes]) -> None:
+    config = describe_run("theirs", 0, EnvConfig())
+    (run / "config.json").write_text(json.dumps({"config": to_dict(config), "starts": []}))
+    found = look(watcher := Watcher([run.parent]))
+    assert found["status"] == "training" and not found["ours"] and found["curve"]["episodes"] == 20
+    with pytest.raises(ConfigError, match="another program's"):
+        watcher.stop(found["key"])
+    output, _ = holder.communicate(b"", timeout=30)
+    assert output == b"asked 0\n"
 
 
 def test_number_in_the_lock_of_a_stranger_is_not_believed(run: Path) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from achieve.config import TrainConfig, from_dict
+from achieve.config import EXTERNAL, TrainConfig, from_dict
 from achieve.envs import find_env_spec
 from achieve.errors import AchieveError, ConfigError, RunFolderError
 from achieve.presets import HUMAN, variant
@@ -175,6 +175,8 @@ class Watched:
     def _phase(self, last: dict[str, Any]) -> str:
         """What comes after the line that was written last."""
         config = self.config
+        if config.trainer == EXTERNAL:
+            return ""
         rollouts = last["step"] // max(1, config.rollout_steps)
         distils = config.distill.enabled
         if distils and last.get("kind") != "distill" and rollouts and rollouts % config.rollouts_per_phase == 0:
@@ -231,6 +233,8 @@ class Watcher:
             if key not in self._runs:
                 raise ConfigError("there is no such run here; reload the page")
             run = self._runs[key]
+            if run.config.trainer == EXTERNAL:
+                raise ConfigError(f"{run.name} is another program's, which may not save itself; stop it there")
             process = run.holder
             if process is None:
                 raise ConfigError(f"{run.name} is not being trained on this machine, so there is nothing to stop")
@@ -281,6 +285,7 @@ class Watcher:
         else:
             status = "done" if summary else "stopped"
         about: dict[str, Any] = {"key": run.key, "name": run.name, "status": status, "changed": _changed(run.path)}
+        about |= {"ours": config.trainer != EXTERNAL}
         about |= {"env": find_env_spec(config.env.name).title, "label": variant(config), "seed": config.seed}
         if process is not None:
             about |= _process(process)
