@@ -103,6 +103,17 @@ def test_finished_episode_of_a_person_is_logged_like_a_run(
     assert [run.config.preset for run in gathered.runs] == ["human"] and "human-crafter" in report.read_text()
 
 
+def test_half_a_line_that_a_crash_left_is_not_built_upon(offer: Make, open_page: Any, tmp_path: Path) -> None:
+    page = open_page(offer(options=("length=1",)))
+    page.do("act", action=0)
+    log = tmp_path / "runs" / "human-crafter" / "episodes.jsonl"
+    log.write_bytes(log.read_bytes() + log.read_bytes()[:25])
+    page.do("new", players=["you"], env=None, world=None)
+    with pytest.warns(UserWarning, match="torn last line"):
+        page.do("act", action=0)
+    assert load_episodes(log).step.tolist() == [1, 2]
+
+
 def test_episode_that_was_helped_along_is_nobody_s(offer: Make, open_page: Any, tmp_path: Path) -> None:
     page = open_page(offer(options=("length=3",)))
     page.do("act", action=0)

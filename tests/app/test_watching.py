@@ -113,6 +113,16 @@ def test_log_grows_is_torn_and_is_cut(tmp_path: Path) -> None:
     assert [row["step"] for row in log.rows] == [1, 8, 9, 10]
 
 
+def test_run_that_ends_is_done(run: Path) -> None:
+    watcher = Watcher([run.parent])
+    assert look(watcher)["status"] == "stopped"
+    (run / "summary.json").write_text('{"steps": 3072, "score": 4.5}')
+    assert look(watcher)["status"] == "done"
+    (run / "summary.json").write_text("{")
+    os.utime(run / "summary.json", (1, 1))
+    assert look(watcher)["status"] == "stopped"
+
+
 def test_packed_logs_of_results(run: Path) -> None:
     for name in ("episodes.jsonl", "metrics.jsonl"):
         (run / f"{name}.gz").write_bytes(gzip.compress((run / name).read_bytes()))

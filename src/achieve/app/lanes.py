@@ -18,6 +18,8 @@ from achieve.viz.players import Seen
 from achieve.viz.video import Moment
 
 Driver = Literal["human", "agent", "recording"]
+MOST_STEPS = 50_000
+"""Steps of an episode that are kept. Crafter's have at most 10,000, some ten kilobytes each."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,8 @@ class Lane:
             return False
         if not 0 <= chosen < len(self.world.actions):
             raise ConfigError(f"action is {chosen}; it must be from 0 to {len(self.world.actions) - 1}")
+        if self.at >= MOST_STEPS:
+            raise ConfigError(f"{MOST_STEPS:,} steps of one episode are kept, and no more; begin a new one")
         by: Driver = self.driver if action is None else "human"
         before = self.here
         if self.at + 1 < len(self.points):

@@ -100,6 +100,7 @@ class Watched:
     stopping: int | None = None
     """The process that was asked to stop."""
     _curve: tuple[int, dict[str, Any]] | None = field(default=None, repr=False)
+    _summary: tuple[int, dict[str, Any]] | None = field(default=None, repr=False)
 
     @property
     def holder(self) -> int | None:
@@ -115,6 +116,19 @@ class Watched:
                     if os.path.samefile(entry.path, lock):
                         return process
         return None
+
+    def summary(self) -> dict[str, Any]:
+        """What the run wrote when it was complete; empty before, or where it cannot be read."""
+        try:
+            written = (self.path / "summary.json").stat().st_mtime_ns
+        except OSError:
+            return {}
+        if self._summary is None or self._summary[0] != written:
+            found: dict[str, Any] = {}
+            with contextlib.suppress(RunFolderError, OSError):
+                found = read_summary(self.path) or {}
+            self._summary = written, found
+        return self._summary[1]
 
     def curve(self) -> dict[str, Any]:
         """Score or success rate, and mean return, at steps so far; success rates now."""
@@ -275,9 +289,7 @@ class Watcher:
 
     def _about(self, run: Watched) -> dict[str, Any]:
         config, process = run.config, run.holder
-        summary: dict[str, Any] = {}
-        with contextlib.suppress(RunFolderError, OSError):
-            summary = read_summary(run.path) or {}
+        summary = run.summary()
         if config.preset == HUMAN:
             status = "human"
         elif process is not None:
