@@ -171,6 +171,15 @@ def test_nothing_happens_after_the_end() -> None:
             lane.step(17)
 
 
+def test_an_episode_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("achieve.app.lanes.MOST_STEPS", 3)
+    with closing(Lane(make_world(EnvConfig(num_envs=1), 4))) as lane:
+        for _ in range(3):
+            lane.step(0)
+        with pytest.raises(ConfigError, match="3 steps of one episode are kept"):
+            lane.step(0)
+
+
 def test_where_nothing_repeats_there_is_no_going_back() -> None:
     with closing(Lane(make_world(EnvConfig(name="tests.app.test_lanes:Fickle", num_envs=1), 4))) as lane:
         for action in (0, 1, 0):

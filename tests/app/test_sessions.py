@@ -7,13 +7,16 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from achieve.app.sessions import MOST_WAITING, Offer, Session
+from achieve.app.shelf import Shelf
 from achieve.cli import main
+from achieve.errors import ConfigError
 from achieve.scoring.episodes import load_episodes
 from achieve.viz.report import write_report
 
@@ -100,6 +103,17 @@ def test_finished_episode_of_a_person_is_logged_like_a_run(
     assert [run.config.preset for run in gathered.runs] == ["human"] and "human-crafter" in report.read_text()
 
 
+def test_half_a_line_that_a_crash_left_is_not_built_upon(offer: Make, open_page: Any, tmp_path: Path) -> None:
+    page = open_page(offer(options=("length=1",)))
+    page.do("act", action=0)
+    log = tmp_path / "runs" / "human-crafter" / "episodes.jsonl"
+    log.write_bytes(log.read_bytes() + log.read_bytes()[:25])
+    page.do("new", players=["you"], env=None, world=None)
+    with pytest.warns(UserWarning, match="torn last line"):
+        page.do("act", action=0)
+    assert load_episodes(log).step.tolist() == [1, 2]
+
+
 def test_episode_that_was_helped_along_is_nobody_s(offer: Make, open_page: Any, tmp_path: Path) -> None:
     page = open_page(offer(options=("length=3",)))
     page.do("act", action=0)
@@ -143,6 +157,43 @@ def test_scrubbed_back_the_agent_does_the_same_again(offer: Make, open_page: Any
     for _ in range(8):
         page.do("step")
     assert page.points[0] == first
+
+
+class Walker:
+    """An agent of another library: it walks, and remembers how far."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def act(self, observation: Any, reward: Any, done: Any) -> list[int]:
+        self.steps += 1
+        return [1 + self.steps % 4]
+
+
+walking = Walker()
+
+
+def test_agent_of_another_library_plays_but_cannot_go_back(offer: Make, open_page: Any, agents: Path) -> None:
+    made = offer()
+    shelf = Shelf(["tests.app.test_sessions:Walker"], [agents])
+    made = replace(made, shelf=shelf, first=[shelf.key_of("tests.app.test_sessions:Walker")])
+    one, two = open_page(made), open_page(made)
+    for _ in range(3):
+        one.do("step")
+    header = two.do("step")
+    assert [point["a"] for point in one.points[0]] == [None, 2, 3, 4]
+    assert [point["a"] for point in two.points[0]] == [None, 2], "each game has an agent of its own"
+    assert header["lanes"][0]["stuck"] and "head" not in one.setup["lanes"][0]
+    one.do("seek", to=1)
+    assert "cannot go back" in one.notes[-1]["text"]
+    one.do("hand", lane=0, to="human")
+    assert one.do("act", action=0)["lanes"][0]["at"] == 4
+
+
+def test_one_agent_for_all_games_is_refused(agents: Path) -> None:
+    shelf = Shelf(["tests.app.test_sessions:walking"])
+    with pytest.raises(ConfigError, match="name the class"):
+        shelf.get(shelf.key_of("tests.app.test_sessions:walking"))
 
 
 def test_two_play_in_the_same_world(offer: Make, open_page: Any) -> None:
@@ -200,6 +251,24 @@ def test_what_cannot_be_done_is_said_and_nothing_breaks(
     page.do(**{"what": command.pop("do"), **command})
     assert said in page.notes[-1]["text"] and page.notes[-1]["level"] == "error"
     assert page.do("act", action=0)["lanes"][0]["at"] == 1
+
+
+def test_slider_that_moves_on_is_followed_without_detours(offer: Make, open_page: Any) -> None:
+    page = open_page(offer())
+    for _ in range(5):
+        page.do("act", action=0)
+    lane, went = page.session.lanes[0], []
+    lane.go_to = lambda place, go=lane.go_to: (went.append(place), go(place))  # type: ignore[method-assign]
+    with page.session._lock:  # it is busy
+        page.session.submit({"do": "pause"})
+        for place in (4, 3, 2, 1):
+            page.session.submit({"do": "seek", "to": place})
+        page.session.submit({"do": "act", "action": 1})
+    deadline = time.monotonic() + 30
+    while lane.at != 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert went == [1]
 
 
 def test_flood_of_commands_is_refused(offer: Make) -> None:

@@ -20,8 +20,9 @@ import pytest
 from achieve import record
 from achieve.app import serving
 from achieve.app.watching import Log, Watcher
-from achieve.config import to_dict
+from achieve.config import EnvConfig, to_dict
 from achieve.errors import ConfigError
+from achieve.run.recorded import describe_run
 from tests.run.recording import Mine, play
 from tests.system.tiny import STEPS, tiny_config
 
@@ -128,6 +129,16 @@ def test_log_grows_is_torn_and_is_cut(tmp_path: Path) -> None:
     assert [row["step"] for row in log.rows] == [1, 8, 9, 10]
 
 
+def test_run_that_ends_is_done(run: Path) -> None:
+    watcher = Watcher([run.parent])
+    assert look(watcher)["status"] == "stopped"
+    (run / "summary.json").write_text('{"steps": 3072, "score": 4.5}')
+    assert look(watcher)["status"] == "done"
+    (run / "summary.json").write_text("{")
+    os.utime(run / "summary.json", (1, 1))
+    assert look(watcher)["status"] == "stopped"
+
+
 def test_packed_logs_of_results(run: Path) -> None:
     for name in ("episodes.jsonl", "metrics.jsonl"):
         (run / f"{name}.gz").write_bytes(gzip.compress((run / name).read_bytes()))
@@ -179,6 +190,17 @@ def test_run_in_training_is_told_from_others_and_stopped_once(run: Path, holder:
     assert look(watcher)["status"] == "stopped"
     with pytest.raises(ConfigError, match="not being trained"):
         watcher.stop(found["key"])
+
+
+def test_run_of_another_program_is_shown_but_not_stopped(run: Path, holder: subprocess.Popen[bytes]) -> None:
+    config = describe_run("theirs", 0, EnvConfig())
+    (run / "config.json").write_text(json.dumps({"config": to_dict(config), "starts": []}))
+    found = look(watcher := Watcher([run.parent]))
+    assert found["status"] == "training" and not found["ours"] and found["curve"]["episodes"] == 20
+    with pytest.raises(ConfigError, match="another program"):
+        watcher.stop(found["key"])
+    output, _ = holder.communicate(b"", timeout=30)
+    assert output == b"asked 0\n"
 
 
 def test_number_in_the_lock_of_a_stranger_is_not_believed(run: Path) -> None:

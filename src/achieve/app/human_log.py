@@ -59,7 +59,10 @@ class HumanLog:
             columns = [np.array([value]) for value in (0, step, length, point.total)]
             ended = FinishedEpisodes._make([*columns, counts])
             (row,) = episode_rows(ended, names, 1, spec.decimals)
-            with open(log, "ab") as file:
+            with open(log, "a+b") as file:
+                # Half a line, which a crash has left, must not become the beginning of this one.
+                file.seek(0)
+                file.truncate(file.read().rfind(b"\n") + 1)
                 file.write((json.dumps(row) + "\n").encode())
                 file.flush()
                 os.fsync(file.fileno())

@@ -5,18 +5,21 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from achieve.app.minds import Mind, Thought
-from achieve.app.worlds import NotRepeatableError, World
+from achieve.app.worlds import NotRepeatableError, World, make_world
 from achieve.errors import ConfigError
 from achieve.viz.players import Seen
 from achieve.viz.video import Moment
 
 Driver = Literal["human", "agent", "recording"]
+MOST_STEPS = 50_000
+"""Steps of an episode that are kept. Crafter's have at most 10,000, some ten kilobytes each."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,8 @@ class Lane:
         self.rewound = False
         self.stuck: str | None = None
         """Why there is no going back, where there is none."""
+        if mind is not None and not mind.repeats:
+            self.stuck = f"{mind.name} is an agent of another library: its state cannot be kept, so it cannot go back"
         self.points: list[Point] = []
         self.at = 0
         seen = world.reset()
@@ -108,6 +113,8 @@ class Lane:
             return False
         if not 0 <= chosen < len(self.world.actions):
             raise ConfigError(f"action is {chosen}; it must be from 0 to {len(self.world.actions) - 1}")
+        if self.at >= MOST_STEPS:
+            raise ConfigError(f"{MOST_STEPS:,} steps of one episode are kept, and no more; begin a new one")
         by: Driver = self.driver if action is None else "human"
         before = self.here
         if self.at + 1 < len(self.points):
@@ -140,17 +147,9 @@ class Lane:
         """Return the game here, as PNG."""
         return self.here.picture or self.world.picture()
 
-    def unlocked(self, place: int | None = None) -> dict[str, int]:
-        """Return the steps at which achievements were first unlocked, up to here or to another place."""
-        found: dict[str, int] = {}
-        last: Mapping[str, int] = {}
-        for step, point in enumerate(self.points[: (self.at if place is None else place) + 1]):
-            if point.counts is not last:
-                last = point.counts
-                for name, count in last.items():
-                    if count:
-                        found.setdefault(name, step)
-        return found
+    def unlocked(self) -> dict[str, int]:
+        """Return the steps at which achievements were first unlocked, up to here."""
+        return _unlocked(self.points[: self.at + 1])
 
     def by_hand(self) -> bool:
         """Return whether one person played all of it, in one go."""
@@ -158,12 +157,9 @@ class Lane:
 
     def moments(self) -> Iterator[Moment]:
         """Yield the whole episode for a video, in a world of its own so that the game can go on."""
-        from achieve.app.worlds import make_world
-
-        world = make_world(self.world.env, self.world.seed)
         points, names = list(self.points), self.world.achievements
-        unlocked = self.unlocked(len(points) - 1)
-        try:
+        unlocked = _unlocked(points)
+        with closing(make_world(self.world.env, self.world.seed)) as world:
             world.reset()
             for step, point in enumerate(points):
                 if point.action is not None:
@@ -171,8 +167,6 @@ class Lane:
                 so_far = tuple((name, at) for name, at in unlocked.items() if at <= step)
                 action = "start" if point.action is None else self.world.actions[point.action]
                 yield Moment(world.frame(), step, action, so_far, point.total, names)
-        finally:
-            world.close()
 
     def close(self) -> None:
         self.world.close()
@@ -188,6 +182,18 @@ class Lane:
         self.points.append(
             Point(action, by, reward, total, done, self.world.counts, thought, check, self.world.save(), picture)
         )
+
+
+def _unlocked(points: Sequence[Point]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    last: Mapping[str, int] = {}
+    for step, point in enumerate(points):
+        if point.counts is not last:
+            last = point.counts
+            for name, count in last.items():
+                if count:
+                    found.setdefault(name, step)
+    return found
 
 
 def digest(seen: Seen, reward: float, done: bool) -> bytes:

@@ -9,6 +9,7 @@ import numpy as np
 
 from achieve.agent import Agent, AgentState
 from achieve.analysis.discovered import Clusters
+from achieve.own_agent import PlayingAgent
 from achieve.viz.players import Seen
 
 
@@ -18,23 +19,25 @@ class Thought:
 
     Attributes:
         action: the one it has chosen.
-        probabilities: of all actions.
-        value: the return it expects from here on, discounted.
+        probabilities: of all actions; None for an agent of another library, which only acts.
+        value: the return it expects from here on, discounted; None likewise.
         ahead: similarity of its prediction for the chosen action to each discovered cluster; None without prediction
             networks, or where nothing is known of its clusters.
         memory: similarity of its memory, the last achievement, to each cluster; None before the first achievement.
-        state: what it takes to go on from here.
+        state: what it takes to go on from here; None for an agent that cannot.
     """
 
     action: int
-    probabilities: tuple[float, ...]
-    value: float
-    ahead: tuple[float, ...] | None
-    memory: tuple[float, ...] | None
-    state: AgentState
+    probabilities: tuple[float, ...] | None = None
+    value: float | None = None
+    ahead: tuple[float, ...] | None = None
+    memory: tuple[float, ...] | None = None
+    state: AgentState | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """For the page; numbers are rounded to what can be seen."""
+        if self.probabilities is None or self.value is None:
+            return {"choice": self.action}
         rounded = {
             name: None if values is None else [round(value, 3) for value in values]
             for name, values in (("p", self.probabilities), ("ahead", self.ahead), ("memory", self.memory))
@@ -50,7 +53,7 @@ class Mind:
     """
 
     def __init__(
-        self, agent: Agent, seed: int, *, name: str = "", greedy: bool = False, clusters: Clusters | None = None
+        self, agent: PlayingAgent, seed: int, *, name: str = "", greedy: bool = False, clusters: Clusters | None = None
     ) -> None:
         self.agent, self.name, self.greedy, self.clusters = agent, name, greedy, clusters
         agent.reset(seed)
@@ -59,24 +62,32 @@ class Mind:
         """Look at the observation that a step led to; ``reward`` is None for the first."""
         agent = self.agent
         action = agent.act(seen, reward, None if reward is None else False, greedy=self.greedy)
+        if not isinstance(agent, Agent):
+            return Thought(action)
         state = agent.state()
         return Thought(
             action=action,
             probabilities=tuple(agent.logits[0].softmax(0).tolist()),
             value=float(agent.values[0]),
-            ahead=self._ahead(action),
+            ahead=self._ahead(agent, action),
             memory=self._memory(state),
             state=state,
         )
 
     def return_to(self, thought: Thought) -> None:
         """Go on as after this thought."""
-        self.agent.restore(thought.state)
+        if isinstance(self.agent, Agent) and thought.state is not None:
+            self.agent.restore(thought.state)
 
-    def _ahead(self, action: int) -> tuple[float, ...] | None:
-        if self.clusters is None or not self.agent.predicts:
+    @property
+    def repeats(self) -> bool:
+        """Whether it can go back: an agent of another library has no state that could be kept."""
+        return isinstance(self.agent, Agent)
+
+    def _ahead(self, agent: Agent, action: int) -> tuple[float, ...] | None:
+        if self.clusters is None or not agent.predicts:
             return None
-        return self._similar(self.agent.predict(action).numpy())
+        return self._similar(agent.predict(action).numpy())
 
     def _memory(self, state: AgentState) -> tuple[float, ...] | None:
         if self.clusters is None or state.memory is None or not state.memory.any():

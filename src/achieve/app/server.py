@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import queue
 import secrets
 import struct
@@ -30,6 +31,8 @@ from achieve.app.watching import Watcher
 from achieve.errors import AchieveError, ConfigError
 from achieve.run.weights import file_sha256
 from achieve.viz.video import write_video
+
+log = logging.getLogger("achieve")
 
 MOST_SESSIONS = 8
 KEPT_SECONDS = 600.0
@@ -269,13 +272,9 @@ class App:
 
     async def _talk(self, socket: WebSocket, sending: Callable[[], Any], hear: Callable[[str], None]) -> None:
         """Send and listen until the page goes, or says what no page of ours does."""
-        self.pages += 1
-        task = asyncio.create_task(sending())
-        try:
-            while True:
-                message = await socket.receive()
-                if message["type"] == "websocket.disconnect":
-                    return
+
+        async def hearing() -> None:
+            while (message := await socket.receive())["type"] != "websocket.disconnect":
                 try:
                     text = message.get("text")
                     if text is None:
@@ -284,13 +283,21 @@ class App:
                 except (MessageError, queue.Full) as error:
                     await self._refuse(socket, str(error) or "too many messages")
                     return
-        except (WebSocketDisconnect, RuntimeError):
-            return
+
+        self.pages += 1
+        tasks = {asyncio.create_task(sending()), asyncio.create_task(hearing())}
+        try:
+            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in ended:
+                error = task.exception()
+                if error is not None and not isinstance(error, WebSocketDisconnect | RuntimeError):
+                    log.error("a page cannot be served", exc_info=error)
+                    await self._refuse(socket, f"the server failed ({error!r}); reload the page")
         finally:
             self.pages -= 1
-            task.cancel()
-            with suppress(asyncio.CancelledError, WebSocketDisconnect, RuntimeError):
-                await task
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _refuse(self, socket: WebSocket, why: str) -> None:
         with suppress(RuntimeError, WebSocketDisconnect):

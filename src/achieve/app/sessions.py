@@ -20,6 +20,7 @@ from achieve.app.worlds import make_world
 from achieve.config import EnvConfig
 from achieve.envs import find_env_spec
 from achieve.errors import AchieveError, ConfigError
+from achieve.own_agent import PlayingAgent
 from achieve.viz.graph import layout
 
 log = logging.getLogger("achieve")
@@ -145,6 +146,7 @@ class Session:
                 command = {"do": "tick"}
             if command is None:
                 break
+            command = self._newest(command)
             if command["do"] == "tick" or (command["do"] == "play" and not self.playing):
                 due = time.monotonic() + 1 / self.fps
             with self._lock:
@@ -163,6 +165,13 @@ class Session:
             for lane in self.lanes:
                 lane.close()
             self.lanes = []
+
+    def _newest(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Skip places that a slider has moved on from already."""
+        waiting = self._queue.queue
+        while command["do"] == "seek" and waiting and waiting[0] is not None and waiting[0]["do"] == "seek":
+            command = self._queue.get_nowait() or command
+        return command
 
     def _do_tick(self) -> None:
         action = self._pending if self._pending is not None else self.held
@@ -222,7 +231,7 @@ class Session:
         if not 1 <= len(players) <= 2 or players.count(YOU) > 1:
             raise ConfigError("one or two play, and at most one of them is you")
         shelf = self.offer.shelf
-        agents: list[Agent] = [shelf.get(key).agent for key in players if key != YOU]
+        agents: list[PlayingAgent] = [shelf.get(key).agent for key in players if key != YOU]
         check_same([agent.config.env for agent in agents])
         if agents:
             env = agents[0].config.env
@@ -305,6 +314,8 @@ class Session:
         if lane.mind is None:
             return about | {"agent": None, "recorded": len(lane.recording)}
         agent, clusters = lane.mind.agent, lane.mind.clusters
+        if not isinstance(agent, Agent):
+            return about | {"agent": lane.mind.name, "trained": "of another library"}
         head: dict[str, Any] = {"predicts": agent.predicts, "remembers": agent.config.model.memory}
         if clusters is not None:
             places = layout(clusters.names, clusters.edges)

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from inspect import isclass
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,8 @@ from achieve.app.minds import Mind
 from achieve.config import EnvConfig, TrainConfig
 from achieve.envs.crafter.cache import cache_folder
 from achieve.errors import ConfigError, RunFolderError
+from achieve.own_agent import PlayingAgent, is_own, load_own
+from achieve.plugins import load as load_named
 from achieve.presets import variant
 from achieve.run.seeding import stream
 
@@ -39,12 +42,19 @@ class Entry:
 class Loaded:
     """An agent's network, and what it has discovered, if that is known."""
 
-    agent: Agent
+    agent: PlayingAgent
     clusters: Clusters | None
 
 
 class Shelf:
-    """Agents by the keys that pages use: a page never names a path."""
+    """Agents by the keys that pages use: a page never names a path.
+
+    Args:
+        sources: agents that the user names, of which those as ``module:name`` play in ``own_env``.
+        folders: where others are looked for.
+        env, trust: as in :func:`achieve.agent.load_agent`.
+        greedy: whether agents take their most probable actions.
+    """
 
     def __init__(
         self,
@@ -52,24 +62,25 @@ class Shelf:
         folders: Sequence[Path] = (),
         *,
         env: str | None = None,
+        own_env: EnvConfig | None = None,
         trust: bool = False,
         greedy: bool = False,
     ) -> None:
-        self._env, self._trust, self._greedy = env, trust, greedy
+        self._env, self._own_env, self._trust, self._greedy = env, own_env, trust, greedy
         self._loaded: OrderedDict[str, Loaded] = OrderedDict()
         self._lock = threading.Lock()
         found = [str(path) for folder in folders for path in _agents_below(folder)]
         self.entries: dict[str, Entry] = {}
-        self._places: dict[Path, str] = {}
+        self._places: dict[str | Path, str] = {}
         for source in (*map(str, sources), *found, PRETRAINED):
-            weights = find_weights(source).resolve()
-            if weights not in self._places:
-                key = self._places[weights] = f"a{len(self.entries)}"
+            place = _place(source)
+            if place not in self._places:
+                key = self._places[place] = f"a{len(self.entries)}"
                 self.entries[key] = Entry(key, _name(source), source)
 
     def key_of(self, source: str | Path) -> str:
         """Return the key of an agent that is here."""
-        return self._places[find_weights(source).resolve()]
+        return self._places[_place(str(source))]
 
     def get(self, key: str) -> Loaded:
         """Return an agent's network, from memory or from its file."""
@@ -77,9 +88,7 @@ class Shelf:
             raise ConfigError("there is no such agent; reload the page")
         with self._lock:
             if key not in self._loaded:
-                source = self.entries[key].source
-                agent = load_agent(source, env=self._env, trust=self._trust, auxiliary=True)
-                self._loaded[key] = Loaded(agent, find_discovered(source, discovered_folders()))
+                self._loaded[key] = self._load(self.entries[key].source)
                 while len(self._loaded) > KEPT:
                     self._loaded.popitem(last=False)
             self._loaded.move_to_end(key)
@@ -87,14 +96,27 @@ class Shelf:
 
     def mind(self, key: str, world: int) -> Mind:
         """Return an agent of its own for one game, with the shared network."""
-        found = self.get(key)
-        shared = found.agent
-        own = Agent(shared.network, shared.config, shared.observation_shape, seed=world)
-        return Mind(own, world, name=self.entries[key].name, greedy=self._greedy, clusters=found.clusters)
+        found, entry = self.get(key), self.entries[key]
+        shared, own = found.agent, found.agent
+        if isinstance(shared, Agent):
+            own = Agent(shared.network, shared.config, shared.observation_shape, seed=world)
+        else:  # it keeps what it likes, so each game makes one
+            own = load_own(entry.source, self._own_env)
+        return Mind(own, world, name=entry.name, greedy=self._greedy, clusters=found.clusters)
+
+    def _load(self, source: str) -> Loaded:
+        if not is_own(source):
+            agent = load_agent(source, env=self._env, trust=self._trust, auxiliary=True)
+            return Loaded(agent, find_discovered(source, discovered_folders()))
+        if hasattr(load_named(source, "the agent"), "act") and not isclass(load_named(source, "the agent")):
+            raise ConfigError(f"{source} is one agent for all games; name the class or function that makes it")
+        return Loaded(load_own(source, self._own_env), None)
 
     def find_again(self, key: str) -> bool:
         """Look once more for what an agent has discovered; return whether it is known now."""
         found = self.get(key)
+        if not isinstance(found.agent, Agent):
+            return False
         found.clusters = found.clusters or find_discovered(self.entries[key].source, discovered_folders())
         return found.clusters is not None
 
@@ -145,7 +167,14 @@ def _agents_below(folder: Path) -> list[Path]:
     return found
 
 
+def _place(source: str) -> str | Path:
+    """Return what tells agents apart, however they are named."""
+    return source if is_own(source) else find_weights(source).resolve()
+
+
 def _name(source: str) -> str:
+    if is_own(source):
+        return source.partition(":")[2]
     path = Path(source)
     if path.is_file():
         return path.parent.name if path.stem == "weights" else path.stem

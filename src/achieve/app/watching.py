@@ -101,6 +101,7 @@ class Watched:
     stopping: int | None = None
     """The process that was asked to stop."""
     _curve: tuple[int, dict[str, Any]] | None = field(default=None, repr=False)
+    _summary: tuple[int, dict[str, Any]] | None = field(default=None, repr=False)
 
     @property
     def holder(self) -> int | None:
@@ -126,6 +127,19 @@ class Watched:
     def total(self) -> int:
         """Environment steps of the whole run; of another library's agent, those at which it is evaluated."""
         return self.config.score_steps if self.external else self.config.planned_steps
+
+    def summary(self) -> dict[str, Any]:
+        """What the run wrote when it was complete; empty before, or where it cannot be read."""
+        try:
+            written = (self.path / "summary.json").stat().st_mtime_ns
+        except OSError:
+            return {}
+        if self._summary is None or self._summary[0] != written:
+            found: dict[str, Any] = {}
+            with contextlib.suppress(RunFolderError, OSError):
+                found = read_summary(self.path) or {}
+            self._summary = written, found
+        return self._summary[1]
 
     def curve(self) -> dict[str, Any]:
         """Score or success rate, and mean return, at steps so far; success rates now."""
@@ -186,6 +200,8 @@ class Watched:
     def _phase(self, last: dict[str, Any]) -> str:
         """What comes after the line that was written last."""
         config = self.config
+        if config.trainer == EXTERNAL:
+            return ""
         rollouts = last["step"] // max(1, config.rollout_steps)
         distils = config.distill.enabled
         if distils and last.get("kind") != "distill" and rollouts and rollouts % config.rollouts_per_phase == 0:
@@ -242,9 +258,9 @@ class Watcher:
             if key not in self._runs:
                 raise ConfigError("there is no such run here; reload the page")
             run = self._runs[key]
-            process = run.holder
             if run.external:
                 raise ConfigError(f"{run.name} is trained by another program, which may not save itself; stop it there")
+            process = run.holder
             if process is None:
                 raise ConfigError(f"{run.name} is not being trained on this machine, so there is nothing to stop")
             if run.stopping == process:
@@ -284,9 +300,7 @@ class Watcher:
 
     def _about(self, run: Watched) -> dict[str, Any]:
         config, process = run.config, run.holder
-        summary: dict[str, Any] = {}
-        with contextlib.suppress(RunFolderError, OSError):
-            summary = read_summary(run.path) or {}
+        summary = run.summary()
         if config.preset == HUMAN:
             status = "human"
         elif process is not None:
@@ -294,6 +308,7 @@ class Watcher:
         else:
             status = "done" if summary else "stopped"
         about: dict[str, Any] = {"key": run.key, "name": run.name, "status": status, "changed": _changed(run.path)}
+        about |= {"ours": config.trainer != EXTERNAL}
         about |= {"env": find_env_spec(config.env.name).title, "label": variant(config), "seed": config.seed}
         if process is not None:
             about |= _process(process)

@@ -29,7 +29,8 @@ class Arguments(ServerArguments):
     """
 
     players: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="PLAYER")] = ("you",)
-    """Who plays: `you`, `pretrained`, a run folder or a weight file; two of them side by side."""
+    """Who plays: `you`, `pretrained`, a run folder, a weight file, or an agent of your own as `module:name`; two play
+    side by side."""
     env: str = "crafter"
     """Environment to play yourself: crafter, minigrid, heist, `module:function` or a registered id. Agents play in
     their own; naming it here permits its code to run."""
@@ -84,10 +85,10 @@ def make_offer(parsed: Arguments) -> Offer:
     named = [player for player in parsed.players if player != YOU]
     env = parsed.env if parsed.env not in ENVIRONMENTS else None
     folders = list(dict.fromkeys(folder for folder in (parsed.folder, *AGENT_FOLDERS) if folder.is_dir()))
-    shelf = Shelf(named, folders, env=env, trust=parsed.trust, greedy=parsed.greedy)
+    own = EnvConfig(name=parsed.env, num_envs=1, options=parsed.options)
+    shelf = Shelf(named, folders, env=env, own_env=own, trust=parsed.trust, greedy=parsed.greedy)
     first = [player if player == YOU else shelf.key_of(player) for player in parsed.players]
     check_same([shelf.get(key).agent.config.env for key in first if key != YOU])
-    own = EnvConfig(name=parsed.env, num_envs=1, options=parsed.options)
     others = {name: EnvConfig(name=name, num_envs=1) for name in ENVIRONMENTS}
     return Offer(
         shelf, others | {parsed.env: own}, parsed.folder, parsed.name, parsed.seed, first, parsed.env, parsed.world

@@ -93,7 +93,7 @@ function buildLane(about, n) {
   lane.exports = exports;
   lane.stage = el("div", { class: "stage" }, name, lane.game, lane.facts, about.agent || about.player === "recording" ? lane.hand : null, exports);
   const side = lane.side = el("div", { class: "side" }, lane.list);
-  if (about.agent) {
+  if (about.head) {
     lane.head = new Head(about, setup, { seek: (to) => send({ do: "seek", to }), rediscover: () => send({ do: "discover", lane: n }) });
     side.append(lane.head.element);
   }

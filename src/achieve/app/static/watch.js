@@ -59,10 +59,10 @@ function row(run, tint) {
   const active = run.status === "training" || run.status === "stopping";
   if (active || tint) {
     parts.push(el("p", { class: "live" }, ...facts(run, active)));
-    if (run.status !== "human" && run.step !== undefined) parts.push(el("progress", { max: run.total, value: Math.min(run.step, run.total), "aria-label": `Steps of ${run.name}` }));
+    if (run.status !== "human" && run.ours && run.step !== undefined) parts.push(el("progress", { max: run.total, value: Math.min(run.step, run.total), "aria-label": `Steps of ${run.name}` }));
     const doing = el("p", { class: "doing" });
-    if (run.status !== "human") doing.append(el("button", { type: "button", "data-focus": `film-${run.key}`, on: { click: () => film(run) } }, "Film its agent now"));
-    if (active) {
+    if (run.status !== "human" && run.ours) doing.append(el("button", { type: "button", "data-focus": `film-${run.key}`, on: { click: () => film(run) } }, "Film its agent now"));
+    if (active && run.ours) {
       const waiting = run.status === "stopping" || asked.has(run.key);
       doing.append(el("button", { type: "button", class: "stop", disabled: waiting, "data-focus": `stop-${run.key}`, on: { click: () => stop(run) } }, waiting ? "Stopping …" : "Stop"));
     }
@@ -75,11 +75,11 @@ function facts(run, active) {
   const out = [];
   const add = (label, value) => { if (value !== undefined && value !== null) out.push(`${out.length ? " · " : ""}${label ? `${label} ` : ""}`, el("b", {}, value)); };
   add("", run.env);
-  if (run.status !== "human" && run.step !== undefined) add("step", `${number(run.step)} of ${number(run.total)}`);
+  if (run.status !== "human" && run.step !== undefined) add("step", run.ours ? `${number(run.step)} of ${number(run.total)}` : number(run.step));
   if (active) {
-    add("", run.phase);
+    add("", run.phase || null);
     if (run.rate) add("", `${number(run.rate)} steps/s`);
-    if (run.left) add("left", duration(run.left));
+    if (run.left && run.ours) add("left", duration(run.left));
     if (run.memory_gib) add("memory", `${run.memory_gib} GiB`);
     if (run.gpu_gib) add("GPU", `${run.gpu_gib.toFixed(1)} GiB`);
   }
