@@ -210,6 +210,16 @@ def test_examples_record_their_runs(
 
 
 @pytest.mark.long
+def test_the_benchmark_writes_its_table(tmp_path: Path, optional: Optional) -> None:
+    optional.module("stable_baselines3")
+    flags = ["--rounds", "1", "--seconds", "0.1", "--learn", "0", "--num-envs", "2", "--markdown", "a.md"]
+    command = [sys.executable, str(ROOT / "benchmarks" / "sb3.py"), *flags]
+    subprocess.run(command, check=True, cwd=tmp_path, timeout=600)
+    rows = [line for line in (tmp_path / "a.md").read_text().splitlines() if line.startswith("| `")]
+    assert len(rows) == 4 and all(row.count("|") == 3 for row in rows)
+
+
+@pytest.mark.long
 def test_the_sb3_example_resumes_and_its_agent_plays(
     tmp_path: Path, optional: Optional, monkeypatch: pytest.MonkeyPatch
 ) -> None:
