@@ -10,10 +10,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Mapping
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -29,6 +31,7 @@ from achieve.errors import ConfigError, DivergedError, RunFolderError
 from achieve.nn.model import AchievementNetwork, ActorCritic, QuantileNetwork
 from achieve.openmp import make_sleep
 from achieve.own_agent import PlayingAgent, is_own, load_own
+from achieve.plugins import ENCODER_NAMES
 from achieve.run.checkpoint import FILE_NAME, load_checkpoint
 from achieve.run.files import explained
 from achieve.run.folder import read_config
@@ -38,12 +41,23 @@ from achieve.trust import trusted
 
 PRETRAINED = "pretrained"
 AUXILIARY = ("film.", "predictor.")
-IMAGE_ENCODERS = ("residual", "strided")
+IMAGE_ENCODERS = ("residual", "strided", "spcnn")
 DTYPES = {"uint8": torch.uint8, "float32": torch.float32}
+
+
+class AgentState(NamedTuple):
+    """Where an agent stands in its episodes, as :meth:`Agent.state` returns it."""
+
+    memory: Tensor | None
+    latent: Tensor | None
+    core: Tensor | None
+    random: bytes
 
 
 class Agent:
     """Acts in one or several environments at once, and keeps track of the memory, the last achievement.
+
+    The state of a recurrent core is carried along too, and begins anew with every episode.
 
     An agent of QR-DQN acts as at the end of its training: epsilon-greedily, on the mean of each action's quantiles.
 
@@ -70,8 +84,39 @@ class Agent:
             self._generator.manual_seed(seed)
         self._memory: Tensor | None = None
         self._latent: Tensor | None = None
+        self._state: Tensor | None = None
         self.logits = torch.zeros(0, self.network.num_actions)
         self.values = torch.zeros(0)
+
+    def state(self) -> AgentState:
+        """Return all that its further actions depend on, besides what it will see."""
+        return AgentState(self._memory, self._latent, self._state, self._generator.get_state().numpy().tobytes())
+
+    def restore(self, state: AgentState) -> None:
+        """Continue where :meth:`state` was called, with the same actions for the same observations."""
+        self._memory, self._latent, self._state = state.memory, state.latent, state.core
+        self._generator.set_state(torch.frombuffer(bytearray(state.random), dtype=torch.uint8))
+
+    @property
+    def memory(self) -> Tensor | None:
+        """``nu`` of the last achievement of each environment, [N, D], zero before the first; None before acting."""
+        return self._memory
+
+    @property
+    def predicts(self) -> bool:
+        """Whether it has the networks that predict the next achievement; see :func:`load_agent`."""
+        return self.network.predictor is not None
+
+    @torch.no_grad()
+    def predict(self, actions: ArrayLike) -> Tensor:
+        """Return ``psi``, unit vectors [N, D] on the CPU: the achievement it expects next if it takes these actions.
+
+        The observations are those of the last :meth:`act`.
+        """
+        if self._latent is None:
+            raise RuntimeError("the agent has seen nothing yet: call act() before predict()")
+        chosen = torch.as_tensor(np.atleast_1d(np.asarray(actions, np.int64)), device=self._device)
+        return self.network.predict(self._latent, chosen, self._memory).cpu()
 
     @torch.no_grad()
     def act(
@@ -117,7 +162,7 @@ class Agent:
             threshold = self.config.env.threshold
             self._memory = next_memory(self._memory, self._latent, phi, rewards, dones > 0, threshold)
         self._latent = phi
-        self.logits, self.values = (tensor.cpu() for tensor in self._evaluate(phi))
+        self.logits, self.values = (tensor.cpu() for tensor in self._evaluate(phi, dones > 0))
         if not self.logits.isfinite().all():
             raise DivergedError("the agent's weights are so large that its logits are not finite; it cannot act")
         if greedy:
@@ -135,13 +180,17 @@ class Agent:
                 f"actions; this agent knows shape {self.observation_shape} and {self.network.num_actions} actions"
             )
 
-    def _evaluate(self, phi: Tensor) -> tuple[Tensor, Tensor]:
+    def _evaluate(self, phi: Tensor, ended: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits [N, A] and values [N] in units of return."""
         if isinstance(self.network, QuantileNetwork):
             values = action_values(self.network.quantiles(phi, self._memory))
             return epsilon_greedy_logits(values, self.config.qrdqn.epsilon_end), values.amax(1)
         assert isinstance(self.network, ActorCritic)
-        logits, values = self.network.heads(phi, self._memory)
+        if self._state is None:
+            self._state = phi.new_zeros(len(phi), self.network.state_size)
+        else:
+            self._state = self._state.masked_fill(ended[:, None], 0)
+        logits, values, self._state = self.network.step(phi, self._memory, self._state)
         return logits, self.network.normalizer.denormalize(values)
 
     def _vector(self, value: ArrayLike | None, count: int, name: str) -> Tensor:
@@ -158,6 +207,7 @@ def load_agent(
     seed: int = 0,
     env: str | EnvConfig | None = None,
     trust: bool = False,
+    auxiliary: bool = False,
 ) -> Agent:
     """Return the agent of a run (while it is in progress, of its last checkpoint) or of a weight file.
 
@@ -168,13 +218,16 @@ def load_agent(
         env: the environment to play in; by default the one it was trained in.
         trust: a file may name code as ``module:name``, such as an environment, which playing would run. This is refused
             unless the same environment is given as ``env``, or the file is trusted.
+        auxiliary: load the networks that predict the next achievement too, where there are any. Acting does not need
+            them.
 
     Raises:
         AchieveError: and nothing else, whatever is in the file.
     """
     tensors, about = read_weights(source)
     config = trusted(about.config, source, env=env, trust=trust)
-    acting = {name: t.float() for name, t in tensors.items() if not name.startswith(AUXILIARY)}
+    auxiliary = auxiliary and any(name.startswith(AUXILIARY) for name in tensors)
+    acting = {name: t.float() for name, t in tensors.items() if auxiliary or not name.startswith(AUXILIARY)}
     elements = sum(t.numel() for t in acting.values())
     if _fewest_weights(about) > elements:
         raise RunFolderError(
@@ -182,20 +235,25 @@ def load_agent(
             f"the observations of {' x '.join(map(str, about.observation_shape))} that it describes"
         )
     network: AchievementNetwork
-    made: dict[str, Any] = {"auxiliary": False, "dtype": about.dtype}
-    if config.trainer == "qrdqn":
-        made["num_quantiles"] = config.qrdqn.num_quantiles
-        network = QuantileNetwork(config.model, about.observation_shape, about.num_actions, **made)
-    else:
-        network = ActorCritic(config.model, about.observation_shape, about.num_actions, **made)
+    made: dict[str, Any] = {"auxiliary": auxiliary, "dtype": about.dtype}
+    # Initial weights would be drawn in vain, which takes long where there are many millions. An encoder of the user's
+    # own may have tensors beside its state, and is made as in training.
+    own = config.model.encoder not in ENCODER_NAMES
+    with contextlib.nullcontext() if own else torch.device("meta"):
+        if config.trainer == "qrdqn":
+            made["num_quantiles"] = config.qrdqn.num_quantiles
+            network = QuantileNetwork(config.model, about.observation_shape, about.num_actions, **made)
+        else:
+            network = ActorCritic(config.model, about.observation_shape, about.num_actions, **made)
     needed = {name: t.shape for name, t in network.state_dict().items()}
     wrong = [name for name in needed | acting if name not in acting or acting[name].shape != needed.get(name)]
     if wrong:
         raise RunFolderError(
             f"{source}: its weights do not fit its config, {shown(wrong[0])} is missing or has another size"
         )
+    network = network.to(device) if own else network.to_empty(device=device)
     network.load_state_dict(acting)
-    return Agent(network.to(device), config, about.observation_shape, seed=seed)
+    return Agent(network, config, about.observation_shape, seed=seed)
 
 
 def load_player(
@@ -224,12 +282,20 @@ def _fewest_weights(about: About) -> int:
     config, shape, num_actions, _ = about
     model = config.model
     outputs = num_actions * (config.qrdqn.num_quantiles if config.trainer == "qrdqn" else 1)
-    above = model.dense_size * model.hidden_size + model.hidden_size * outputs
+    heads = model.hidden_size * model.value_hidden
+    if model.core != "none":
+        heads += 3 * model.core_size * (model.hidden_size + model.core_size) + model.core_size * outputs
+    if model.core == "none" or model.core_place == "joined":
+        heads += model.hidden_size * outputs
+    above = model.dense_size * model.hidden_size + heads
     if model.encoder == "mlp":
         return (math.prod(shape) + model.dense_size) * model.dense_size + above
     if model.encoder not in IMAGE_ENCODERS:  # an encoder of the user's own, of any size
-        return model.hidden_size
+        return heads
     height, width, inputs = shape
+    if model.encoder == "spcnn":
+        convolutions = sum(25 * one * two for one, two in pairwise((inputs, *model.channels)))
+        return convolutions + height * width * model.channels[-1] * model.hidden_size + heads
     a, b, c = model.channels
     if model.encoder == "residual":
         convolutions = sum(9 * one * two + 36 * two * two for one, two in zip((inputs, a, b), (a, b, c), strict=True))

@@ -72,12 +72,13 @@ class ModelConfig:
 
     encoder: str = "residual"
     """Encoder phi: `residual` (the paper's IMPALA ResNet), `strided` (three strided convolutions, light enough for a
-    laptop), `mlp` (dense layers, for vector observations), or your own as module:Class (a subclass of
-    achieve.nn.encoder.Encoder)."""
+    laptop), `spcnn` (size-preserving convolutions and one large dense layer, that of LSTM-SPCNN), `mlp` (dense layers,
+    for vector observations), or your own as module:Class (a subclass of achieve.nn.encoder.Encoder)."""
     channels: tuple[int, ...] = (64, 128, 128)
-    """Channels of the three stacks of the encoder. The paper prints 64 64 128, but the published runs used this."""
+    """Channels of the three stacks of the encoder. The paper prints 64 64 128, but the published runs used this. With
+    `spcnn`, those of its convolutions, however many."""
     dense_size: PositiveInt = 256
-    """Units of the dense layer between the flattened observation and the latent."""
+    """Units of the dense layer between the flattened observation and the latent; `spcnn` has none."""
     hidden_size: PositiveInt = 1024
     """Size of the latent phi(s), and of the hidden layers of the auxiliary networks."""
     norm: bool = True
@@ -88,6 +89,16 @@ class ModelConfig:
     """Condition policy and value on nu(g-), the representation of the previous achievement."""
     film: Literal["single", "double"] = "single"
     """FiLM layer: one MLP for both scale eta and shift delta (published code), or one for each (the paper)."""
+    core: Literal["none", "gru", "lstm"] = "none"
+    """Recurrent core between the latent and the heads of PPO, which remembers what the agent has seen in an episode."""
+    core_size: PositiveInt = 256
+    """Units of the recurrent core."""
+    core_place: Literal["joined", "alone"] = "joined"
+    """The core's output is joined to the latent in front of the heads, or stands there alone, in the latent's place."""
+    core_heads: Literal["both", "policy"] = "both"
+    """Heads that see the core's output: both, or the policy alone, with a value that is not recurrent."""
+    value_hidden: NonNegativeInt = 0
+    """Units of a linear layer in front of the value, without an activation; 0 for none."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +127,14 @@ class PPOConfig:
     """Learning rate of Adam."""
     max_grad_norm: PositiveFloat = 0.5
     """Maximum norm of the gradient."""
+    adam_eps: PositiveFloat = 1e-8
+    """Epsilon of Adam."""
+    advantage_norm: Literal["rollout", "minibatch"] = "rollout"
+    """Steps over which advantages are normalised: the whole rollout, or each minibatch by itself."""
+    chunk_length: PositiveInt = 32
+    """With a recurrent core: steps in a row that it is unrolled over in an update, and gradients flow back through."""
+    burn_in: NonNegativeInt = 0
+    """With a recurrent core: steps before each chunk that it runs over first, without gradients, for a fresh state."""
 
 
 @dataclass(frozen=True)
@@ -368,7 +387,8 @@ def validate(config: TrainConfig) -> None:
             raise ConfigError("init_sha256 has no effect without init_from")
         if not re.fullmatch("[0-9a-f]{64}", config.init_sha256):
             raise ConfigError(f"init_sha256 is {config.init_sha256!r}; a SHA-256 has 64 digits from 0 to f")
-    if len(model.channels) != 3 or min(model.channels) < 1:
+    any_number = model.encoder == "spcnn" and model.channels
+    if (len(model.channels) != 3 and not any_number) or min(model.channels) < 1:
         raise ConfigError(f"model.channels is {model.channels}; give three positive numbers")
     if model.memory and not distill.enabled:
         raise ConfigError("model.memory needs distillation, which makes its representations; use --model.no-memory")
@@ -385,6 +405,8 @@ def validate(config: TrainConfig) -> None:
         _known_or_plugin("distill.objectives", objective, OBJECTIVE_NAMES)
     if config.trainer == "qrdqn":
         _validate_qrdqn(config)
+    else:
+        _validate_core(config)
     if config.trainer != "ppo":
         return
     if other := list(differences(config.qrdqn, QRDQNConfig())):
@@ -402,6 +424,39 @@ def validate(config: TrainConfig) -> None:
         )
 
 
+def _validate_core(config: TrainConfig) -> None:
+    """Raise ConfigError for settings of a recurrent core that do not fit the rollouts, or that there is no core for."""
+    ppo, model = config.ppo, config.model
+    if model.core == "none":
+        if config.trainer != "ppo":
+            return
+        for table, values, names in (
+            ("model", model, ("core_size", "core_place", "core_heads")),
+            ("ppo", ppo, ("chunk_length", "burn_in")),
+        ):
+            for name in names:
+                if getattr(values, name) != getattr(type(values), name):
+                    raise ConfigError(f"{table}.{name} has no effect without a recurrent core; use --model.core gru")
+        return
+    if ppo.chunk_length > ppo.rollout_length:
+        raise ConfigError(
+            f"ppo.chunk_length is {ppo.chunk_length}, more than the {ppo.rollout_length} steps of a rollout; reduce "
+            "ppo.chunk-length or increase ppo.rollout-length"
+        )
+    if ppo.burn_in >= ppo.rollout_length:
+        raise ConfigError(
+            f"ppo.burn_in is {ppo.burn_in}, and no chunk has so many steps before it in a rollout of "
+            f"{ppo.rollout_length}; reduce ppo.burn-in"
+        )
+    minibatch = config.rollout_steps // ppo.num_minibatches
+    for what, steps in (("rollout", ppo.rollout_length), ("minibatch", minibatch)):
+        if steps % ppo.chunk_length:
+            raise ConfigError(
+                f"a {what} of {steps} steps cannot be cut into chunks of {ppo.chunk_length}; change ppo.chunk-length, "
+                "ppo.rollout-length or ppo.num-minibatches"
+            )
+
+
 def _known_or_plugin(setting: str, name: str, known: tuple[str, ...] = ()) -> None:
     if name not in known and not is_plugin(name):
         others = f"known are {', '.join(known)}, or " if known else ""
@@ -412,6 +467,11 @@ def _validate_qrdqn(config: TrainConfig) -> None:
     values, rows = config.qrdqn, config.replay_rows
     if other := list(differences(config.ppo, PPOConfig())):
         raise ConfigError(f"ppo.{other[0]} has no effect on QR-DQN; its settings are qrdqn.*")
+    if config.model.core != "none" or config.model.value_hidden:
+        raise ConfigError(
+            "QR-DQN has neither a recurrent core (model.core) nor a hidden layer for values (model.value_hidden); "
+            "use a preset of PPO, such as ppo-gru"
+        )
     if config.model.normalize_value:
         raise ConfigError("QR-DQN learns returns as they are; use --model.no-normalize-value")
     for name in ("rollouts_per_phase", "policy_reg_coef", "value_reg_coef", "policy_reg", "value_reg"):

@@ -14,7 +14,7 @@ from typing import Any
 
 from achieve.errors import ConfigError
 
-ENCODER_NAMES = ("residual", "strided", "mlp")
+ENCODER_NAMES = ("residual", "strided", "spcnn", "mlp")
 TRAINER_NAMES = ("ppo", "qrdqn")
 OBJECTIVE_NAMES = ("matching", "prediction")
 """What the package provides."""

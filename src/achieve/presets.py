@@ -1,4 +1,4 @@
-"""The presets: configurations that carry the paper's names, and one for two CPU cores."""
+"""The presets: configurations that carry the paper's names, recurrent ones, and one for two CPU cores."""
 
 from __future__ import annotations
 
@@ -108,6 +108,24 @@ _preset(
     "QR-DQN with achievement distillation on Procgen Heist, hard, 25M steps",
     **_QRDQN_AD | _HEIST_QRDQN | {"distill": _GENTLE_MAZES},
 )
+
+# A core of 256 units would take `ad-gru` beyond ten million parameters.
+_preset("ppo-gru", "PPO with a recurrent core", model=replace(_NO_MEMORY, core="gru"), distill=_NO_DISTILL)
+_preset("ad-gru", "the full method with a recurrent core", model=ModelConfig(core="gru", core_size=192))
+_preset(
+    "lstm-spcnn",
+    "PPO with size-preserving convolutions and an LSTM, 135M parameters, one environment (11.67)",
+    env=EnvConfig(num_envs=1),
+    model=ModelConfig(
+        encoder="spcnn", channels=(64, 64, 64, 64), hidden_size=512, norm=False, normalize_value=False, memory=False,
+        core="lstm", core_place="alone", core_heads="policy", value_hidden=256,
+    ),
+    ppo=PPOConfig(
+        rollout_length=4096, num_epochs=4, num_minibatches=32, ent_coef=0.0, adam_eps=1e-5, advantage_norm="minibatch",
+        chunk_length=128,
+    ),
+    distill=_NO_DISTILL,
+)  # fmt: skip
 
 _preset(
     "quick",

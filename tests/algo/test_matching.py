@@ -132,7 +132,9 @@ def test_readings(ot: Any, name: str) -> None:
 
 
 @pytest.mark.usefixtures("in_float64")
-@pytest.mark.parametrize("model", [replace(MODEL, memory=False), replace(MODEL, norm=False)])
+@pytest.mark.parametrize(
+    "model", [replace(MODEL, memory=False), replace(MODEL, norm=False), replace(MODEL, core="gru", core_size=7)]
+)
 def test_variants(ot: Any, model: Any) -> None:
     Update(make_setting(CONFIG, model), 4, [0, 1]).check(ot)
 

@@ -82,6 +82,10 @@ VARIANTS = {
     "no norms": replace(MODEL, norm=False),
     "two FiLM nets": replace(MODEL, film="double"),
     "no value normalisation": replace(MODEL, normalize_value=False),
+    "a GRU beside the latent": replace(MODEL, core="gru", core_size=7),
+    "an LSTM for the policy alone": replace(
+        MODEL, core="lstm", core_size=7, core_place="alone", core_heads="policy", value_hidden=4, memory=False
+    ),
 }
 
 

@@ -22,8 +22,9 @@ def on_gpu(buffer: RolloutBuffer) -> RolloutBuffer:
         tuple(buffer.observations.shape[2:]),
         buffer.memory.shape[2],
         DEVICE,
+        state_size=buffer.states.shape[2],
     )
-    names = ("observations", "memory", "actions", "log_probs", "values", "advantages", "returns")
+    names = ("observations", "memory", "states", "actions", "log_probs", "values", "advantages", "returns")
     for name in names:
         getattr(moved, name).copy_(getattr(buffer, name))
     moved.rewards[:] = buffer.rewards

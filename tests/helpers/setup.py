@@ -49,13 +49,15 @@ def make_buffer(
     fresh: Sequence[bool] | None = None,
     seed: int = 0,
     rollouts: int = 1,
+    state_size: int = 0,
 ) -> RolloutBuffer:
-    """A full buffer of random images and memories with these rewards and episode ends [S, N]."""
+    """A full buffer of random images, memories and states with these rewards and episode ends [S, N]."""
     steps, envs = rewards.shape
-    buffer = RolloutBuffer(rollouts, steps // rollouts, envs, IMAGE, memory, torch.device("cpu"))
+    cpu = torch.device("cpu")
+    buffer = RolloutBuffer(rollouts, steps // rollouts, envs, IMAGE, memory, cpu, state_size=state_size)
     g = torch.Generator().manual_seed(seed)
     if _in_float64():
-        for name in ("memory", "log_probs", "values", "advantages", "returns"):
+        for name in ("memory", "states", "log_probs", "values", "advantages", "returns"):
             setattr(buffer, name, getattr(buffer, name).double())
     buffer.observations.random_(0, 256, generator=g)
     buffer.actions.random_(0, ACTIONS, generator=g)
@@ -69,6 +71,9 @@ def make_buffer(
     if fresh is not None:
         buffer.fresh = np.array(fresh, dtype=bool)
     buffer.filled = steps
+    if state_size:
+        buffer.states.normal_(generator=g)
+        buffer.states[:-1][torch.from_numpy(buffer.starts())] = 0
     return buffer
 
 
@@ -95,6 +100,7 @@ def literal_experience(buffer: RolloutBuffer) -> Experience:
         buffer.flat("actions")[:steps],
         memory.double() if memory.shape[1] else None,
         buffer.flat("returns").double(),
+        buffer.flat("states").double() if buffer.states.shape[2] else None,
     )
 
 

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from achieve.algo.transport import partial_transport
 from achieve.config import ModelConfig
 from achieve.nn.encoder import ResidualEncoder
-from achieve.nn.kernels import fused
+from achieve.nn.kernels import entry_pool, fused
 from achieve.nn.kernels.entry import entry_weight_backward, prepare
 from achieve.nn.kernels.transport import transport
 
@@ -145,6 +145,59 @@ def test_entry_weight_gradient(inputs: int, outputs: int, height: int, width: in
     (expected,) = torch.autograd.grad((F.conv2d(x, weight, padding=1) * grad).sum(), weight)
     result = entry_weight_backward(grad, x, inputs=inputs)
     torch.testing.assert_close(result, expected, atol=1e-3, rtol=1e-4)
+
+
+def plain_entry(images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.max_pool2d(F.conv2d(images.permute(0, 3, 1, 2).float() / 255, weight, bias, padding=1).relu(), 3, 2, 1)
+
+
+def own_entry(images: Tensor, weight: Tensor, bias: Tensor, grad: Tensor) -> list[Tensor]:
+    """The output, and the gradients of weight and bias, added to ones."""
+    spread = entry_pool.spread(weight, bias, entry_pool.empty_spread(weight, torch.float32))
+    out, winner = entry_pool.forward(images, spread, keep=True)
+    assert winner is not None
+    sums = [torch.ones_like(weight, memory_format=torch.channels_last), torch.ones_like(bias)]
+    entry_pool.backward(grad, winner, images, *sums)
+    return [out, *(total - 1 for total in sums)]
+
+
+@pytest.mark.parametrize(
+    ("shape", "outputs", "programs"),
+    [
+        ((3, 12, 16, 3), 16, 1),
+        ((2, 9, 21, 3), 32, 1000),
+        ((1, 4, 140, 1), 16, 2),
+        ((1, 7, 6, 1), 128, 1),
+        ((5, 6, 1, 2), 16, 3),
+    ],
+)
+def test_the_entry_as_one_kernel(
+    shape: tuple[int, ...], outputs: int, programs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of an even and an odd number of bytes, several tiles in a row, several images in a tile, few channels."""
+    monkeypatch.setattr(entry_pool, "PROGRAMS", programs)
+    monkeypatch.setattr(entry_pool, "GRADIENT_PROGRAMS", programs)
+    g = torch.Generator().manual_seed(0)
+    pictures = torch.randint(0, 256, shape, dtype=torch.uint8, generator=g)
+    weight = (torch.randn(outputs, shape[3], 3, 3, generator=g) / 3).requires_grad_()
+    bias = torch.randn(outputs, generator=g).requires_grad_()
+    expected = plain_entry(pictures, weight, bias)
+    grad = channels_last(*expected.shape, seed=2, grad=False)
+    wanted = [expected, *torch.autograd.grad((expected * grad).sum(), [weight, bias])]
+    for mine, theirs in zip(own_entry(pictures, weight.detach(), bias.detach(), grad), wanted, strict=True):
+        torch.testing.assert_close(mine, theirs.detach(), atol=1e-4, rtol=5e-5)
+
+
+def test_the_entry_of_flat_and_of_black_images() -> None:
+    """Of equal places the first wins, as in PyTorch; a ReLU of zero is closed."""
+    weight = torch.ones(16, 3, 3, 3, requires_grad=True)
+    bias = torch.tensor([0.0, -1.0, 1.0, 0.5] * 4, requires_grad=True)
+    pictures = torch.stack([torch.full((8, 8, 3), value, dtype=torch.uint8) for value in (0, 255)])
+    expected = plain_entry(pictures, weight, bias)
+    grad = channels_last(*expected.shape, grad=False)
+    wanted = [expected, *torch.autograd.grad((expected * grad).sum(), [weight, bias])]
+    for mine, theirs in zip(own_entry(pictures, weight.detach(), bias.detach(), grad), wanted, strict=True):
+        torch.testing.assert_close(mine, theirs.detach(), atol=1e-5, rtol=5e-5)
 
 
 def encoder(size: int, channels: tuple[int, ...] = (16, 32, 32)) -> ResidualEncoder:

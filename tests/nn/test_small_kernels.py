@@ -7,4 +7,5 @@ from tests.nn.interpreter import run_checks
 
 
 def test_under_the_interpreter(optional: Optional) -> None:
-    run_checks(("interpreted_convolution", "interpreted_acting", "interpreted_losses"), 84, optional)
+    checks = ("interpreted_convolution", "interpreted_acting", "interpreted_losses", "interpreted_cells")
+    run_checks(checks, 94, optional)

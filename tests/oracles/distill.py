@@ -48,6 +48,13 @@ class Experience:
     actions: Tensor
     memory: Tensor | None
     returns: Tensor
+    states: Tensor | None = None
+    """Of a recurrent core, before each step."""
+
+    def heads(self, agent: Agent, steps: Tensor, latents: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits and values of steps with these latents."""
+        output = None if self.states is None else net.core(agent.params, latents, self.states[steps])[0]
+        return net.heads(agent.params, latents, self.remembered(steps), output)
 
     def remembered(self, steps: Tensor) -> Tensor | None:
         return None if self.memory is None else self.memory[steps]
@@ -96,12 +103,9 @@ def regularizers(
     """Means over the given steps, whose latents the caller has encoded."""
     if how.keep is not None:
         return how.keep(agent, old, data, steps, latents), torch.zeros(())
-    memory = data.remembered(steps)
-    logits, values = net.heads(agent.params, latents, memory)
+    logits, values = data.heads(agent, steps, latents)
     with torch.no_grad():
-        old_logits, old_values = net.heads(
-            old.params, net.phi(old.params, data.observations[steps]), memory
-        )
+        old_logits, old_values = data.heads(old, steps, net.phi(old.params, data.observations[steps]))
     new, before = log_softmax(logits), log_softmax(old_logits)
     if how.policy_reg == "new-old":
         policy = (new.exp() * (new - before)).sum(1).mean()

@@ -92,10 +92,40 @@ def linear(x: Tensor, params: Params, name: str) -> Tensor:
     return x @ params[f"{name}.weight"].T + params[f"{name}.bias"]
 
 
-def heads(params: Params, latent: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Logits, and values in normalised units."""
-    x = latent if memory is None else torch.cat([latent, memory.double()], 1)
-    return linear(x, params, "policy"), linear(x, params, "value")[:, 0]
+def heads(
+    params: Params, latent: Tensor, memory: Tensor | None, output: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Logits, and values in normalised units; of a recurrent core's output too, where the layers' widths say so."""
+    remembered = [] if memory is None else [memory.double()]
+    inputs = [torch.cat([latent, *remembered], 1)]
+    if output is not None:
+        inputs += [torch.cat([latent, output, *remembered], 1), torch.cat([output, *remembered], 1)]
+    by_width = {x.shape[1]: x for x in inputs}
+    assert len(by_width) == len(inputs), "widths that cannot be told apart"
+    value = by_width[params["critic.weight" if "critic.weight" in params else "value.weight"].shape[1]]
+    if "critic.weight" in params:
+        value = linear(value, params, "critic")
+    return linear(by_width[params["policy.weight"].shape[1]], params, "policy"), linear(value, params, "value")[:, 0]
+
+
+def core(params: Params, latent: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """One step of a GRU or LSTM, gate by gate: the output and the state after it."""
+    size = params["core.weight_hh"].shape[1]
+    h = state[:, :size].double()
+    given = latent @ params["core.weight_ih"].T + params["core.bias_ih"]
+    recurrent = h @ params["core.weight_hh"].T + params["core.bias_hh"]
+    a, b = given.split(size, 1), recurrent.split(size, 1)
+    if len(a) == 3:
+        reset, update = sigmoid(a[0] + b[0]), sigmoid(a[1] + b[1])
+        h = (1 - update) * torch.tanh(a[2] + reset * b[2]) + update * h
+        return h, h
+    c = sigmoid(a[1] + b[1]) * state[:, size:].double() + sigmoid(a[0] + b[0]) * torch.tanh(a[2] + b[2])
+    h = sigmoid(a[3] + b[3]) * torch.tanh(c)
+    return h, torch.cat([h, c], 1)
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    return 1 / (1 + torch.exp(-x))
 
 
 def unit(x: Tensor) -> Tensor:

@@ -55,6 +55,10 @@ METHODS: dict[str, dict[str, Any]] = {
         "model": {**_SMALL, "normalize_value": False},
     },
     "minigrid": {**_MINIGRID, **_PPO, **_DISTILL, "model": _SMALL},
+    "ad-gru": {
+        **_CRAFTER, **_DISTILL, "ppo": {**_PPO["ppo"], "chunk_length": 8, "burn_in": 2},
+        "model": {**_SMALL, "core": "gru", "core_size": 8},
+    },
 }  # fmt: skip
 
 

@@ -25,8 +25,8 @@ from tests.reliability.fuzz import KINDS, Broken, Kind, fuzz
 from tests.reliability.kill import kill_runs
 from tests.reliability.lockstep import lockstep
 
-PLACES = (("ad", "fresh"), ("ppo", "extended"), ("qrdqn", "resumed"), ("minigrid", "finished"))
-KILLS = 8
+PLACES = (("ad", "fresh"), ("ppo", "extended"), ("qrdqn", "resumed"), ("minigrid", "finished"), ("ad-gru", "resumed"))
+KILLS = 10
 INPUTS = {"actions": 1500, "buffers": 1500, "states": 500, "weights": 150, "checkpoints": 150, "configs": 400}
 STEPS = 400
 

@@ -122,5 +122,6 @@ def test_a_plan_says_what_is_there_and_writes_nothing(achieve: Command, tmp_path
     assert code == 0
     assert lines[0] == "runs to start to resume done steps left one run"
     assert lines[1].startswith("ad 1 - 1 1,024,000 ") and lines[2].startswith("ppo 1 1 - 1,536,000 ")
-    assert "3 runs to make in runs: about " in lines[-1]
+    assert lines[3].startswith("lstm-spcnn 2 - - 2,048,000 ")
+    assert "5 runs to make in runs: about " in lines[-1]
     assert contents(tmp_path) == before

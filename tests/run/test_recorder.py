@@ -311,6 +311,14 @@ def test_other_achievements_in_one_folder_are_refused(tmp_path: Path) -> None:
     second.close()
 
 
+def test_a_return_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    env = record(gymnasium.wrappers.TransformReward(Mine(), lambda reward: float("nan")), tmp_path / "run")
+    with pytest.raises(RunFolderError, match="the return of an episode is nan"):
+        play(env, 3)
+    env.close()
+    assert not rows(tmp_path / "run")
+
+
 def test_what_was_recorded_cannot_be_trained(tmp_path: Path) -> None:
     env = record(Mine(), tmp_path / "run", name="a")
     env.close()

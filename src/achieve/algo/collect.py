@@ -21,6 +21,8 @@ from achieve.nn.model import ActorCritic
 if TYPE_CHECKING:
     from achieve.nn.kernels.acting import ActingKernels
 
+# Images encoded at once where states are computed anew.
+ENCODED_AT_ONCE = 1024
 ALIGNMENT = 256
 """Bytes; where parts of a block of memory begin."""
 NONE_YET = -1
@@ -46,9 +48,10 @@ class VecEnv(Protocol):
 class Collector:
     """Plays the environments with the current policy and keeps what carries over between rollouts.
 
-    That is: the current observation, the memory that goes with it, and the latent of the observation before. The
-    memory after a rollout's last step is computed by the bootstrap with the weights that collected it, so that no
-    representation mixes weights from before and after an update.
+    That is: the current observation, the memory that goes with it, the latent of the observation before, and the state
+    of the recurrent core if there is one. The memory after a rollout's last step is computed by the bootstrap with the
+    weights that collected it, so that no representation mixes weights from before and after an update. The core takes
+    the observation of the bootstrap in once more when the next rollout begins, so its state is kept as it was before.
 
     ``safe_point`` is called before every step, where the run can resume from :meth:`tensors` and ``row``. It may
     raise: the next :meth:`collect` continues the rollout there.
@@ -88,6 +91,9 @@ class Collector:
         self._actions = torch.zeros(num_envs, dtype=torch.int64, device=device)
         self.memory = torch.zeros(buffer.memory.shape[1:], device=device)
         self._latent = torch.zeros(num_envs, network.latent_size, device=device)
+        self.state = torch.zeros(buffer.states.shape[1:], device=device)
+        """The core's state after the observation last acted on; after a rollout, before it."""
+        self._began = torch.zeros_like(self.state)
         self.row = 0
         """Steps of the rollout under way that are done."""
         self._noise = torch.zeros(
@@ -99,13 +105,14 @@ class Collector:
         self._acted = False
 
     def _state(self) -> list[Tensor]:
-        return [self.memory, self._latent]
+        return [self.memory, self._latent, self.state, self._began]
 
     def tensors(self) -> dict[str, Tensor]:
         """Return what is carried from step to step. The tensors are live: copying into them restores it."""
         return {
             "memory": self.memory,
             "latent": self._latent,
+            **({"state": self.state} if self._network.core is not None else {}),
             "observation": self.observation,
             "outcome": self.outcome,
             "noise": self._noise,
@@ -115,6 +122,7 @@ class Collector:
         """Reset the environments; the memory is empty."""
         self._envs.reset(out=self.observation.numpy())
         self.memory.zero_()
+        self.state.zero_()
         self.outcome.zero_()
 
     @torch.no_grad()
@@ -137,8 +145,30 @@ class Collector:
             buffer.dones[at] = outcome[1] = terminated | truncated
             self.row += 1
         self._act()
+        self.state.copy_(self._began)
         buffer.filled += buffer.length
         self.row = 0
+
+    @torch.no_grad()
+    def refresh_states(self) -> None:
+        """Compute the states of the episodes in progress anew, after a phase that has changed the encoder.
+
+        The core runs over all their steps in the buffer, which must be full: from the first observation of an episode
+        on or, if it began before, from the state stored with the first row.
+        """
+        network, buffer = self._network, self._buffer
+        if network.core is None:
+            return
+        starts, last = buffer.starts(), buffer.rows
+        began = [int(np.flatnonzero(column)[-1]) if column.any() else 0 for column in starts.T]
+        rows = slice(min(began), last)
+        restart = torch.from_numpy(starts[rows]).to(buffer.device)
+        restart[0] = True
+        images = buffer.observations[rows].flatten(0, 1)
+        phi = torch.cat([network.encode(part) for part in images.split(ENCODED_AT_ONCE)])
+        _, states = network.core.unroll(phi.view(*restart.shape, -1), buffer.states[rows], restart)
+        ended = torch.from_numpy(buffer.dones[last - 1]).to(buffer.device)
+        self.state.copy_(states.masked_fill(ended[:, None], 0))
 
     def _act(self) -> None:
         """Encode the current observation, choose actions, write everything into the buffer's current row."""
@@ -196,7 +226,12 @@ class Collector:
             memory = next_memory(self.memory, self._latent, phi, reward, done, self._threshold)
             self.memory.copy_(memory)
         self._latent.copy_(phi)
-        logits, values = network.heads(phi, self.memory)
+        if network.core is None:
+            logits, values = network.heads(phi, self.memory)
+        else:
+            self._began.copy_(self.state.masked_fill(done[:, None], 0))
+            logits, values, state = network.step(phi, self.memory, self._began)
+            self.state.copy_(state)
         row, step = given.where.split(1)
         noise = self._noise.index_select(0, step).squeeze(0)
         actions = (logits + noise).argmax(1)
@@ -204,6 +239,7 @@ class Collector:
         for store, value in (
             (buffer.observations, given.observation),
             (buffer.memory, self.memory),
+            *([] if network.core is None else [(buffer.states, self._began)]),
             (buffer.actions, actions),
             (buffer.log_probs, log_probability(logits, actions)),
             (buffer.values, network.normalizer.denormalize(values)),

@@ -100,7 +100,7 @@ class Distiller:
         self.regularizer = regularizer
         fused = available.distillation_kernels(network, experience.device, enabled=cuda_graphs)
         if isinstance(regularizer, PolicyValueRegularizer):
-            regularizer.fused = fused
+            regularizer.fused = fused and regularizer.has_plain_heads
         self._context = Context(network, experience, config, solve, pad=self._cuda_graphs, fused=fused)
         self.objectives = {cls.name: cls(self._context).to(experience.device) for cls in objectives}
         self.optimizers = {

@@ -32,6 +32,6 @@ def gae(
     return advantages, advantages + values[:-1]
 
 
-def normalize_advantages(advantages: Float[Tensor, "T N"]) -> Float[Tensor, "T N"]:
-    """Return ``(A - mean) / (std + 1e-8)`` over the whole rollout, with the unbiased deviation."""
+def normalize_advantages(advantages: Float[Tensor, "*T"]) -> Float[Tensor, "*T"]:
+    """Return ``(A - mean) / (std + 1e-8)`` over a whole rollout, or a minibatch, with the unbiased deviation."""
     return (advantages - advantages.mean()) / (advantages.std() + 1e-8)

@@ -1,4 +1,7 @@
-"""The PPO phase: advantages, then a few epochs of shuffled minibatches."""
+"""The PPO phase: advantages, then a few epochs of shuffled minibatches.
+
+With a recurrent core, minibatches consist of chunks of steps in a row; `achieve.nn.recurrent` says how.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,8 @@ from achieve.algo.gae import gae, normalize_advantages
 from achieve.algo.meters import Meters
 from achieve.config import PPOConfig
 from achieve.data.buffer import RolloutBuffer
+from achieve.data.chunks import chunk_order
+from achieve.data.trajectories import IntArray
 from achieve.data.transfer import upload
 from achieve.errors import DivergedError
 from achieve.nn.cuda_graphs import GraphRunner
@@ -57,12 +62,15 @@ class PPOLearner:
         self._network = network
         self._buffer = buffer
         self._config = config
-        self.optimizer = ClippedAdam(network, config.learning_rate, config.max_grad_norm)
+        self.optimizer = ClippedAdam(network, config.learning_rate, config.max_grad_norm, config.adam_eps)
         self._kernels = available.small_kernels(buffer.device, enabled=cuda_graphs)
         self._meters = Meters(STATISTICS, buffer.device, kernels=self._kernels)
         self.done = 0
         """Minibatches of the phase under way that are done."""
         self._order = torch.zeros(buffer.length * buffer.num_envs, dtype=torch.int64, device=buffer.device)
+        # With a core: steps that begin with their stored states, and the number of the rollout's first step.
+        self._restart = torch.zeros(buffer.steps, dtype=torch.bool, device=buffer.device)
+        self._first = torch.zeros((), dtype=torch.int64, device=buffer.device)
         self._run = GraphRunner(self._state, enabled=cuda_graphs and buffer.device.type == "cuda")
 
     def _state(self) -> list[Tensor]:
@@ -76,13 +84,15 @@ class PPOLearner:
         """Learn from the newest rollout, or go on with it. Returns the mean of each statistic over the updates."""
         config, buffer = self._config, self._buffer
         self._estimate_advantages()
+        if self._network.core is not None:
+            self._find_restarts()
         offset = (buffer.filled - buffer.length) * buffer.num_envs
         updates = config.num_epochs * config.num_minibatches
         while self.done < updates:
             self._safe_point()
             part = self.done % config.num_minibatches
             if part == 0:
-                self._order.copy_(torch.from_numpy(rng.permutation(len(self._order)) + offset))
+                self._order.copy_(torch.from_numpy(self._draw_order(rng) + offset))
             batch = self._order.chunk(config.num_minibatches)[part]
             self._run(("ppo", len(batch)), self._minibatch, batch)
             self.done += 1
@@ -90,6 +100,22 @@ class PPOLearner:
         skipped = self.optimizer.take_skipped()
         check_finite(skipped, updates, "PPO")
         return {**self._meters.means(), "skipped_updates": skipped}
+
+    def _draw_order(self, rng: np.random.Generator) -> IntArray:
+        """Return the steps of the rollout in the order of an epoch."""
+        if self._network.core is None:
+            return rng.permutation(len(self._order))
+        config, buffer = self._config, self._buffer
+        return chunk_order(buffer.length, buffer.num_envs, config.chunk_length, config.num_minibatches, rng)
+
+    def _find_restarts(self) -> None:
+        """Note where episodes begin, and where the newest rollout does: a chunk may pass its end and go on there."""
+        buffer = self._buffer
+        first = buffer.filled - buffer.length
+        restart = buffer.starts()
+        restart[first] = True
+        self._restart.copy_(upload(restart.ravel(), buffer.device))
+        self._first.fill_(first * buffer.num_envs)
 
     def _estimate_advantages(self) -> None:
         config, buffer = self._config, self._buffer
@@ -106,7 +132,9 @@ class PPOLearner:
             # The recursion runs over time: on the host, where the rewards are.
             given = torch.from_numpy(rewards), values.cpu(), torch.from_numpy(dones)
             advantages, returns = gae(*given, config.gamma, config.gae_lambda)
-        buffer.advantages[first:last] = normalize_advantages(advantages).to(buffer.device)
+        if config.advantage_norm == "rollout":
+            advantages = normalize_advantages(advantages)
+        buffer.advantages[first:last] = advantages.to(buffer.device)
         buffer.returns[first:last] = returns.to(buffer.device)
 
     def policy_loss(self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor) -> Tensor:
@@ -127,6 +155,8 @@ class PPOLearner:
         actions, old_log_probs, advantages, returns = (
             self._buffer.flat(name).index_select(0, index) for name in LEARNED_FROM
         )
+        if config.advantage_norm == "minibatch":
+            advantages = normalize_advantages(advantages)
         normalizer.update(returns)
         targets = normalizer.normalize(returns)
         log_probs = ppo.log_probability(logits, actions)
@@ -164,15 +194,45 @@ class PPOLearner:
     def _minibatch(self, index: Tensor) -> None:
         network, buffer = self._network, self._buffer
         images, memory = (buffer.flat(name).index_select(0, index) for name in ("observations", "memory"))
-        logits, values = network.heads(network.encode(images), memory)
+        phi = network.encode(images)
+        logits, values = network.heads(phi, memory) if network.core is None else self._unroll(phi, memory, index)
         loss, statistics = (self._fused_loss if self._fusible else self.loss)(logits, values, index)
         self.optimizer.zero_grad()
         loss.backward()
         grad_norm = self.optimizer.step()
         self._meters.add(*statistics[:GRAD_NORM], grad_norm, *statistics[GRAD_NORM:])
 
+    def _unroll(self, phi: Tensor, memory: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits and values of a minibatch of chunks, whose steps come time by time."""
+        stored = self._buffer.flat("states").index_select(0, index)
+        restart = self._restart.index_select(0, index).view(self._config.chunk_length, -1)
+        if self._config.burn_in:
+            begin = index[: restart.shape[1]]
+            burnt_in = torch.where(restart[0, :, None], stored[: len(begin)], self._burn_in(begin))
+            stored = torch.cat([burnt_in, stored[len(begin) :]])
+        restart[0] = True
+        return self._network.unroll(phi, memory, stored, restart)
+
+    @torch.no_grad()
+    def _burn_in(self, begin: Tensor) -> Tensor:
+        """Return the states before these steps [M], from a run of the core over the steps before them.
+
+        Where there are fewer in the rollout, its first one is repeated, which always begins with its stored state.
+        """
+        network, buffer, length = self._network, self._buffer, self._config.burn_in
+        assert network.core is not None
+        back = torch.arange(-length, 0, device=begin.device) * buffer.num_envs
+        index = torch.maximum(begin + back[:, None], self._first + begin % buffer.num_envs).flatten()
+        restart = self._restart.index_select(0, index).view(length, -1)
+        restart[0] = True
+        phi = network.encode(buffer.flat("observations").index_select(0, index))
+        stored = buffer.flat("states").index_select(0, index)
+        return network.core.unroll(phi.view(*restart.shape, -1), stored.view(*restart.shape, -1), restart)[1]
+
     @property
     def _fusible(self) -> bool:
         """Whether the fused loss is in force, and is this learner's: a subclass may have a loss of its own."""
         kind = type(self)
+        if self._config.advantage_norm != "rollout":
+            return False
         return self._kernels and kind.loss is PPOLearner.loss and kind.policy_loss is PPOLearner.policy_loss

@@ -63,8 +63,13 @@ class PolicyValueRegularizer:
         self._experience = experience
         self._config = config
         self.fused = False
-        """Use the kernels of `achieve.nn.kernels.penalty`."""
+        """Use the kernels of `achieve.nn.kernels.penalty`, which are for plain heads."""
         self.coefs: tuple[float, ...] = (config.policy_reg_coef, config.value_reg_coef)
+
+    @property
+    def has_plain_heads(self) -> bool:
+        """Whether there are kernels for the network's heads."""
+        return self._network.has_plain_heads
 
     def allocate(self, steps: int) -> None:
         device = self._experience.device
@@ -72,7 +77,7 @@ class PolicyValueRegularizer:
         self.old_values = torch.zeros(steps, device=device)
 
     def record(self, steps: Tensor, phi: Tensor, memory: Tensor) -> None:
-        logits, values = self._network.heads(phi, memory)
+        logits, values = self._outputs(phi, memory, steps)
         self.old_logits.index_copy_(0, steps, logits)
         self.old_values.index_copy_(0, steps, self._network.normalizer.denormalize(values))
 
@@ -83,7 +88,7 @@ class PolicyValueRegularizer:
         if self.fused:
             return self._fused_terms(phi, memory, (images, states, weights))
         steps = images.index_select(0, states)
-        logits, values = self._network.heads(phi, memory)
+        logits, values = self._outputs(phi, memory, images)
         logits, values = logits.index_select(0, states), values.index_select(0, states)
         divergence = policy_divergence(
             logits, self.old_logits.index_select(0, steps), config.policy_reg
@@ -93,6 +98,13 @@ class PolicyValueRegularizer:
         goal = returns if config.value_reg == "returns" else self.old_values.index_select(0, steps)
         deviation = value_deviation(values, normalizer.normalize(goal), config.value_reg)
         return weighted_mean(divergence, weights), weighted_mean(deviation, weights)
+
+    def _outputs(self, phi: Tensor, memory: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits and values of these steps; a recurrent core begins each with its stored state."""
+        if self._network.core is None:
+            return self._network.heads(phi, memory)
+        logits, values, _ = self._network.step(phi, memory, self._experience.flat("states").index_select(0, steps))
+        return logits, values
 
     def _fused_terms(self, phi: Tensor, memory: Tensor, tables: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, ...]:
         """What :meth:`terms` defines, in few launches."""

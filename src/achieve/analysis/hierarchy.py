@@ -12,6 +12,7 @@ Precedence shows requirements only as far as the expert's habits vary: what it a
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -127,7 +128,27 @@ def compare_edges(found: Iterable[Edge], true: Iterable[Edge]) -> EdgeScore:
     )
 
 
+@dataclass(frozen=True)
+class Discovered:
+    """A hierarchy, and where its clusters lie: what tells of any later achievement which of them it is."""
+
+    hierarchy: Hierarchy
+    centres: NDArray[np.float32]
+    """Unit vectors [clusters, D], in the order of ``hierarchy.clusters``."""
+
+
 def discover(
+    representations: Sequence[Tensor],
+    labels: Sequence[Ints],
+    names: Sequence[str],
+    requirements: Iterable[Edge] | None = None,
+    **settings: Any,
+) -> Hierarchy:
+    """Return the hierarchy alone of :func:`discover_with_centres`, whose arguments it takes."""
+    return discover_with_centres(representations, labels, names, requirements, **settings).hierarchy
+
+
+def discover_with_centres(
     representations: Sequence[Tensor],
     labels: Sequence[Ints],
     names: Sequence[str],
@@ -136,7 +157,7 @@ def discover(
     threshold: float = 0.95,
     min_support: float = 0.02,
     most: int = MOST,
-) -> Hierarchy:
+) -> Discovered:
     """Recover a hierarchy from episodes and compare it with the truth.
 
     Args:
@@ -176,7 +197,9 @@ def discover(
             compare_edges([(label[a], label[b]) for a, b in found if label[a] != label[b]], right)
             for found, right in ((edges, reduction(true)), (closure(edges), true))
         )
-    return Hierarchy(
+    sums = np.stack([vectors[numbers == number].sum(0) for number in kept]) if len(kept) else vectors[:0]
+    centres = (sums / np.linalg.norm(sums, axis=1, keepdims=True)).astype(np.float32)
+    hierarchy = Hierarchy(
         achievements=len(vectors),
         episodes=used,
         clusters=clusters,
@@ -190,6 +213,7 @@ def discover(
         order=order,
         silhouettes=silhouettes,
     )
+    return Discovered(hierarchy, centres)
 
 
 def _name(table: Ints, names: Sequence[str]) -> list[Cluster]:

@@ -15,7 +15,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from achieve.analysis.published import PAPER_SETTINGS
+from achieve.analysis.published import PAPER_DECISIVE, PAPER_SETTINGS
 from achieve.config import EXTERNAL, TrainConfig, differences, from_dict
 from achieve.envs.registry import EnvSpec, find_env_spec
 from achieve.errors import AchieveError, ConfigError, RunFolderError
@@ -306,10 +306,7 @@ def read_run(folder: Path, remarks: list[Remark]) -> Run:
         summary = {}
     episodes = load_episodes(folder)
     score = score_run(episodes, summary.get("steps") or taken_steps(folder), config.score_steps, spec)
-    settings = saved.get("settings", {})
-    if not isinstance(settings, dict):
-        raise RunFolderError(f"{folder / 'config.json'} has settings that are no JSON object; restore it")
-    run = Run(folder, config, spec, episodes, score, summary, tuple(saved["starts"]), settings=settings)
+    run = Run(folder, config, spec, episodes, score, summary, tuple(saved["starts"]), settings=saved["settings"])
     if difference := _disagreement(run):
         remarks.append(Remark(folder, difference))
     uncounted, short = _why_not(run)
@@ -369,7 +366,7 @@ def paper_differences(name: str, settings: Mapping[str, Any]) -> list[str]:
     return [
         f"{key} is {settings.get(key, 'not given')}, not {value}"
         for key, value in PAPER_SETTINGS.get(name, {}).items()
-        if settings.get(key) != value
+        if settings.get(key, None if key in PAPER_DECISIVE else value) != value
     ]
 
 

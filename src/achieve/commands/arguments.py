@@ -62,3 +62,15 @@ class ManyRunsArguments:
     or the cluster on this machine."""
     dry_run: bool = False
     """Print what is missing and how long it will take, and do nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerArguments:
+    """Where pages are served."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on. Any but this machine's own is open to whoever can reach it and has the address printed."""
+    port: int | None = None
+    """Port; by default 8321, or any that is free."""
+    browser: bool = True
+    """Open the page in a browser, where there is a display."""

@@ -30,6 +30,7 @@ def run(arguments: list[str]) -> None:
     from achieve.agent import load_player
     from achieve.analysis.evaluate import evaluate, save_episodes
     from achieve.commands.score import score_tables
+    from achieve.own_agent import is_own
     from achieve.run.files import prepare_file
     from achieve.scoring.score import RunScore, measure, success_rates
     from achieve.train import resolve_device
@@ -48,13 +49,15 @@ def run(arguments: list[str]) -> None:
     taken = int(steps.sum())
     result = RunScore(score, reward, rates, episodes.names, parsed.episodes, taken, taken, spec)
     how = "greedy" if parsed.greedy else "sampled actions"
+    # Which worlds an agent of another library has seen is not known.
+    where = "random worlds" if is_own(parsed.agent) else "unseen worlds"
     notes = [
-        f"{parsed.episodes} episodes of the final policy ({how}) in unseen worlds, seed {parsed.seed}: "
+        f"{parsed.episodes} episodes of the final policy ({how}) in {where}, seed {parsed.seed}: "
         "not the training-protocol score.",
         f"Episode length: mean {steps.mean():.0f}, median {np.median(steps):.0f}, {steps.min()} to {steps.max()}.",
         f"Return: mean {reward:.2f}, standard deviation {episodes.reward.std():.2f}.",
     ]
     groups = {"": [(Path(parsed.agent).name, result)]}
-    console.print(score_tables(groups, title="Final policy, unseen worlds", notes=notes))
+    console.print(score_tables(groups, title=f"Final policy, {where}", notes=notes))
     if parsed.out is not None:
         save_episodes(parsed.out, episodes, spec.decimals)

@@ -19,7 +19,7 @@ class Arguments(AnalysisArguments):
     """Recover the achievement graph from many episodes without labels, and compare it with the true one."""
 
     out: Path = Path("hierarchy")
-    """Folder for hierarchy.json and a picture of each agent's graph."""
+    """Folder for hierarchy.json, a picture of each agent's graph, and what `achieve play` shows of one agent."""
     episodes: int = 200
     """Episodes to play."""
     threshold: float = 0.95
@@ -28,8 +28,9 @@ class Arguments(AnalysisArguments):
 
 def run(arguments: list[str]) -> None:
     parsed: Arguments = parse(Arguments, "hierarchy", arguments)
+    from achieve.analysis.discovered import FILE_NAME, save_discovered
     from achieve.analysis.graphs import true_requirements
-    from achieve.analysis.hierarchy import discover
+    from achieve.analysis.hierarchy import discover_with_centres
     from achieve.analysis.recordings import representations
     from achieve.commands.analyses import load_agents, load_expert, play_episodes, write_results
     from achieve.run.files import prepare_file
@@ -50,7 +51,8 @@ def run(arguments: list[str]) -> None:
         for number, named in enumerate(agents):
             nu = representations(named.agent, played.episodes, partial(show, f"encoding with {named.name}"))
             show(f"clustering for {named.name}")
-            hierarchy = discover(nu, labels, played.names, requirements, threshold=parsed.threshold)
+            found = discover_with_centres(nu, labels, played.names, requirements, threshold=parsed.threshold)
+            hierarchy = found.hierarchy
             results.append({**named.as_dict(), **asdict(hierarchy)})
             show(f"drawing the graph of {named.name}")
             title = f"{named.name}: {hierarchy.episodes} episodes by {parsed.expert}"
@@ -68,3 +70,5 @@ def run(arguments: list[str]) -> None:
     for heading, edges in hierarchy_edges(record):
         console.print(f"{heading}\n{edges}", markup=False, style="dim")
     write_results("hierarchy", parsed.out, figures, record)
+    if len(agents) == 1:
+        save_discovered(parsed.out / FILE_NAME, found, agents[0].source)

@@ -49,6 +49,8 @@ class TrainArguments:
     """With --config: import the code that somebody else's config names, such as an environment `module:function`."""
     quiet: bool = False
     """No progress display."""
+    watch: bool = False
+    """Open a page that shows the run live (`achieve watch`; needs the extra `app`). The run never waits for it."""
 
 
 HELP = """\
@@ -68,6 +70,7 @@ Train an agent, or resume a run with the same command; a larger --total-steps ex
   --tensorboard      also log to TensorBoard; --wandb: to Weights & Biases
   --no-report        no learning curve, video and page when done
   --quiet            no progress display
+  --watch            open a page that shows the run live (extra `app`)
 
 Every setting of method, network and environment is a flag, such as --ppo.learning-rate 1e-4:
 `achieve train --help-all` lists them, after --preset NAME with that preset's defaults.
@@ -103,6 +106,9 @@ def run(arguments: list[str]) -> None:
         return
     arguments = ["--help" if argument == "--help-all" else argument for argument in arguments]
     parsed = parse_train(arguments)
+    if parsed.watch:
+        _open_watch(parsed)
+        arguments = [argument for argument in arguments if argument != "--watch"]
     if parsed.seeds is not None:
         train_seeds(parsed, arguments)
     else:
@@ -130,6 +136,27 @@ def train_seeds(parsed: TrainArguments, arguments: list[str]) -> None:
     make_runs([RunSpec(group, config, tuple(flags)) for config in wanted], parent, show_finished, parsed.jobs)
 
 
+def _open_watch(parsed: TrainArguments) -> None:
+    """Start `achieve watch` on the folder of the run, or of the runs, in a process of its own."""
+    import os
+    import subprocess
+    import sys
+
+    from achieve.app.serving import require_app
+    from achieve.train import default_folder
+
+    require_app()
+    folder = parsed.folder or default_folder(parsed.train)
+    if parsed.folder is None or parsed.seeds is None:
+        folder = folder.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    # A session of its own: Ctrl-C is for the run, whose end should still be seen on the page.
+    subprocess.Popen(
+        [sys.executable, "-m", "achieve", "watch", str(folder), "--follow", str(os.getpid())],
+        stdin=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+
+
 def _train_one(parsed: TrainArguments) -> None:
     with contextlib.ExitStack() as stack:
         from achieve.trainers.warm import WarmUp, known_spaces
@@ -154,6 +181,9 @@ def _train_with(parsed: TrainArguments, warm_up: WarmUp | None) -> None:
     if device.type == "cpu" and encoder == "residual":
         console.print("[yellow]no GPU in use: the full network trains at some 80 steps per second on two cores;[/] "
                       "--preset quick is made for that")  # fmt: skip
+    if device.type == "cpu" and encoder == "spcnn":
+        console.print("[yellow]no GPU in use: on two cores, this network would train for days;[/] "
+                      "--preset quick is made for them")  # fmt: skip
     if device.type == "cuda" and encoder == "strided":
         console.print("this machine has a GPU: [bold]achieve train --preset ad[/] trains the full agent in minutes")
     summary = train(parsed.train, folder, quiet=parsed.quiet, warm_up=warm_up)

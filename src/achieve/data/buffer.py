@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from achieve.data.trajectories import Trajectory, cut_trajectories
@@ -22,6 +23,7 @@ class RolloutBuffer:
     Attributes:
         observations: [S + 1, N, ...] of ``dtype``, images [S + 1, N, H, W, C] as bytes.
         memory: [S + 1, N, D], the memory each action was chosen with (D is 0 for a network without memory).
+        states: [S + 1, N, C], the state of the recurrent core that each step began with (C is 0 without a core).
         actions, log_probs, values: [S + 1, N].
         advantages, returns: [S, N], filled in after each rollout.
         rewards, dones: NumPy arrays [S, N].
@@ -39,6 +41,7 @@ class RolloutBuffer:
         memory_size: int,
         device: torch.device,
         dtype: torch.dtype = torch.uint8,
+        state_size: int = 0,
     ) -> None:
         self.length = length
         self.rows = rows = rollouts * length
@@ -50,6 +53,7 @@ class RolloutBuffer:
 
         self.observations = room(rows + 1, num_envs, *observation_shape, dtype=dtype)
         self.memory = room(rows + 1, num_envs, memory_size)
+        self.states = room(rows + 1, num_envs, state_size)
         self.actions = room(rows + 1, num_envs, dtype=torch.int64)
         self.log_probs = room(rows + 1, num_envs)
         self.values = room(rows + 1, num_envs)
@@ -64,11 +68,17 @@ class RolloutBuffer:
 
     @staticmethod
     def nbytes(
-        rollouts: int, length: int, num_envs: int, observation_shape: tuple[int, ...], memory_size: int, itemsize: int
+        rollouts: int,
+        length: int,
+        num_envs: int,
+        observation_shape: tuple[int, ...],
+        memory_size: int,
+        itemsize: int,
+        state_size: int = 0,
     ) -> int:
         """Return the memory of a buffer on its device."""
-        # Observation, memory, action; log-probability, value, advantage and return of a step.
-        of_step = math.prod(observation_shape) * itemsize + 4 * memory_size + 8 + 4 * 4
+        # Observation, memory, state, action; log-probability, value, advantage and return of a step.
+        of_step = math.prod(observation_shape) * itemsize + 4 * (memory_size + state_size) + 8 + 4 * 4
         return (rollouts * length + 1) * num_envs * of_step
 
     @property
@@ -79,6 +89,10 @@ class RolloutBuffer:
     def trajectories(self, threshold: float) -> list[Trajectory]:
         """Return the complete episodes in the buffer."""
         return cut_trajectories(self.rewards, self.dones, self.fresh, threshold)
+
+    def starts(self) -> NDArray[np.bool_]:
+        """Return which rows are the first of an episode: [S, N]."""
+        return np.concatenate([self.fresh[None], self.dones[:-1]])
 
     @property
     def full(self) -> bool:
@@ -94,19 +108,20 @@ class RolloutBuffer:
         self.first_row += self.filled
         self.filled = 0
 
-    # Saving: the observations and memories of every row are too many to be saved each time, the rest is little.
+    # Saving: the observations, memories and states of every row are too many to be saved each time, the rest is little.
 
     def small(self) -> dict[str, Tensor]:
-        """Return everything but observations and memories. The tensors are live: copying into them restores them."""
+        """Return everything else. The tensors are live: copying into them restores them."""
         arrays = {name: torch.from_numpy(getattr(self, name)) for name in ("rewards", "dones")}
         return {name: getattr(self, name) for name in ("actions", "log_probs", "values", "returns")} | arrays
 
     def no_rows(self) -> dict[str, Tensor]:
-        """Return observations and memories of no rows."""
-        return {name: getattr(self, name)[:0] for name in ("observations", "memory")}
+        """Return observations, memories and, with a recurrent core, states of no rows."""
+        names = ("observations", "memory", "states") if self.states.shape[2] else ("observations", "memory")
+        return {name: getattr(self, name)[:0] for name in names}
 
     def lend(self, first: int, last: int, settle: Callable[[], None]) -> dict[str, Tensor]:
-        """Return observations and memories of rows on the host, to be written to a file.
+        """Return observations, memories and states of rows on the host, to be written to a file.
 
         Host memory is not copied; ``settle``, which waits for the file, is called before the buffer is overwritten.
         """

@@ -1,11 +1,13 @@
-"""Linear layers that write the gradients of their weights where the optimiser reads them.
+"""Linear layers that write the gradients of their weights where the optimiser reads them, and a very large one.
 
-That is where parameters lie in one buffer (:class:`achieve.nn.kernels.flat.FlatParameters`), and it spares copying the
-gradient of every weight. Anywhere else these are PyTorch's layers, by the bit.
+The optimiser reads them there where parameters lie in one buffer (:class:`achieve.nn.kernels.flat.FlatParameters`), and
+that spares copying the gradient of every weight. Anywhere else these are PyTorch's layers, by the bit.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -44,3 +46,58 @@ class Linear(nn.Linear):
         if flat is None or input.dim() != 2 or not (torch.is_grad_enabled() and self.weight.requires_grad):
             return super().forward(input)
         return cast(Tensor, _Linear.apply(input, self.weight, self.bias, flat))
+
+
+class _LargeLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.has_bias = bias is not None
+        with _as_convolutions():
+            product = split_product(x, weight)
+        return product if bias is None else product.add_(bias)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        x, weight = ctx.saved_tensors
+        (grad,) = grads
+        with _as_convolutions():
+            grad_x = grad @ weight if ctx.needs_input_grad[0] else None
+            return grad_x, grad.t() @ x, grad.sum(0) if ctx.has_bias else None
+
+
+def split_product(x: Tensor, weight: Tensor, splits: int = 128) -> Tensor:
+    """Return ``x @ weight.T`` as a sum of products over parts of the inputs, if they can be split so evenly.
+
+    Few outputs of a quarter of a million inputs are few tiles of one product, for few of a GPU's multiprocessors.
+    """
+    outputs, inputs = weight.shape
+    if inputs % splits:
+        return F.linear(x, weight)
+    parts = x.reshape(len(x), splits, -1).transpose(0, 1)
+    return torch.bmm(parts, weight.view(outputs, splits, -1).permute(1, 2, 0)).sum(0)
+
+
+@contextmanager
+def _as_convolutions() -> Iterator[None]:
+    """Let products run in TF32 within the block if convolutions do."""
+    matmul = torch.backends.cuda.matmul
+    before = matmul.allow_tf32
+    matmul.allow_tf32 = torch.backends.cudnn.allow_tf32
+    try:
+        yield
+    finally:
+        matmul.allow_tf32 = before
+
+
+class LargeLinear(nn.Linear):
+    """A linear layer of many millions of weights, as accurate on a GPU as the convolutions before it.
+
+    In float32 its three products would take longer than all convolutions; in TF32 they take as long as reading the
+    weight does.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not input.is_cuda:
+            return super().forward(input)
+        return cast(Tensor, _LargeLinear.apply(input, self.weight, self.bias))

@@ -1,4 +1,4 @@
-"""Encoders: the paper's residual network, a light strided one for machines without a GPU, and one for vectors."""
+"""Encoders: the paper's residual network, a light strided one for machines without a GPU, others', one for vectors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from achieve.config import ModelConfig
 from achieve.errors import ConfigError
-from achieve.nn.init import scale_rows
+from achieve.nn.direct import LargeLinear
+from achieve.nn.init import orthogonal, scale_rows
 from achieve.nn.layers import NormConv, NormDense
 from achieve.plugins import load_class
 
@@ -89,13 +90,16 @@ class ImageEncoder(Encoder):
 
     def __init__(self, shape: tuple[int, ...], config: ModelConfig) -> None:
         super().__init__(shape, config)
-        features = self.add_convolutions(shape, config)
-        self.dense = NormDense(features, config.dense_size, norm=config.norm, gain=1.4)
-        self.latent = NormDense(config.dense_size, config.hidden_size, norm=config.norm, gain=1.0)
+        self.add_dense(self.add_convolutions(shape, config), config)
 
     @abstractmethod
     def add_convolutions(self, shape: tuple[int, ...], config: ModelConfig) -> int:
         """Make the convolutional part. Returns the number of its features."""
+
+    def add_dense(self, features: int, config: ModelConfig) -> None:
+        """Make the dense part, on so many features."""
+        self.dense = NormDense(features, config.dense_size, norm=config.norm, gain=1.4)
+        self.latent = NormDense(config.dense_size, config.hidden_size, norm=config.norm, gain=1.0)
 
     def forward(self, images: UInt8[Tensor, "B H W C"]) -> Float[Tensor, "B D"]:
         return self.head(self.features(images))
@@ -151,13 +155,47 @@ class StridedEncoder(ImageEncoder):
         return x
 
 
+class SizePreservingEncoder(ImageEncoder):
+    """That of LSTM-SPCNN (Stanić et al. 2022): 5x5 convolutions that keep the image's size, and one dense layer.
+
+    On Crafter's images, that layer has 134 million weights.
+    """
+
+    def add_convolutions(self, shape: tuple[int, ...], config: ModelConfig) -> int:
+        height, width, inputs = shape
+        self.convs = nn.ModuleList()
+        for outputs in config.channels:
+            conv = nn.Conv2d(inputs, outputs, 5, padding=2)
+            orthogonal(conv, math.sqrt(2))
+            self.convs.append(conv)
+            inputs = outputs
+        return height * width * inputs
+
+    def add_dense(self, features: int, config: ModelConfig) -> None:
+        self.norm = nn.LayerNorm(features) if config.norm else None
+        self.linear = LargeLinear(features, config.hidden_size, bias=not config.norm)
+        orthogonal(self.linear, math.sqrt(2))
+
+    def features(self, images: UInt8[Tensor, "B H W C"]) -> Float[Tensor, "B C2 H W"]:
+        x = images.permute(0, 3, 1, 2).float().div_(255)
+        for conv in self.convs:
+            x = torch.relu(conv(x))
+        return x
+
+    def head(self, features: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D"]:
+        x = features.float().flatten(1)
+        if self.norm is not None:
+            x = self.norm(x)
+        return torch.relu(self.linear(x))
+
+
 MOST_INPUTS = 4096
 """Numbers that the mlp encoder takes; what has more is a picture, or wants an encoder of its own."""
 
 
 def make_encoder(shape: tuple[int, ...], config: ModelConfig, dtype: torch.dtype = torch.uint8) -> nn.Module:
     """Return the encoder that the config names, one of the user's own among them, for observations of that shape."""
-    images = {"residual": ResidualEncoder, "strided": StridedEncoder}
+    images = {"residual": ResidualEncoder, "strided": StridedEncoder, "spcnn": SizePreservingEncoder}
     if config.encoder in images:
         if len(shape) != 3 or dtype != torch.uint8 or min(shape[:2]) < 8:
             raise ConfigError(_no_images(shape, dtype, config.encoder))

@@ -20,7 +20,7 @@ def scale_rows(layer: nn.Linear | nn.Conv2d, gain: float) -> None:
 
 
 @torch.no_grad()
-def orthogonal(layer: nn.Linear, gain: float) -> None:
+def orthogonal(layer: nn.Linear | nn.Conv2d, gain: float) -> None:
     """Orthogonal weights of that gain, bias zero."""
     nn.init.orthogonal_(layer.weight, gain)
     if layer.bias is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
-from jaxtyping import Float, Int, Shaped, UInt8
+from jaxtyping import Bool, Float, Int, Shaped, UInt8
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -17,6 +17,7 @@ from achieve.nn.init import orthogonal, scale_rows
 from achieve.nn.kernels import available
 from achieve.nn.layers import MLP
 from achieve.nn.normalizer import ValueNormalizer
+from achieve.nn.recurrent import RecurrentCore
 
 if TYPE_CHECKING:
     from achieve.nn.kernels.flat import FlatParameters
@@ -191,25 +192,87 @@ class AchievementNetwork(nn.Module):
 
 
 class ActorCritic(AchievementNetwork):
-    """PPO's network: a policy and a value."""
+    """PPO's network: a policy and a value, with a recurrent core between them and the latent if the config has one."""
 
     def add_heads(self, width: int) -> None:
-        self.policy = Linear(width, self.num_actions)
-        self.value = Linear(width, 1)
+        config = self.config
+        self.core: RecurrentCore | None = None
+        for_policy = for_value = width
+        if config.core != "none":
+            self.core = RecurrentCore(config.core, config.hidden_size, config.core_size)
+            for_policy += config.core_size - (config.hidden_size if config.core_place == "alone" else 0)
+            for_value = for_policy if config.core_heads == "both" else width
+        self.policy = Linear(for_policy, self.num_actions)
+        self.critic = Linear(for_value, config.value_hidden) if config.value_hidden else None
+        self.value = Linear(config.value_hidden or for_value, 1)
         orthogonal(self.policy, 0.01)
-        orthogonal(self.value, 0.1)
-        self.normalizer = ValueNormalizer(enabled=self.config.normalize_value)
+        orthogonal(self.value, 1.0 if config.value_hidden else 0.1)
+        self.normalizer = ValueNormalizer(enabled=config.normalize_value)
+
+    @property
+    def state_size(self) -> int:
+        """Numbers of the core's state; 0 without a core."""
+        return 0 if self.core is None else self.core.state_size
+
+    @property
+    def has_plain_heads(self) -> bool:
+        """Whether each head is one linear layer on latent and memory, as the hand-written kernels have it."""
+        return self.core is None and self.critic is None
+
+    def use_precision(self, precision: str, *, fused: bool) -> str:
+        if self.core is not None:
+            self.core.fused = available.small_kernels(next(self.parameters()).device, enabled=fused)
+        return super().use_precision(precision, fused=fused)
 
     def heads(
-        self, phi: Float[Tensor, "B D"], memory: Float[Tensor, "B M"] | None
+        self,
+        phi: Float[Tensor, "B D"],
+        memory: Float[Tensor, "B M"] | None,
+        output: Float[Tensor, "B H"] | None = None,
     ) -> tuple[Float[Tensor, "B A"], Float[Tensor, " B"]]:
-        """Return the policy's logits, and values in normalised units."""
-        if self._fast is not None and (memory is not None or not self.config.memory):
+        """Return the policy's logits, and values in normalised units; ``output`` is the core's, if there is one."""
+        if self._fast is not None and self.has_plain_heads and (memory is not None or not self.config.memory):
             from achieve.nn.kernels.heads import heads
 
             return heads(phi, memory if self.config.memory else None, self.policy, self.value)
-        x = self._join(phi, memory)
-        return self.policy(x), self.value(x).squeeze(1)
+        x = seen = self._join(phi, memory)
+        if self.core is not None:
+            if output is None:
+                raise ValueError("this network needs the output of its recurrent core")
+            seen = self._join(output if self.config.core_place == "alone" else torch.cat([phi, output], dim=1), memory)
+            if self.config.core_heads == "both":
+                x = seen
+        if self.critic is not None:
+            x = self.critic(x)
+        return self.policy(seen), self.value(x).squeeze(1)
+
+    def step(
+        self, phi: Float[Tensor, "B D"], memory: Float[Tensor, "B M"] | None, state: Float[Tensor, "B S"]
+    ) -> tuple[Float[Tensor, "B A"], Float[Tensor, " B"], Float[Tensor, "B S"]]:
+        """Return what :meth:`heads` does for single steps that begin with these states, and the states after them.
+
+        Without a core, states are [B, 0].
+        """
+        if self.core is None:
+            return *self.heads(phi, memory), state
+        output, after = self.core.step(phi, state)
+        return *self.heads(phi, memory, output), after
+
+    def unroll(
+        self,
+        phi: Float[Tensor, "B D"],
+        memory: Float[Tensor, "B M"] | None,
+        stored: Float[Tensor, "B S"],
+        restart: Bool[Tensor, "T M2"],
+    ) -> tuple[Float[Tensor, "B A"], Float[Tensor, " B"]]:
+        """Return what :meth:`heads` does for sequences of T steps, which come time by time: B is T times their number.
+
+        ``stored`` and ``restart`` are those of :meth:`achieve.nn.recurrent.RecurrentCore.unroll`.
+        """
+        assert self.core is not None
+        shape = restart.shape
+        outputs, _ = self.core.unroll(phi.view(*shape, -1), stored.view(*shape, -1), restart)
+        return self.heads(phi, memory, outputs.flatten(0, 1))
 
 
 class QuantileNetwork(AchievementNetwork):

@@ -28,7 +28,9 @@ def gpu_count(device: str) -> int:
 
 
 def steps_per_second(config: TrainConfig, gpus: int) -> float:
-    """Return a rough rate; NaN where none is known (QR-DQN without a GPU)."""
+    """Return a rough rate; NaN where none is known (QR-DQN without a GPU, a recurrent core on one)."""
+    if gpus and config.model.core != "none":
+        return math.nan
     if gpus:
         heist = config.trainer == "ppo" and config.env.name == "heist"
         return ON_H200["heist" if heist else config.trainer][config.distill.enabled]

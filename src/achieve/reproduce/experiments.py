@@ -18,7 +18,7 @@ class Experiment:
 
 
 EXPERIMENTS: dict[str, Experiment] = {
-    "table1": Experiment("table 1: scores and rewards on Crafter", ("ad", "ppo")),
+    "table1": Experiment("table 1: scores and rewards on Crafter", ("ad", "ppo", "lstm-spcnn")),
     "figure-ppo": Experiment(
         "the steps from common practice to the strong PPO", ("ppo-default", "ppo-size", "ppo-size-layer", "ppo")
     ),
@@ -28,6 +28,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "probe": Experiment("appendix A: is the next achievement in the latents?", ("ad", "ppo"), "probe"),
     "matching": Experiment("appendix B: achievements matched across episodes", ("ad", "ppo"), "matching"),
     "hierarchy": Experiment("not in the paper: the graph of achievements, without labels", ("ad",), "hierarchy"),
+    "recurrent": Experiment("not in the paper: a recurrent core", ("ppo", "ppo-gru", "ad", "ad-gru")),
     "qrdqn": Experiment("appendix D: a value-based learner, with and without distillation", ("qrdqn", "qrdqn-ad")),
     "heist": Experiment("appendix E: Procgen Heist, 25M steps", ("heist-ad", "heist-ppo")),
     "minigrid": Experiment("appendix E: the MiniGrid door-key tree", ("minigrid-ad", "minigrid-ppo")),

@@ -126,7 +126,7 @@ def command_line(argv: Sequence[str]) -> str:
 
 
 def read_config(run: Path) -> dict[str, Any]:
-    """Return what `config.json` of a run folder holds: `config` and `starts`.
+    """Return what `config.json` of a run folder holds: `config`, `starts` and `settings` (of a recorded agent).
 
     `run` may also be the file itself, or a file with nothing but a config in it.
     """
@@ -138,8 +138,8 @@ def read_config(run: Path) -> dict[str, Any]:
     if not run.is_dir() and "config" not in record:
         record = {"config": record}
     try:
-        hints = {"config": dict[str, Any], "starts": list[dict[str, Any]]}
-        return {**record, **convert(hints, {"starts": [], **record})}
+        hints = {"config": dict[str, Any], "starts": list[dict[str, Any]], "settings": dict[str, Any]}
+        return {**record, **convert(hints, {"starts": [], "settings": {}, **record})}
     except UnfitError as error:
         raise RunFolderError(
             f"{path} does not hold a run's config: {error}; restore it, or choose another run folder"

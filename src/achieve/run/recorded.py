@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import mmap
 import os
 import sys
@@ -79,7 +80,8 @@ class RecordedRun:
         self.config = config
         self.settings = _plain_settings(settings or {})
         self._spec = find_env_spec(config.env.name)
-        self._names: tuple[str, ...] | None = None
+        self._names: tuple[str, ...] = ()
+        self._template = ""
         self._synced = time.monotonic()
         self._pid = os.getpid()
         self._lock = self._log = -1
@@ -113,20 +115,17 @@ class RecordedRun:
     @property
     def steps(self) -> int:
         """Environment steps of everybody who has written this run."""
-        return _total(self._view)
+        counts = self._counts
+        return counts[_BASE] + sum(taken - 1 for taken in counts[_HEADER : _HEADER + counts[_USED]] if taken)
 
     def write(self, *episodes: Episode) -> None:
         """Log episodes that have ended with the last steps counted."""
         if not episodes:
             return
-        decimals = self._spec.decimals
         with self._alone():
             self._mend_log()
-            step, lines = self.steps, []
-            for length, episode_return, achievements in episodes:
-                row = {"step": step, "length": int(length), "reward": round(float(episode_return), decimals)}
-                self._same_names(tuple(achievements))
-                lines.append(json.dumps(row | {PREFIX + name: int(n) for name, n in achievements.items()}) + "\n")
+            step = self.steps
+            lines = [self._line(step, *episode) for episode in episodes]
             with explained(f"{self.path / 'episodes.jsonl'} cannot be written"):
                 os.write(self._log, "".join(lines).encode())
                 if time.monotonic() - self._synced > SYNC_SECONDS:
@@ -250,17 +249,26 @@ class RecordedRun:
         kept = int(np.searchsorted(load_episodes(self.path).step, step, side="right"))
         os.ftruncate(self._log, sum(map(len, lines[:kept])))
 
-    def _same_names(self, names: tuple[str, ...]) -> None:
-        """Raise RunFolderError for an episode with other achievements than those before it."""
-        if self._names is None:
+    def _line(self, step: int, length: int, episode_return: float, achievements: Mapping[str, int]) -> str:
+        """Return an episode as JSON; raise RunFolderError for one with other achievements than those before it."""
+        if not self._names:
             line = os.pread(self._log, 1 << 16, 0).partition(b"\n")[0]
             logged = [key.removeprefix(PREFIX) for key in (parse_json(line) if line else {}) if key.startswith(PREFIX)]
-            self._names = tuple(logged) if line else names
-        if set(names) != set(self._names):
+            self._names = tuple(logged if line else achievements)
+            keys = "".join(f", {json.dumps(PREFIX + name).replace('%', '%%')}: %d" for name in self._names)
+            self._template = f'{{"step": %d, "length": %d, "reward": %r{keys}}}\n'
+        if not math.isfinite(episode_return):
+            raise RunFolderError(f"{self.path}: the return of an episode is {episode_return}, which no table can show")
+        try:
+            counts = [achievements[name] for name in self._names]
+        except KeyError:
+            counts = []
+        if len(counts) != len(achievements):
             raise RunFolderError(
-                f"{self.path} has episodes with {len(self._names)} achievements, and this one has {len(names)}, not "
-                "the same ones; record each environment in a folder of its own"
+                f"{self.path} has episodes with {len(self._names)} achievements, and this one has {len(achievements)}, "
+                "not the same ones; record each environment in a folder of its own"
             )
+        return self._template % (step, length, round(float(episode_return), self._spec.decimals), *counts)
 
     # Closing
 
@@ -303,7 +311,7 @@ def refuse_other(path: Path, config: TrainConfig, settings: Mapping[str, Any]) -
     """Raise RunFolderError for a folder with another run than this one."""
     saved = read_config(path)
     found = refusal(from_dict(saved["config"]), config, ("env.num_envs",))
-    theirs = saved.get("settings", {})
+    theirs = saved["settings"]
     unlike = [name for name in {**theirs, **settings} if theirs.get(name) != settings.get(name)]
     if not found and unlike:
         name = unlike[0]

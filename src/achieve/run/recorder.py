@@ -83,7 +83,7 @@ def join(env: Any, folder: str | Path) -> Any:
     """Return the environment, wrapped so that it takes part in a run that is being recorded already."""
     path = Path(folder)
     saved = read_config(path)
-    return _wrapped(env, RecordedRun(path, from_dict(saved["config"]), saved.get("settings")))
+    return _wrapped(env, RecordedRun(path, from_dict(saved["config"]), saved["settings"]))
 
 
 def _wrapped(env: Any, run: RecordedRun) -> Any:
@@ -196,6 +196,7 @@ class VectorRecorder(VectorWrapper[Any, Any, Any, Any, Any]):
     def __init__(self, env: AchievementVecEnv, run: RecordedRun) -> None:
         super().__init__(env)
         self._run = run
+        self._size = env.num_envs
         self._popped: deque[FinishedEpisodes] = deque(maxlen=KEPT)
         weakref.finalize(self, run.close)
 
@@ -204,10 +205,11 @@ class VectorRecorder(VectorWrapper[Any, Any, Any, Any, Any]):
         return self.env.reset(**kwargs)
 
     def step(self, actions: Any, **kwargs: Any) -> Any:
-        result = self.env.step(actions, **kwargs)
-        self._run.advance(self.env.num_envs)
-        if self.env.has_finished:
-            self._write(self.env.pop_episodes())
+        env = self.env
+        result = env.step(actions, **kwargs)
+        self._run.advance(self._size)
+        if env.has_finished:
+            self._write(env.pop_episodes())
         return result
 
     def _write(self, finished: FinishedEpisodes) -> None:

@@ -46,14 +46,15 @@ class PPOTrainer(BaseTrainer):
         self.network: ActorCritic = network.to(self.device)
         self.arithmetic = self.network.use_precision(config.precision, fused=config.compile)
         memory_size = config.model.hidden_size if config.model.memory else 0
+        state_size = self.network.state_size
         room = (config.rollouts_per_phase, config.ppo.rollout_length, env.num_envs, self.observation_shape, memory_size)
         check_memory(
-            RolloutBuffer.nbytes(*room, self.observation_dtype.itemsize),
+            RolloutBuffer.nbytes(*room, self.observation_dtype.itemsize, state_size),
             self.device,
             f"a buffer of {room[0]} x {room[1]} steps of {room[2]:,} environments",
             "reduce env.num-envs, ppo.rollout-length or distill.rollouts-per-phase",
         )
-        self.buffer = self.store = RolloutBuffer(*room, self.device, self.observation_dtype)
+        self.buffer = self.store = RolloutBuffer(*room, self.device, self.observation_dtype, state_size)
         how: dict[str, Any] = {"cuda_graphs": config.compile, "safe_point": self.safe_point}
         self.collector = Collector(self.network, self.envs, self.buffer, env.threshold, **how)
         self.learner = self.learner_class(self.network, self.buffer, config.ppo, **how)
@@ -88,6 +89,7 @@ class PPOTrainer(BaseTrainer):
                 journal.show("distilling")
                 with self.timed("distill"):
                     report = self.distiller.run(self.generators.shuffles, self.generators.actions)
+                    self.collector.refresh_states()
                 self.stage = COLLECTING
                 journal.log_phase(report)
 

@@ -71,6 +71,8 @@ def shortened(config: TrainConfig) -> TrainConfig:
     if config.trainer == "qrdqn":
         size = 2 * ROWS * config.env.num_envs
         return replace(config, qrdqn=replace(config.qrdqn, replay_size=size, learning_starts=1))
+    if config.model.encoder == "spcnn":  # which has no kernels, but takes long to initialise
+        config = replace(config, model=replace(config.model, channels=(1,)))
     return replace(
         config,
         distill=replace(config.distill, rollouts_per_phase=1),

@@ -28,24 +28,25 @@ class SinglePlayer:
     """A Gymnasium environment that draws itself, for one episode.
 
     Attributes:
+        env: the environment.
         actions, achievements: their names.
         counts: how often each achievement was done in this episode.
     """
 
     def __init__(self, env: Any, seed: int | None, actions: Sequence[str], render: Callable[[], Any]) -> None:
-        self._env, self._seed, self._render = env, seed, render
+        self.env, self._seed, self._render = env, seed, render
         self.actions = actions
         self.achievements: Sequence[str] = env.unwrapped.achievement_names
         self.counts: Mapping[str, int] = {}
 
     def reset(self) -> Seen:
         """Return the first observation."""
-        observation: Seen = self._env.reset(seed=self._seed)[0]
+        observation: Seen = self.env.reset(seed=self._seed)[0]
         return observation
 
     def step(self, action: int) -> tuple[Seen, float, bool]:
         """Return observation, reward, and whether the episode has ended."""
-        observation, reward, terminated, truncated, info = self._env.step(action)
+        observation, reward, terminated, truncated, info = self.env.step(action)
         self.counts = info["achievements"]
         return observation, float(reward), terminated or truncated
 
@@ -55,7 +56,7 @@ class SinglePlayer:
 
     def close(self) -> None:
         """Close the environment."""
-        self._env.close()
+        self.env.close()
 
 
 class VectorPlayer:
@@ -68,28 +69,28 @@ class VectorPlayer:
     def __init__(self, env: EnvConfig, seed: int) -> None:
         made: dict[str, Any] = {"num_envs": 1, "seed": [seed], "threads": 1, "infos": "all", **env.arguments}
         drawn = made | {"render_mode": "rgb_array"}
-        self._envs = make_vec(env.name, **(drawn if env.name == "heist" else made))
-        if not is_picture(self._envs.single_observation_space):
-            self._envs.close()
+        self.envs = make_vec(env.name, **(drawn if env.name == "heist" else made))
+        if not is_picture(self.envs.single_observation_space):
+            self.envs.close()
             try:
-                self._envs = make_vec(env.name, **drawn)
+                self.envs = make_vec(env.name, **drawn)
             except UnfitError as error:
                 raise NoPicturesError(f"there is nothing to film: the agent sees no images, and {error}") from error
         self.counts: Mapping[str, int] = {}
         self._frame = np.zeros((1, 1, 3), np.uint8)
-        count = int(getattr(self._envs.single_action_space, "n", 0))
+        count = int(getattr(self.envs.single_action_space, "n", 0))
         numbered = [f"action {i}" for i in range(count)]
         self.actions: Sequence[str] = HEIST_ACTIONS if env.name == "heist" else numbered
-        self.achievements: Sequence[str] = self._envs.achievement_names
-        self._newest = self._envs.observation_space.shape[-1] // env.own_settings.get("frame_stack", 1)  # type: ignore[index]
+        self.achievements: Sequence[str] = self.envs.achievement_names
+        self._newest = self.envs.observation_space.shape[-1] // env.own_settings.get("frame_stack", 1)  # type: ignore[index]
 
     def reset(self) -> Seen:
-        observations, infos = self._envs.reset()
+        observations, infos = self.envs.reset()
         self._look(observations[0], infos, render=True)
         return np.array(observations[0])
 
     def step(self, action: int) -> tuple[Seen, float, bool]:
-        observations, rewards, terminated, truncated, infos = self._envs.step(np.array([action]))
+        observations, rewards, terminated, truncated, infos = self.envs.step(np.array([action]))
         done = bool(terminated[0] or truncated[0])
         observation = infos["final_obs"][0] if done else observations[0]
         self._look(observation, infos["final_info"] if done else infos, render=not done)
@@ -99,26 +100,26 @@ class VectorPlayer:
         return self._frame
 
     def close(self) -> None:
-        self._envs.close()
+        self.envs.close()
 
     def _look(self, observation: Seen, infos: Mapping[str, Any], render: bool) -> None:
-        if self._envs.render_mode is None:
+        if self.envs.render_mode is None:
             self._frame = coloured(observation[..., -self._newest :])
         elif render:
-            pictures: Any = self._envs.render()
+            pictures: Any = self.envs.render()
             self._frame = coloured(pictures[0])
         self.counts = {name: int(infos["achievements"][name][0]) for name in self.achievements}
 
 
-def make_player(env: EnvConfig, seed: int) -> SinglePlayer | VectorPlayer:
-    """Return a player of the first world of that environment seed."""
+def make_player(env: EnvConfig, seed: int, size: int = GAME) -> SinglePlayer | VectorPlayer:
+    """Return a player of the first world of that environment seed; Crafter's frames have this ``size`` in pixels."""
     with making_env(env.name):
         if env.name == "crafter":
             from achieve.envs.crafter import CrafterEnv
 
             crafter = CrafterEnv(seed=seed, **env.arguments)
             # Its seed was given above: another would begin another stream of worlds.
-            return SinglePlayer(crafter, None, crafter.action_names, lambda: crafter.render((GAME, GAME)))
+            return SinglePlayer(crafter, None, crafter.action_names, lambda: crafter.render((size, size)))
         if env.name == "minigrid":
             from achieve.envs.minigrid import pixel_env
 

@@ -61,6 +61,7 @@ def test_published_settings_and_steps_count_in_table_1(tmp_path: Path) -> None:
 def test_what_differs_is_said_and_does_not_count(tmp_path: Path) -> None:
     recorded(tmp_path / "small", "dreamerv3", PAPER | {"size": "S"}, steps=100_000)
     recorded(tmp_path / "game", "dreamerv3", PAPER, options=("length=500",))
+    recorded(tmp_path / "many", "dreamerv3", PAPER | {"num_envs": 4})
     recorded(tmp_path / "sea", "sea", {})
     recorded(tmp_path / "mine", "mine", {"lr": 1})
     gathered = gather([tmp_path])
@@ -69,6 +70,7 @@ def test_what_differs_is_said_and_does_not_count(tmp_path: Path) -> None:
     differs = sorted(row["differs"] for name, row in rows.items() if name.startswith("dreamerv3"))
     assert differs == [
         "game: length=500; code: sheeprl 0.8.4",
+        "num_envs is 4, not 1; code: sheeprl 0.8.4",
         "size is S, not XL; steps: 100,000 of 1,000,000; code: sheeprl 0.8.4",
     ]
     assert rows["sea"]["differs"] == "settings, of which the published ones are not known"

@@ -9,7 +9,9 @@ import gymnasium
 import numpy as np
 
 from .. import arrays
+from ..keys import for_gymnasium
 from ..registry import ENVIRONMENTS
+from ..window import Window
 from . import snapshot
 from .batch import Batch, Config
 from .compiler import Program
@@ -17,6 +19,8 @@ from .data import ACHIEVEMENTS, ACTIONS, HEALTH, ITEMS
 from .state import INVENTORY_OFFSET, NEW, OVER, RUNNING
 from .thread_pool import ThreadPool
 
+WINDOW = 576
+"""Pixels along a window, by default."""
 _ACTION = f"a whole number from 0 to {len(ACTIONS) - 1}"
 
 
@@ -40,12 +44,12 @@ class CrafterEnv(gymnasium.Env[np.ndarray, np.int64]):
         reward: whether `step` returns the reward (``info["reward"]`` always has it).
         length: steps after which an episode is truncated; None or 0 for no limit.
         seed: the k-th ``reset()`` generates the world of the k-th reset of ``crafter.Env(seed=seed)``.
-        render_mode: None or "rgb_array".
-        render_size: size of the images from `render`; by default that of the observation.
+        render_mode: None, "rgb_array", or "human" for a window, in which every step is shown (needs pygame).
+        render_size: size of the images from `render`; by default that of the observation, in a window 576 x 576.
         rules: a modified game, see `achieve.envs.crafter.mod`, or its name as ``module:NAME``.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
+    metadata: dict[str, Any] = {"render_modes": ["human", "rgb_array"], "render_fps": 10}  # noqa: RUF012
     unlock_threshold = ENVIRONMENTS["crafter"].unlock_threshold
     """A reward above this means that an achievement was unlocked."""
 
@@ -61,8 +65,11 @@ class CrafterEnv(gymnasium.Env[np.ndarray, np.int64]):
         render_size: Any = None,
         rules: Program | str | None = None,
     ) -> None:
-        if render_mode not in (None, "rgb_array"):
-            raise ValueError(f"render_mode must be None or 'rgb_array', got {render_mode!r}")
+        if render_mode not in (None, "human", "rgb_array"):
+            raise ValueError(f"render_mode must be None, 'human' or 'rgb_array', got {render_mode!r}")
+        self._window = Window("Crafter", self.metadata["render_fps"]) if render_mode == "human" else None
+        if self._window is not None and render_size is None:
+            render_size = (WINDOW, WINDOW)
         # Without a seed, one is drawn as Crafter does.
         self._seed = arrays.check_seed(np.random.randint(0, 2**31 - 1) if seed is None else seed, negative=True)
         config = Config.make(area, view, size, reward, length)
@@ -105,7 +112,10 @@ class CrafterEnv(gymnasium.Env[np.ndarray, np.int64]):
                 self._seed = number
                 self._batch.seed([number])
             obs = self._reset()
-            return obs, self._info(self._batch.first_semantic, 0.0, False)
+            info = self._info(self._batch.first_semantic, 0.0, False)
+        if self._window is not None:
+            self._window.show(self._batch.draw(0, self._render_size))
+        return obs, info
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         number = check_action(action)
@@ -114,10 +124,17 @@ class CrafterEnv(gymnasium.Env[np.ndarray, np.int64]):
                 state = "has not begun" if self._status == NEW else "is over"
                 raise RuntimeError(f"the episode {state}: call reset() before step()")
             obs, reward, dead, over, info = self._step(number)
+        if self._window is not None:
+            self._window.show(self._batch.draw(0, self._render_size))
         return obs, reward if self._batch.config.reward else 0.0, dead, over and not dead, info
 
     def render(self, size: Any = None) -> np.ndarray | None:
-        """Return the current observation, at any size (width, height); never changes the game."""
+        """Return the current observation, at any size (width, height); never changes the game.
+
+        With ``render_mode="human"`` the window shows every step by itself; without a size, nothing is returned then.
+        """
+        if self._window is not None and size is None:
+            return None
         size = self._render_size if size is None else size
         if size is None and self.render_mode is None:
             gymnasium.logger.warn("render() returns nothing without render_mode='rgb_array'")
@@ -125,6 +142,15 @@ class CrafterEnv(gymnasium.Env[np.ndarray, np.int64]):
         if self._status == NEW:
             raise RuntimeError("the episode has not begun: call reset() before render()")
         return self._batch.draw(0, size)
+
+    def get_keys_to_action(self) -> dict[tuple[int, ...], int]:
+        """Return Crafter's own keys, for `gymnasium.utils.play`."""
+        return for_gymnasium("crafter", ACTIONS)
+
+    def close(self) -> None:
+        """Close the window, where there is one."""
+        if self._window is not None:
+            self._window.close()
 
     def save_state(self) -> bytes:
         """Return everything needed to continue exactly here, in this or another process."""

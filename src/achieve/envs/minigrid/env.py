@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 
 from ..arrays import check_flag, check_whole, short
+from ..keys import for_gymnasium
 from .tree import Tree
 
 try:
@@ -98,6 +99,10 @@ class DoorKeyTreeEnv(RoomGrid):
     @property
     def achievement_names(self) -> tuple[str, ...]:
         return self.tree.achievement_names
+
+    def get_keys_to_action(self) -> dict[tuple[int, ...], int]:
+        """Return the keys of MiniGrid's own window, for `gymnasium.utils.play`."""
+        return for_gymnasium("minigrid", [action.name for action in self.actions])
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         obs, info = super().reset(seed=seed, options=options)

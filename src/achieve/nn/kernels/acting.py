@@ -249,6 +249,7 @@ def supports(network: nn.Module, num_envs: int) -> bool:
         and all(type(layer) is NormDense and layer.norm is not None for layer in layers)
         and layers[0].linear.out_features <= 1024
         and type(network).heads is ActorCritic.heads
+        and network.has_plain_heads
     )
 
 

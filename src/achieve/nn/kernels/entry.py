@@ -1,7 +1,8 @@
 """Triton kernels of the encoder's beginning: bytes to half precision, and the first convolution's weight gradient.
 
 Their plain twins, which define what is computed, are the beginning of `ResidualEncoder.features` and `Stack.entry`, in
-`nn/encoder.py`. Images are stored channels last.
+`nn/encoder.py`. Images are stored channels last. They stand around the library's convolution, where `entry_pool.py` is
+not in force.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from achieve.nn.encoder import ResidualBlock, ResidualEncoder, Stack
-from achieve.nn.kernels import norm_tiles, tower
+from achieve.nn.kernels import entry_pool, norm_tiles, tower
 from achieve.nn.kernels.adam import BLOCK
 from achieve.nn.kernels.entry import entry_weight_backward, padded_channels, prepare
 from achieve.nn.kernels.flat import FlatParameters, HalfWeights, Sink
@@ -148,6 +148,30 @@ class _Pool(torch.autograd.Function):
         return pool_backward(grad, winner, *ctx.shape), None if ctx.sink else grad_bias, None
 
 
+class _Entry(torch.autograd.Function):
+    """``maxpool(relu(conv(images / 255) + bias))`` of bytes.
+
+    ``spread`` are weight and bias as the kernel needs them. ``train`` says whether there will be a backward pass.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, images: Tensor, weight: nn.Parameter, bias: nn.Parameter, spread: Tensor, train: bool, sink: Sink
+    ) -> Tensor:
+        out, winner = entry_pool.forward(images, spread, keep=train)
+        if winner is not None:
+            ctx.save_for_backward(images, winner)
+        ctx.sink, ctx.parameters = sink, (weight, bias)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        images, winner = ctx.saved_tensors
+        grad = grads[0].contiguous(memory_format=torch.channels_last)
+        entry_pool.backward(grad, winner, images, *map(ctx.sink, ctx.parameters))
+        return None, None, None, None, None, None
+
+
 class _EntryConv(torch.autograd.Function):
     """The first convolution, on what :func:`prepare` makes of bytes: 1/256 of them, channels added.
 
@@ -226,7 +250,8 @@ class FusedEncoder:
     :meth:`finish_backward`, or until the optimiser takes them times ``half.scale``.
 
     The blocks' convolutions are this package's own, where the device has the tensor cores for them. With gradients it
-    needs a tensor memory accelerator too: elsewhere the library's are as quick.
+    needs a tensor memory accelerator too: elsewhere the library's are as quick. The first convolution is with its pool
+    one kernel of this package's on devices of that generation, for images of up to three channels.
 
     Args:
         encoder: whose features to compute.
@@ -273,6 +298,8 @@ class FusedEncoder:
         self._entry_half = self.half.entry.permute(0, 3, 1, 2)
         self._half_of: dict[Tensor, Tensor] = {p: self.flat.view(self.half.weights, p) for p in convs}
         self._own = own
+        own_entry = entry_pool.supports(inputs) and (tower.has_tma(device) if own is None else own)
+        self._spread = entry_pool.empty_spread(entry, dtype) if own_entry else None
         has_own = tower.supports(device) if own is None else own
         self._own_backward = tower.has_tma(device) if own is None else own
         self._towers = [
@@ -295,6 +322,8 @@ class FusedEncoder:
     def cache_weights(self) -> None:
         """Convert the weights, for calls of :meth:`features` with ``cached``: right while they do not change."""
         self._convert()
+        if self._spread is not None:
+            self._spread_weights(self._spread)
         for each in self._towers:
             each.cache_weights()
 
@@ -319,13 +348,12 @@ class FusedEncoder:
         if not cached:
             with torch.no_grad():
                 self._convert()
-        x = prepare(images, self._dtype)
         stacks = [cast(Stack, module) for module in self._encoder.stacks]
-        z = cast(Tensor, _EntryConv.apply(x, self._entry.weight, self._entry_half, self.flat.sink))
+        z = self._enter(images, cached=cached)
         own = bool(self._towers) and (self._own_backward or not torch.is_grad_enabled())
-        pooled = False
+        pooled = True
         for index, stack in enumerate(stacks):
-            x = z if pooled else cast(Tensor, _Pool.apply(z, stack.entry.conv.bias, self.flat.sink))
+            x = z if pooled else self._pool(z, None)
             x = self._norm(cast(nn.GroupNorm, stack.norm), x, relu=False)
             following = stacks[index + 1].entry if index + 1 < len(stacks) else None
             pooled = own and tower.fits(x)
@@ -334,6 +362,20 @@ class FusedEncoder:
             else:
                 z, skip = self._blocks(stack, x, following)
         return cast(Tensor, _Features.apply(z, skip, self.half.scale))
+
+    def _enter(self, images: Tensor, *, cached: bool) -> Tensor:
+        """The first stack's convolution and max-pool."""
+        weight, bias = self._entry.weight, cast(nn.Parameter, self._entry.bias)
+        if self._spread is None:
+            x = prepare(images, self._dtype)
+            z = cast(Tensor, _EntryConv.apply(x, weight, self._entry_half, self.flat.sink))
+            return self._pool(z, bias)
+        spread = self._spread if cached else self._spread_weights(torch.empty_like(self._spread))
+        return cast(Tensor, _Entry.apply(images, weight, bias, spread, torch.is_grad_enabled(), self.flat.sink))
+
+    @torch.no_grad()
+    def _spread_weights(self, into: Tensor) -> Tensor:
+        return entry_pool.spread(self._entry.weight, cast(Tensor, self._entry.bias), into)
 
     def _blocks(self, stack: Stack, x: Tensor, following: NormConv | None) -> tuple[Tensor, Tensor | None]:
         """A stack's two blocks, before the last ReLU and sum; if another stack follows, its convolution too."""
@@ -354,6 +396,9 @@ class FusedEncoder:
 
     def _conv(self, layer: nn.Conv2d, x: Tensor) -> Tensor:
         return cast(Tensor, _Conv.apply(x, layer.weight, self.weight(layer), self.flat.pending))
+
+    def _pool(self, z: Tensor, bias: nn.Parameter | None) -> Tensor:
+        return cast(Tensor, _Pool.apply(z, bias, self.flat.sink))
 
     def _norm(self, layer: nn.GroupNorm, z: Tensor, *, relu: bool) -> Tensor:
         return cast(Tensor, _Norm.apply(z, layer.weight, layer.bias, layer.eps, relu, self.flat.sink))

@@ -36,6 +36,7 @@ HEADINGS: Mapping[str, tuple[str, str]] = {
         "I: intra-trajectory prediction; C: cross-trajectory matching; M: the last achievement as memory.",
     ),
     "small": ("Small model", "The full method in a network of 1M parameters, between the full method and PPO."),
+    "recurrent": ("Recurrent core", "Not in the paper: a GRU between encoder and heads (docs/recurrent.md)."),
     "qrdqn": ("QR-DQN", "The value-based learner, with and without achievement distillation, in Crafter."),
     "heist": ("Procgen Heist", "Hard mode, 25M steps: success rate of the gem and mean return over the last 1M steps."),
     "minigrid": (

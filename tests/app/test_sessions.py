@@ -1,0 +1,212 @@
+"""A page's games: commands in order, people's episodes logged once and only where they are their own."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from achieve.app.sessions import MOST_WAITING, Offer, Session
+from achieve.cli import main
+from achieve.scoring.episodes import load_episodes
+from achieve.viz.report import write_report
+
+Make = Callable[..., Offer]
+
+
+class Page:
+    """What a page would know of a session."""
+
+    def __init__(self, offer: Offer) -> None:
+        self.session = Session(offer)
+        self.points: list[list[dict[str, Any]]] = []
+        self.notes: list[dict[str, str]] = []
+        self.setup: dict[str, Any] = {}
+        self.do("new")
+
+    def do(self, what: str, **settings: Any) -> dict[str, Any]:
+        """Ask, wait until it is done, and take in what changed."""
+        done = threading.Event()
+        self.session.changed = done.set
+        self.session.submit({"do": what, **settings})
+        assert done.wait(30)
+        return self.look()
+
+    def look(self) -> dict[str, Any]:
+        update = self.session.collect()
+        assert update is not None and len(update.pictures) == len(update.header["lanes"])
+        if "setup" in update.header:
+            self.setup = update.header["setup"]
+            self.points = [[] for _ in self.setup["lanes"]]
+        for known, told in zip(self.points, update.header["lanes"], strict=True):
+            del known[told["from"] :]
+            known += told["points"]
+        self.notes += [update.header["note"]] if "note" in update.header else []
+        return update.header
+
+
+@pytest.fixture
+def open_page() -> Iterator[Callable[[Offer], Page]]:
+    pages: list[Page] = []
+
+    def make(offer: Offer) -> Page:
+        pages.append(Page(offer))
+        return pages[-1]
+
+    yield make
+    for page in pages:
+        page.session.close()
+        assert not page.session._thread.is_alive()
+
+
+def test_pressing_keys_unlocks_achievements(offer: Make, open_page: Any) -> None:
+    page = open_page(offer(first_world=6))
+    assert page.setup["world"] == 6 and page.setup["keys"][" "] == 5
+    page.do("act", action=5)
+    header = page.do("act", action=10)
+    assert header["lanes"][0]["at"] == 2 and header["lanes"][0]["from"] == 2, "only what is new is told"
+    names = page.setup["achievements"]
+    assert [[names[n] for n in point.get("new", [])] for point in page.points[0]] == [
+        [], ["collect_sapling"], ["place_plant"]
+    ]  # fmt: skip
+
+
+def test_finished_episode_of_a_person_is_logged_like_a_run(
+    offer: Make, open_page: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = open_page(offer(options=("length=4",), first_world=6))
+    for action in (5, 10, 0, 0):
+        page.do("act", action=action)
+    folder = tmp_path / "runs" / "human-crafter"
+    assert page.notes[-1]["text"] == f"Episode 1 is logged in {folder}."
+    page.do("seek", to=0)
+    page.do("seek", to=4)
+    page.do("new", players=["you"], env=None, world=7)
+    for _ in range(4):
+        page.do("act", action=0)
+    episodes = load_episodes(folder)
+    assert episodes.length.tolist() == [4, 4] and episodes.step.tolist() == [4, 8]
+    assert episodes.achievements.sum(1).tolist() == [2, 0] and episodes.reward[0] == 2.0
+    assert json.loads((folder / "config.json").read_text())["config"]["env"]["options"] == ["length=4"]
+    assert main(["score", str(folder)]) == 0
+    assert "human-crafter" in capsys.readouterr().out
+    report, gathered = write_report([tmp_path / "runs"], tmp_path / "report")
+    assert [run.config.preset for run in gathered.runs] == ["human"] and "human-crafter" in report.read_text()
+
+
+def test_episode_that_was_helped_along_is_nobody_s(offer: Make, open_page: Any, tmp_path: Path) -> None:
+    page = open_page(offer(options=("length=3",)))
+    page.do("act", action=0)
+    page.do("act", action=0)
+    page.do("seek", to=1)
+    page.do("act", action=1)
+    page.do("act", action=1)
+    assert page.notes[-1]["text"] == "The episode is over. It is not logged, since you went back in it."
+    assert not (tmp_path / "runs").exists()
+
+
+def test_log_of_another_game_is_not_added_to(offer: Make, open_page: Any, tmp_path: Path) -> None:
+    for options in (("length=1",), ("length=2",)):
+        page = open_page(offer(options=options))
+        for _ in range(2):
+            page.do("act", action=0)
+    assert "choose another --name" in page.notes[-1]["text"]
+    assert len(load_episodes(tmp_path / "runs" / "human-crafter").step) == 1
+
+
+def test_agent_plays_and_is_taken_over(offer: Make, open_page: Any) -> None:
+    page = open_page(offer("one"))
+    header = page.do("step")
+    assert header["lanes"][0]["driver"] == "agent" and page.points[0][1]["by"] == "agent"
+    assert page.setup["lanes"][0]["head"]["predicts"] and len(page.setup["lanes"][0]["head"]["clusters"]) == 4
+    assert len(page.points[0][0]["p"]) == 17 and len(page.points[0][0]["ahead"]) == 4
+    page.do("hand", lane=0, to="human")
+    assert page.do("act", action=0)["lanes"][0]["at"] == 2
+    page.do("hand", lane=0, to="agent")
+    page.do("step")
+    assert [point["by"] for point in page.points[0]] == [None, "agent", "human", "agent"]
+
+
+def test_scrubbed_back_the_agent_does_the_same_again(offer: Make, open_page: Any) -> None:
+    page = open_page(offer("one"))
+    for _ in range(12):
+        page.do("step")
+    first = list(page.points[0])
+    header = page.do("seek", to=4)
+    assert header["lanes"][0]["at"] == 4 and len(page.points[0]) == 13
+    for _ in range(8):
+        page.do("step")
+    assert page.points[0] == first
+
+
+def test_two_play_in_the_same_world(offer: Make, open_page: Any) -> None:
+    page = open_page(offer("one", "two"))
+    assert [lane["agent"] for lane in page.setup["lanes"]] == ["one", "two"]
+    for _ in range(5):
+        page.do("step")
+    one, two = page.session.lanes
+    assert one.world.seed == two.world.seed and one.points[0].check == two.points[0].check
+    assert one.at == two.at == 5
+    page.do("seek", to=2)
+    assert (one.at, two.at) == (2, 2)
+
+
+def test_you_beside_an_agent_which_waits_for_you(offer: Make, open_page: Any) -> None:
+    page = open_page(offer("you", "one"))
+    page.do("act", action=0)
+    assert [lane.at for lane in page.session.lanes] == [1, 1]
+    assert [points[1]["by"] for points in page.points] == ["human", "agent"]
+
+
+def test_real_time_goes_on_by_itself_and_ends(offer: Make, open_page: Any) -> None:
+    page = open_page(offer(options=("length=5",)))
+    page.do("speed", fps=60.0)
+    page.do("hold", action=2)
+    page.do("play")
+    deadline = time.monotonic() + 30
+    while page.session.playing:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    page.look()
+    assert [point["a"] for point in page.points[0]] == [None, 2, 2, 2, 2, 2]
+    page.do("play")
+    assert len(page.points[0]) == 6
+
+
+def test_networks_are_shared_and_few(offer: Make, open_page: Any, agents: Path) -> None:
+    made = offer("one")
+    pages = [open_page(made) for _ in range(3)]
+    minds = [page.session.lanes[0].mind for page in pages]
+    assert len({id(mind.agent.network) for mind in minds}) == 1 and len({id(mind.agent) for mind in minds}) == 3
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [({"do": "new", "players": ["no"]}, "no such agent"), ({"do": "act", "action": 99}, "action is 99"),
+     ({"do": "hand", "lane": 1, "to": "human"}, "no such game"), ({"do": "hand", "lane": 0, "to": "agent"}, "no agent"),
+     ({"do": "new", "players": ["you"], "world": 2**40}, "world is"), ({"do": "new", "env": "x"}, "no world 'x'"),
+     ({"do": "new", "players": ["you", "you"]}, "at most one")],
+)  # fmt: skip
+def test_what_cannot_be_done_is_said_and_nothing_breaks(
+    command: dict[str, Any], said: str, offer: Make, open_page: Any
+) -> None:
+    page = open_page(offer())
+    page.do(**{"what": command.pop("do"), **command})
+    assert said in page.notes[-1]["text"] and page.notes[-1]["level"] == "error"
+    assert page.do("act", action=0)["lanes"][0]["at"] == 1
+
+
+def test_flood_of_commands_is_refused(offer: Make) -> None:
+    session = Session(offer())
+    with session._lock:
+        session.submit({"do": "new"})
+        with pytest.raises(queue.Full):
+            for _ in range(MOST_WAITING + 2):
+                session.submit({"do": "step"})
+    session.close()

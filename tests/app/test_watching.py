@@ -1,0 +1,215 @@
+"""Runs are watched by their files alone, whatever state those are in, and stopped cleanly, once."""
+
+from __future__ import annotations
+
+import fcntl
+import gzip
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from achieve.app.watching import Log, Watcher
+from achieve.config import to_dict
+from achieve.errors import ConfigError
+from tests.system.tiny import tiny_config
+
+
+def episode(step: int, reward: float = 1.0, wood: int = 1) -> str:
+    return json.dumps({"step": step, "length": 10, "reward": reward, "achievement_collect_wood": wood}) + "\n"
+
+
+def metric(step: int, kind: str = "ppo", **values: float) -> str:
+    return json.dumps({"kind": kind, "step": step, "seconds_rollout": step / 100, "entropy": 2.5, **values}) + "\n"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run folder as one in training looks."""
+    folder = tmp_path / "runs" / "tiny-s0"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"config": to_dict(tiny_config()), "starts": []}))
+    (folder / "episodes.jsonl").write_text("".join(episode(40 * n, n) for n in range(1, 21)))
+    (folder / "metrics.jsonl").write_text("".join(metric(256 * n, host_gib=1.5) for n in range(1, 4)))
+    return folder
+
+
+@pytest.fixture
+def holder(run: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that holds the run's lock, as training does, and ends on SIGTERM."""
+    code = (
+        "import fcntl, os, sys, time; lock = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT); "
+        "fcntl.flock(lock, fcntl.LOCK_EX); os.pwrite(lock, f'{os.getpid()}\\n'.encode(), 0); "
+        "print('held', flush=True); time.sleep(60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(run / ".lock")], stdout=subprocess.PIPE)
+    assert process.stdout is not None and process.stdout.readline() == b"held\n"
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def look(watcher: Watcher, metric: str | None = None) -> dict[str, Any]:
+    (found,) = watcher.look(None, metric)["runs"]
+    return found
+
+
+def test_curves_rates_and_progress(run: Path) -> None:
+    found = look(Watcher([run.parent]), "entropy")
+    assert found["name"] == "tiny-s0" and found["status"] == "stopped" and found["env"] == "Crafter"
+    assert found["step"] == 768 and found["total"] == 3072 and found["rate"] == 100.0 and found["left"] == 23
+    assert found["phase"] == "collecting and PPO" and found["host_gib"] == 1.5
+    curve = found["curve"]
+    assert curve["rates"] == {"collect_wood": 100.0} and curve["episodes"] == 20
+    assert curve["steps"] == sorted(set(curve["steps"])) and len(curve["return"]) == len(curve["steps"])
+    assert found["metric"] == {"steps": [256, 512, 768], "values": [2.5] * 3} and "entropy" in found["metrics"]
+
+
+def test_phase_is_what_follows_the_last_line(run: Path) -> None:
+    with open(run / "metrics.jsonl", "a") as file:
+        file.write(metric(1024))
+    watcher = Watcher([run.parent])
+    assert look(watcher)["phase"] == "distilling"
+    with open(run / "metrics.jsonl", "a") as file:
+        file.write(metric(1024, "distill"))
+    assert look(watcher)["phase"] == "collecting and PPO"
+
+
+def test_log_grows_is_torn_and_is_cut(tmp_path: Path) -> None:
+    path = tmp_path / "episodes.jsonl"
+    log = Log(path)
+    log.update()
+    assert log.rows == []
+    path.write_text(episode(1) + episode(2) + episode(3)[:20])
+    log.update()
+    assert [row["step"] for row in log.rows] == [1, 2], "half a line is not there yet"
+    with open(path, "a") as file:
+        file.write(episode(3)[20:] + "not JSON\n[]\n" + episode(4))
+    log.update()
+    assert [row["step"] for row in log.rows] == [1, 2, 3, 4]
+    changes = log.changes
+    log.update()
+    assert log.changes == changes
+    path.write_text(episode(1))  # resumed from a checkpoint
+    log.update()
+    assert [row["step"] for row in log.rows] == [1]
+    path.write_text(episode(1) + episode(7) + episode(9))  # grown past what was read
+    log.update()
+    path.write_text(episode(1) + episode(8) + episode(9) + episode(10))  # cut and grown between two looks
+    log.update()
+    assert [row["step"] for row in log.rows] == [1, 8, 9, 10]
+
+
+def test_packed_logs_of_results(run: Path) -> None:
+    for name in ("episodes.jsonl", "metrics.jsonl"):
+        (run / f"{name}.gz").write_bytes(gzip.compress((run / name).read_bytes()))
+        (run / name).unlink()
+    found = look(Watcher([run]))
+    assert found["name"] == "tiny-s0" and found["curve"]["episodes"] == 20 and found["step"] == 768
+
+
+@pytest.mark.parametrize("content", ["", "{", "{}", '{"config": {"preset": 3}}', "\x00"])
+def test_folders_that_are_no_runs_are_left_out(tmp_path: Path, content: str) -> None:
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "config.json").write_text(content)
+    assert Watcher([tmp_path]).look(None, None)["runs"] == []
+
+
+def test_broken_values_do_not_stop_the_page(run: Path) -> None:
+    (run / "episodes.jsonl").write_text('{"length": "x"}\n{"step": null, "length": 1, "reward": 1e999}\n3\n')
+    (run / "metrics.jsonl").write_text('{"step": "a"}\n{"step": 5, "entropy": NaN}\n{"kind": [], "step": 9, "x": {}}\n')
+    found = look(Watcher([run]), "entropy")
+    assert found["step"] == 9 and found["curve"]["episodes"] == 0
+
+
+def test_links_do_not_lead_out(run: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    shutil.copytree(run, outside / "secret-s0")
+    (run.parent / "link").symlink_to(outside)
+    assert [found["name"] for found in Watcher([run.parent]).look(None, None)["runs"]] == ["tiny-s0"]
+
+
+@pytest.mark.parametrize("key", ["", "..", "../tiny-s0", "0" * 16])
+def test_only_keys_it_gave_are_known(run: Path, key: str) -> None:
+    watcher = Watcher([run.parent])
+    look(watcher)
+    for does in (watcher.find, watcher.stop):
+        with pytest.raises(ConfigError, match="no such run"):
+            does(key)
+
+
+def test_run_in_training_is_told_from_others_and_stopped_once(run: Path, holder: subprocess.Popen[bytes]) -> None:
+    watcher = Watcher([run.parent])
+    found = look(watcher)
+    assert found["status"] == "training" and found["process"] == holder.pid
+    os.kill(holder.pid, signal.SIGSTOP)  # it is in the middle of something
+    assert "asked to stop" in watcher.stop(found["key"])
+    assert look(watcher)["status"] == "stopping"
+    with pytest.raises(ConfigError, match="asked already"):
+        watcher.stop(found["key"])  # a second signal would not be a clean stop
+    os.kill(holder.pid, signal.SIGCONT)
+    assert holder.wait(30) == -signal.SIGTERM
+    assert look(watcher)["status"] == "stopped"
+    with pytest.raises(ConfigError, match="not being trained"):
+        watcher.stop(found["key"])
+
+
+def test_number_in_the_lock_of_a_stranger_is_not_believed(run: Path) -> None:
+    (run / ".lock").write_text(f"{os.getppid()}\n")
+    found = look(watcher := Watcher([run.parent]))
+    assert found["status"] == "stopped"
+    with pytest.raises(ConfigError, match="not being trained"):
+        watcher.stop(found["key"])
+
+
+def test_watching_never_holds_the_lock(run: Path) -> None:
+    (run / ".lock").write_text("")
+    watcher = Watcher([run.parent])
+    with open(run / ".lock", "r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        look(watcher)
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        look(watcher)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+Start = Callable[..., Any]
+
+
+def test_training_is_watched_and_stopped_from_the_page(
+    live: Start, tab: Callable[..., Any], tmp_path: Path
+) -> None:
+    """A real run, real files, a real browser."""
+    from tests.system.tiny import write_settings
+
+    settings = write_settings(tmp_path / "tiny.json", total_steps=10**7, score_steps=10**7)
+    folder = tmp_path / "runs" / "tiny-s0"
+    flags = ["--config", str(settings), "--folder", str(folder), "--no-report"]
+    command = [sys.executable, "-m", "achieve", "train", *flags]
+    training = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        page = tab(live(None, Watcher([tmp_path / "runs"])).url("watch"))
+        assert "No run here yet" in page.inner_text("#empty") or page.locator("#runs li").count()
+        page.wait_for_selector("li[data-run='tiny-s0'][data-status='training']", timeout=120_000)
+        page.wait_for_selector("#score[data-points]:not([data-points='0'])", timeout=60_000)
+        before = int(page.get_attribute("#score", "data-points"))
+        page.wait_for_selector("#chosen-metric[data-points]:not([data-points='0'])", timeout=60_000)
+        assert page.locator("#rates li").count() == 22 and before > 0
+        assert "steps/s" in page.inner_text("li[data-run='tiny-s0'] .live")
+        page.click(".stop")
+        page.wait_for_selector("#note:has-text('it saves itself first')")
+        page.wait_for_selector("li[data-run='tiny-s0'][data-status='stopped']", timeout=60_000)
+        output, _ = training.communicate(timeout=60)
+        assert training.returncode == 130 and "the same command continues the run" in output
+        assert (folder / "checkpoint").is_dir() and not (folder / "summary.json").exists()
+    finally:
+        training.kill()
+        training.wait()
