@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from achieve.config import ModelConfig
 from achieve.nn.encoder import ResidualEncoder
 from achieve.nn.kernels import entry_pool
 from achieve.nn.kernels.fused import FusedEncoder
@@ -24,7 +25,8 @@ CASES = [
 def entry(images: int, height: int, width: int, channels: int, outputs: int) -> tuple[ResidualEncoder, Tensor, Tensor]:
     """An encoder, noise with a black corner as its images, and what comes back to the max-pool."""
     torch.manual_seed(0)
-    encoder = ResidualEncoder((height, width, channels), (outputs, 16, 16), 16, 16, norm=True).to(DEVICE)
+    config = ModelConfig(channels=(outputs, 16, 16), dense_size=16, hidden_size=16)
+    encoder = ResidualEncoder((height, width, channels), config).to(DEVICE)
     conv = encoder.stacks[0].entry.conv
     with torch.no_grad():
         conv.bias.add_(0.1 * torch.randn_like(conv.bias))
