@@ -67,10 +67,25 @@ def edit(folder: Path, module: str, old: str, new: str) -> None:
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # contents count, not dates
 
 
-def test_second_start_finds_what_the_first_compiled(copied):
-    first, said = run(copied, TERRAIN)
+@pytest.fixture(scope="module")
+def first_start(tmp_path_factory) -> tuple[Path, str, str]:
+    """A copy of the package with what its first start compiled, printed and said."""
+    folder = tmp_path_factory.mktemp("started")
+    shutil.copytree(PACKAGE, folder / "src" / "achieve", ignore=shutil.ignore_patterns("*.pyc"))
+    return folder, *run(folder, TERRAIN)
+
+
+@pytest.fixture
+def started(first_start, tmp_path) -> tuple[Path, str]:
+    """Such a copy, to be edited, and what the first start printed."""
+    shutil.copytree(first_start[0], tmp_path, dirs_exist_ok=True)
+    return tmp_path, first_start[1]
+
+
+def test_second_start_finds_what_the_first_compiled(first_start):
+    folder, first, said = first_start
     assert said.count("compiling Crafter") == 1
-    second, said = run(copied, TERRAIN)
+    second, said = run(folder, TERRAIN)
     assert second == first and said == ""
 
 
@@ -97,8 +112,8 @@ def test_it_is_known_whether_the_game_is_compiled():
     assert sources.is_compiled()
 
 
-def test_an_edit_in_another_file_takes_effect_at_the_next_start(copied):
-    before, _ = run(copied, TERRAIN)
+def test_an_edit_in_another_file_takes_effect_at_the_next_start(started):
+    copied, before = started
     # `simplex` is called by the entry point's file, not that file itself.
     edit(copied, "simplex.py", "weights[n, 0] = fade * fade", "weights[n, 0] = 2 * fade * fade")
     after, said = run(copied, TERRAIN)
@@ -116,8 +131,8 @@ def test_an_edited_rule_takes_effect_in_the_game(copied):
     assert run(copied, PLAY)[0] == "8"
 
 
-def test_old_files_are_forgotten(copied):
-    run(copied, TERRAIN)
+def test_old_files_are_forgotten(started):
+    copied, _ = started
     (old,) = (copied / "cache").rglob("*.nbc")
     os.utime(old, (0, 0))
     edit(copied, "simplex.py", "NORM = 103", "NORM = 104")
@@ -126,8 +141,8 @@ def test_old_files_are_forgotten(copied):
     assert new != old
 
 
-def test_damaged_files_are_replaced(copied):
-    before, _ = run(copied, TERRAIN)
+def test_damaged_files_are_replaced(started):
+    copied, before = started
     files = [path for path in (copied / "cache").rglob("*") if path.is_file()]
     assert files
     for path in files:

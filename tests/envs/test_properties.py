@@ -63,7 +63,7 @@ def compare_short_episodes(seed: int, actions: list[int], length: int) -> None:
             game.reset()
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(seed=seeds, actions=action_lists(), length=st.integers(1, 60))
 def test_short_episodes_equal_the_original(seed: int, actions: list[int], length: int) -> None:
     compare_short_episodes(seed, actions, length)

@@ -18,6 +18,8 @@ from achieve.plugins import load_class
 from achieve.trust import imports_named_by
 from tests.system.processes import ROOT
 from tests.system.tiny import STEPS, tiny_config
+from tests.trust.conftest import small_world  # noqa: F401
+from tests.trust.small import small_config
 from tests.trust.stopping import SimulatedCrashError, stopping
 
 OWN: dict[str, dict[str, Any]] = {
@@ -34,9 +36,9 @@ def metrics(run: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("kind", OWN)
 def test_a_run_with_it_resumes_bit_for_bit(kind: str, tmp_path: Path) -> None:
-    config = tiny_config(**OWN[kind], checkpoint_seconds=0.0)
+    config = small_config("ad", **OWN[kind], checkpoint_seconds=0.0)
     whole = train(config, tmp_path / "whole", quiet=True)
-    with pytest.raises(SimulatedCrashError), stopping(300, crash=True):
+    with pytest.raises(SimulatedCrashError), stopping(40, crash=True):
         train(config, tmp_path / "parts", quiet=True)
     parts = train(config, tmp_path / "parts", quiet=True)
     assert parts["weights_sha256"] == whole["weights_sha256"]

@@ -75,6 +75,7 @@ def test_it_plays_as_well_as_its_run_ended(agent: Agent, origin: Path) -> None:
     assert episodes.reward.mean() > 0.75 * summary["reward"]
 
 
+@pytest.mark.long
 def test_it_plays_far_better_than_chance(agent: Agent) -> None:
     """The first steps of a few episodes on unseen worlds, against a random agent's whole episodes there."""
     chance = evaluate_random(agent.config, 40, seed=1).reward

@@ -290,7 +290,7 @@ def test_what_a_phase_changes_is_measured_with_the_memories_made_anew(memory: bo
     trainer = QRDQNTrainer(values_config(model={"memory": memory}, qrdqn={"replay_size": 4000, "recent_steps": 4000}))
     trainer.start()
     assert "phase_drift" not in trainer.distil().statistics  # no episode has ended
-    trainer.interact(600)
+    trainer.interact(400)
     assert trainer.recent is not None
     trainer.recent.gather(1000)
     index = trainer.recent.some(10**6)

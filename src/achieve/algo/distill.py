@@ -8,7 +8,7 @@ each objective, and updates packed, padded and replayed as CUDA graphs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -165,10 +165,6 @@ class Distiller:
         heads = [tensor for objective in self.objectives.values() for tensor in objective.state_dict().values()]
         sums = [meters.sums for meters in self.meters.values()]
         return [*all_state(self._network, self.optimizers.values()), *heads, *sums]
-
-    def set_epochs(self, num_epochs: int) -> None:
-        """Change the number of epochs of the phases to come."""
-        self._config = replace(self._config, num_epochs=num_epochs)
 
     def run(self, rng: np.random.Generator, generator: torch.Generator) -> PhaseReport:
         """Run one auxiliary phase. ``rng`` draws orders and pairs, ``generator`` what is drawn on the device."""
