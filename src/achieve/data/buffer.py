@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -11,6 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from achieve.data.trajectories import Trajectory, cut_trajectories
+
+MOST_LOCKED = 2**30
+"""Bytes of host memory to lock for saving rows."""
 
 
 class RolloutBuffer:
@@ -125,9 +129,23 @@ class RolloutBuffer:
 
         Host memory is not copied; ``settle``, which waits for the file, is called before the buffer is overwritten.
         """
-        self._settle = settle
         here = slice(first - self.first_row, last - self.first_row)
-        return {name: getattr(self, name)[here].cpu() for name in self.no_rows()}
+        rows = {name: getattr(self, name)[here] for name in self.no_rows()}
+        if self._mirror is None:
+            self._settle = settle
+            return {name: values.cpu() for name, values in rows.items()}
+        settle()  # the last file may still be written from the same memory
+        lent = {name: self._mirror[name][here].copy_(values, non_blocking=True) for name, values in rows.items()}
+        torch.cuda.current_stream(self.device).synchronize()
+        return lent
+
+    @cached_property
+    def _mirror(self) -> dict[str, Tensor] | None:
+        """Page-locked memory for all rows of a buffer on a GPU, unless that is much: the GPU waits for these copies."""
+        like = {name: getattr(self, name) for name in self.no_rows()}
+        if self.device.type != "cuda" or sum(values.nbytes for values in like.values()) > MOST_LOCKED:
+            return None
+        return {name: torch.empty(v.shape, dtype=v.dtype, pin_memory=True) for name, v in like.items()}
 
     def restore(self, first: int, rows: dict[str, Tensor]) -> None:
         """Put rows back where :meth:`lend` took them."""
