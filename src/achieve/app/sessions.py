@@ -148,7 +148,8 @@ class Session:
                 break
             command = self._newest(command)
             if command["do"] == "tick" or (command["do"] == "play" and not self.playing):
-                due = time.monotonic() + 1 / self.fps
+                # On time on average, and never in a hurry to make up for what was missed.
+                due = max(due + 1 / self.fps, time.monotonic())
             with self._lock:
                 try:
                     getattr(self, f"_do_{command['do']}")(**{k: v for k, v in command.items() if k != "do"})
