@@ -125,6 +125,17 @@ def test_episode_that_was_helped_along_is_nobody_s(offer: Make, open_page: Any, 
     assert not (tmp_path / "runs").exists()
 
 
+def test_episode_that_could_not_be_written_is_tried_again(offer: Make, open_page: Any, tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("in the way")
+    page = open_page(offer(options=("length=1",)))
+    page.do("act", action=0)
+    assert "cannot be written" in page.notes[-1]["text"]
+    (tmp_path / "runs").unlink()
+    page.do("act", action=0)
+    assert "Episode 1 is logged" in page.notes[-1]["text"]
+    assert load_episodes(tmp_path / "runs" / "human-crafter").length.tolist() == [1]
+
+
 def test_log_of_another_game_is_not_added_to(offer: Make, open_page: Any, tmp_path: Path) -> None:
     for options in (("length=1",), ("length=2",)):
         page = open_page(offer(options=options))

@@ -290,7 +290,7 @@ def test_page_of_a_training_is_served_by_a_process_of_its_own(tmp_path: Path) ->
 def test_agent_of_a_run_is_filmed_on_request(live: Start, tab: Callable[..., Any], run: Path, agents: Path) -> None:
     shutil.copy(agents / "one" / "weights.safetensors", run)
     page = tab(live(None, Watcher([run.parent])).url("watch"))
-    page.click("text=Film its agent now")
+    page.click("text=Film its agent")
     page.wait_for_selector("#film-video:not([hidden])", timeout=180_000)
     deadline = time.monotonic() + 30
     while not page.evaluate("document.getElementById('film-video').readyState >= 1"):

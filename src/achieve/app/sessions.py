@@ -148,7 +148,8 @@ class Session:
                 break
             command = self._newest(command)
             if command["do"] == "tick" or (command["do"] == "play" and not self.playing):
-                due = time.monotonic() + 1 / self.fps
+                # On time on average, and never in a hurry to make up for what was missed.
+                due = max(due + 1 / self.fps, time.monotonic())
             with self._lock:
                 try:
                     getattr(self, f"_do_{command['do']}")(**{k: v for k, v in command.items() if k != "do"})
@@ -285,13 +286,14 @@ class Session:
         """Keep a person's finished episode, once; an episode that was helped along is nobody's."""
         if self._logged or lane.here.by != "human":
             return
-        self._logged = True
         if not lane.by_hand():
+            self._logged = True
             why = "you went back in it" if lane.rewound else "you did not play all of it"
             self._note = {"level": "info", "text": f"The episode is over. It is not logged, since {why}."}
             return
         log = HumanLog(self.offer.runs, lane.world.env, self.offer.player)
         count = log.append(lane)
+        self._logged = True  # not before: what could not be written is tried again with the next key
         self._note = {"level": "info", "text": f"Episode {count} is logged in {log.path}."}
 
     # What pages are told

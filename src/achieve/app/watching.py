@@ -232,7 +232,7 @@ class Watcher:
             self._search()
             runs = [self._about(run) for run in self._runs.values()]
             order = {"training": 0, "stopping": 0, "human": 2}
-            runs.sort(key=lambda run: (order.get(run["status"], 1), -run["changed"]))
+            runs.sort(key=lambda run: (order.get(run["status"], 1), -run["changed"], run["name"]))
             if chosen is None:
                 active = [run["key"] for run in runs if run["status"] in ("training", "stopping")][:6]
                 chosen = active or [run["key"] for run in runs[:1]]
@@ -308,7 +308,9 @@ class Watcher:
         else:
             status = "done" if summary else "stopped"
         about: dict[str, Any] = {"key": run.key, "name": run.name, "status": status, "changed": _changed(run.path)}
-        about |= {"ours": config.trainer != EXTERNAL}
+        weights = (run.path / "weights.safetensors", run.path / "checkpoint")
+        ours = config.trainer != EXTERNAL
+        about |= {"ours": ours, "agent": ours and any(path.exists() for path in weights)}
         about |= {"env": find_env_spec(config.env.name).title, "label": variant(config), "seed": config.seed}
         if process is not None:
             about |= _process(process)

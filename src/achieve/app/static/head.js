@@ -9,6 +9,7 @@ export class Head {
     this.about = about;
     this.setup = setup;
     this.seek = actions.seek;
+    this.drawn = -Infinity;
     this.clusters = about.head.clusters ?? null;
     this.element = el("section", { class: "head", "aria-label": `Inside ${about.agent}` });
     this.intent = el("p", { class: "intent" });
@@ -113,10 +114,13 @@ export class Head {
     this.seek(Math.round(((event.clientX - box.left) / box.width) * Math.max(1, this.points.length - 1)));
   }
 
-  show(points, at, driver) {
+  show(points, at, driver, playing = false) {
     this.points = points;
     const now = points[at];
     if (!now) return;
+    // The curves hold the whole episode: while it goes on, five times a second is often enough for them.
+    this.drawing = !playing || performance.now() - this.drawn > 200;
+    if (this.drawing) this.drawn = performance.now();
     if (now.p) {
       const chosen = words(this.setup.actions[now.choice]);
       this.intent.textContent = driver === "agent" ? `It will ${chosen === "noop" ? "wait" : chosen}.` : `It would ${chosen === "noop" ? "wait" : chosen}; you play.`;
@@ -129,7 +133,7 @@ export class Head {
     } else {
       this.intent.textContent = "The episode is over.";
     }
-    this.drawValue(at);
+    if (this.drawing) this.drawValue(at);
     if (this.clusters) this.showDiscovered(now, at);
   }
 
@@ -157,7 +161,7 @@ export class Head {
       when.textContent = reached.has(n) ? `step ${reached.get(n)}` : n === aim ? "after this" : "";
     });
     for (const { a, b, path } of this.edges) path.setAttribute("class", reached.has(a) && reached.has(b) ? "edge lit" : "edge");
-    if (this.map) this.drawMap(at);
+    if (this.map && this.drawing) this.drawMap(at);
   }
 
   drawValue(at) {

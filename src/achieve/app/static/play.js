@@ -158,7 +158,7 @@ function showLane(lane, n) {
   for (const [kind, link] of [["video", lane.exports.querySelector(".save-video")], ["replay", lane.exports.querySelector(".save-replay")]]) {
     link.href = `play/${session}/${n}/${kind}`;
   }
-  lane.head?.show(lane.points, lane.at, lane.driver);
+  lane.head?.show(lane.points, lane.at, lane.driver, playing);
 }
 
 const fact = (label, value) => el("span", {}, el("small", {}, label), ` ${value}`);

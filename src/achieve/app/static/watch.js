@@ -3,7 +3,8 @@
 import { ask, byId, colour, connect, duration, el, prepared, setUpTheme, titled } from "./dom.js";
 
 // Okabe and Ito's palette, which stays distinct for colour-blind eyes.
-const COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"];
+const LIGHT = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"];
+const DARK = ["#56B4E9", "#E69F00", "#2FC296", "#CC79A7", "#F0E442", "#F07F3C"]; // as bright as dark paper needs
 
 let told = null, metric = null, asked = new Set();
 let picked = null; // the runs somebody chose; until then the server chooses, and follows new ones
@@ -33,7 +34,8 @@ function show() {
   byId("empty").hidden = told.runs.length > 0;
   byId("empty").textContent = "No run here yet. achieve train --preset quick makes one; it appears by itself.";
   const shown = told.runs.filter((run) => chosen.includes(run.key));
-  const colours = new Map(shown.map((run) => [run.key, COLOURS[chosen.indexOf(run.key) % COLOURS.length]]));
+  const palette = document.documentElement.dataset.theme === "dark" ? DARK : LIGHT;
+  const colours = new Map(shown.map((run) => [run.key, palette[chosen.indexOf(run.key) % palette.length]]));
   const focused = document.activeElement?.dataset?.focus;
   byId("runs").replaceChildren(...told.runs.map((run) => row(run, colours.get(run.key))));
   if (focused) document.querySelector(`[data-focus="${CSS.escape(focused)}"]`)?.focus();
@@ -61,7 +63,7 @@ function row(run, tint) {
     parts.push(el("p", { class: "live" }, ...facts(run, active)));
     if (run.status !== "human" && run.ours && run.step !== undefined) parts.push(el("progress", { max: run.total, value: Math.min(run.step, run.total), "aria-label": `Steps of ${run.name}` }));
     const doing = el("p", { class: "doing" });
-    if (run.status !== "human" && run.ours) doing.append(el("button", { type: "button", "data-focus": `film-${run.key}`, on: { click: () => film(run) } }, "Film its agent now"));
+    if (run.agent) doing.append(el("button", { type: "button", "data-focus": `film-${run.key}`, on: { click: () => film(run) } }, active ? "Film its agent now" : "Film its agent"));
     if (active && run.ours) {
       const waiting = run.status === "stopping" || asked.has(run.key);
       doing.append(el("button", { type: "button", class: "stop", disabled: waiting, "data-focus": `stop-${run.key}`, on: { click: () => stop(run) } }, waiting ? "Stopping …" : "Stop"));
@@ -133,6 +135,7 @@ function rates(runs, colours) {
 
 function metrics(runs, colours) {
   const names = [...new Set(runs.flatMap((run) => run.metrics ?? []))].sort(), select = byId("metric");
+  byId("metric-card").hidden = !names.length;
   if (!names.length) { chart("chosen-metric", []); return; }
   if (!names.includes(metric)) { metric = names.includes("entropy") ? "entropy" : names[0]; tell(); }
   if (select.options.length !== names.length || [...select.options].some((option, n) => option.value !== names[n])) {
