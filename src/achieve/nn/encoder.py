@@ -195,7 +195,11 @@ MOST_INPUTS = 4096
 
 def make_encoder(shape: tuple[int, ...], config: ModelConfig, dtype: torch.dtype = torch.uint8) -> nn.Module:
     """Return the encoder that the config names, one of the user's own among them, for observations of that shape."""
-    images = {"residual": ResidualEncoder, "strided": StridedEncoder, "spcnn": SizePreservingEncoder}
+    images: dict[str, type[ImageEncoder]] = {
+        "residual": ResidualEncoder,
+        "strided": StridedEncoder,
+        "spcnn": SizePreservingEncoder,
+    }
     if config.encoder in images:
         if len(shape) != 3 or dtype != torch.uint8 or min(shape[:2]) < 8:
             raise ConfigError(_no_images(shape, dtype, config.encoder))
