@@ -141,7 +141,7 @@ def test_the_older_interface_goes_on_after_the_end():
         ({"length": "long"}, "'long'"),
         ({"seed": 1.5}, "1.5"),
         ({"seed": "x"}, "'x'"),
-        ({"render_mode": "human"}, "'human'"),
+        ({"render_mode": "ansi"}, "'ansi'"),
     ],
 )
 def test_wrong_arguments_are_named(arguments, named):
