@@ -9,6 +9,8 @@
 # make clean       removes the virtual environments, caches and build outputs (never runs/)
 
 PYTHON ?= python3
+# Where it is set, every process would compile all it imports anew.
+unexport PYTHONDONTWRITEBYTECODE
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed

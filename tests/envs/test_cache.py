@@ -104,7 +104,7 @@ with compiling_ahead():
 """
     output, said = run(copied, script)
     assert output.splitlines()[1] == "1 0"
-    assert said.count("compiling Crafter") == 1  # why it waits
+    assert said.count("compiling Crafter") <= 1  # why it waits, if it has to
 
 
 def test_it_is_known_whether_the_game_is_compiled():
