@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 import gymnasium
@@ -21,6 +23,26 @@ from .thread_pool import ThreadPool
 
 WINDOW = 576
 """Pixels along a window, by default."""
+
+
+def _name_values(*groups: tuple[str, ...]) -> Callable[[list[int]], tuple[dict[str, int], ...]]:
+    """Return a function that makes a dictionary of each group of names, given the values of all of them in order.
+
+    Its source is written here, as that of a named tuple's methods is: it runs at every step, and takes a third of the
+    time of `zip`.
+    """
+    named = [(name, f"v{i}") for i, name in enumerate(name for group in groups for name in group)]
+    parts, rest = [], iter(named)
+    for group in groups:
+        parts.append("{" + ", ".join(f"{name!r}: {value}" for name, value in islice(rest, len(group))) + "}")
+    values = ", ".join(value for _, value in named)
+    namespace: dict[str, Any] = {}
+    exec(f"def name_values(values):\n    {values}, = values\n    return {', '.join(parts)},", namespace)
+    made: Callable[[list[int]], tuple[dict[str, int], ...]] = namespace["name_values"]
+    return made
+
+
+_inventory_and_achievements = _name_values(ITEMS, ACHIEVEMENTS)
 _ACTION = f"a whole number from 0 to {len(ACTIONS) - 1}"
 
 
@@ -189,10 +211,10 @@ class CrafterEnv(gymnasium.Env[np.ndarray, np.int64]):
         return obs[0], reward, dead, over, self._info(batch.semantic, reward, dead)
 
     def _info(self, semantic: np.ndarray, reward: float, dead: bool) -> dict[str, Any]:
-        counts = self._counts.tolist()
+        inventory, achievements = _inventory_and_achievements(self._counts.tolist())
         return {
-            "inventory": dict(zip(ITEMS, counts, strict=False)),
-            "achievements": dict(zip(ACHIEVEMENTS, counts[len(ITEMS) :], strict=True)),
+            "inventory": inventory,
+            "achievements": achievements,
             "discount": 1 - float(dead),
             "semantic": semantic[0].copy(),
             "player_pos": self._player_pos.copy(),
