@@ -62,9 +62,16 @@ def test_its_runs_figures_follow_from_its_log(origin: Path) -> None:
 
 
 def test_it_is_small(agent: Agent) -> None:
-    assert ASSET.stat().st_size < 9e6
+    assert ASSET.stat().st_size < 19e6
     assert agent.observation_shape == (64, 64, 3) and agent.network.num_actions == 17
     assert load_agent().network.state_dict().keys() == agent.network.state_dict().keys()
+
+
+def test_it_brings_what_predicts_the_next_achievement() -> None:
+    whole = load_agent("pretrained", auxiliary=True)
+    whole.act(np.zeros((64, 64, 3), np.uint8))
+    assert whole.predicts
+    assert whole.predict([0]).norm(dim=1).item() == pytest.approx(1, abs=1e-4)
 
 
 @pytest.mark.long
