@@ -1,4 +1,4 @@
-"""The local app: play, look into an agent's head, watch runs. It needs the extra ``app`` for its pages.
+"""The local app: play, look inside an agent, watch runs. It needs the extra ``app`` for its pages.
 
 - ``worlds``, ``minds``, ``lanes``: one game, whoever plays it, every step of which can be returned to.
 - ``sessions``: the games of one page, and the clock that steps them.

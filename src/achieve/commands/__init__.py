@@ -18,7 +18,7 @@ ABOUT: dict[str, str] = {
     "eval": "Evaluate the final policy over whole episodes in unseen worlds.",
     "video": "Write a video of an agent playing in an unseen world.",
     "agents": "List the agents that can be loaded, with environment and score.",
-    "play": "Play in the browser or a terminal, or watch agents play and look into their heads.",
+    "play": "Play in the browser or a terminal, or watch agents play and look inside them.",
     "replay": "Play a recorded episode again, bit for bit.",
     "watch": "Watch runs in the browser while they train.",
     "bench": "Measure the speed of environment, acting, learning and distillation on this machine.",

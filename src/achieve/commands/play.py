@@ -1,4 +1,4 @@
-"""`achieve play`: play in the browser or a terminal, or watch agents play and look into their heads."""
+"""`achieve play`: play in the browser or a terminal, or watch agents play and look inside them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AGENT_FOLDERS = (Path("runs"), Path("results"))
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments(ServerArguments):
-    """Play Crafter or another environment, or watch agents play and look into their heads.
+    """Play Crafter or another environment, or watch agents play and look inside them.
 
     One player has the page for itself; two play side by side in the same world.
     """

@@ -1,4 +1,4 @@
-// An agent's head: what it is about to do, what it expects, what it is after, and the graph it has discovered.
+// Inside an agent: what it is about to do, what it expects, what it is after, and the graph it has discovered.
 
 import { ask, colour, el, prepared, svg, titled, words } from "./dom.js";
 
