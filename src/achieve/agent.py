@@ -56,7 +56,7 @@ class AgentState(NamedTuple):
 class Agent:
     """Acts in one or several environments at once, and keeps track of the memory, the last achievement.
 
-    The state of a recurrent core is carried along too, and begins anew with every episode.
+    The state of a recurrent core is carried along too, and is reset with every episode.
 
     An agent of QR-DQN acts as at the end of its training: epsilon-greedily, on the mean of each action's quantiles.
 

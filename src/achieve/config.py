@@ -132,9 +132,9 @@ class PPOConfig:
     advantage_norm: Literal["rollout", "minibatch"] = "rollout"
     """Steps over which advantages are normalised: the whole rollout, or each minibatch by itself."""
     chunk_length: PositiveInt = 32
-    """With a recurrent core: steps in a row that it is unrolled over in an update, and gradients flow back through."""
+    """With a recurrent core: consecutive steps it is unrolled over in an update; gradients flow back through them."""
     burn_in: NonNegativeInt = 0
-    """With a recurrent core: steps before each chunk that it runs over first, without gradients, for a fresh state."""
+    """With a recurrent core: steps before each chunk that are run first, without gradients, for an up-to-date state."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ class Acting(Protocol):
     """What an agent must have. It may also have `reset(seed)`, and `act` may take `greedy`."""
 
     def act(self, observation: NDArray[Any], reward: NDArray[np.float32], done: NDArray[np.bool_]) -> ArrayLike:
-        """Return an action for each of N environments, [N] whole numbers.
+        """Return an action for each of N environments, [N] integers.
 
         Args:
             observation: [N, ...], as the environment shows it: for Crafter uint8 [N, 64, 64, 3].
@@ -81,7 +81,7 @@ class OwnAgent:
         self._num_actions = 2**31
 
     def reset(self, seed: int | None = None) -> None:
-        """Pass on that episodes begin anew, if the agent wants to know; with ``seed``, that of its random choices."""
+        """Tell the agent that new episodes begin, if it has `reset`; ``seed`` is that of its random choices."""
         own = getattr(self._agent, "reset", None)
         if callable(own):
             own(seed)

@@ -21,7 +21,7 @@ from achieve.nn.model import ActorCritic
 if TYPE_CHECKING:
     from achieve.nn.kernels.acting import ActingKernels
 
-# Images encoded at once where states are computed anew.
+# Images encoded at once where states are recomputed.
 ENCODED_AT_ONCE = 1024
 ALIGNMENT = 256
 """Bytes; where parts of a block of memory begin."""
@@ -161,7 +161,7 @@ class Collector:
 
     @torch.no_grad()
     def refresh_states(self) -> None:
-        """Compute the states of the episodes in progress anew, after a phase that has changed the encoder.
+        """Recompute the states of the episodes in progress, after a phase that has changed the encoder.
 
         The core runs over all their steps in the buffer, which must be full: from the first observation of an episode
         on or, if it began before, from the state stored with the first row.

@@ -18,7 +18,7 @@ def run(arguments: list[str]) -> None:
 
 
 def _list(folders: Positional[tuple[Path, ...]] = ()) -> None:
-    """List the agents that can be loaded: `pretrained`, and the runs in some folders whose weights are there.
+    """List the agents that can be loaded: `pretrained`, and the runs in some folders that include weights.
 
     The first column is what `eval`, `video` and the other commands take. Score and reward are those of training;
     `predicts` says whether the networks that predict the next achievement are in the file too.

@@ -24,7 +24,7 @@ class Arguments(ServerArguments):
     trust: bool = False
     """For videos: import the code that somebody else's run names as its environment or encoder."""
     follow: Annotated[int | None, tyro.conf.arg(metavar="PROCESS")] = None
-    """End after the process of this number, once no page has been open for a minute: for `achieve train --watch`."""
+    """End after the process with this id, once no page has been open for a minute: for `achieve train --watch`."""
 
 
 def run(arguments: list[str]) -> None:

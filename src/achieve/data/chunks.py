@@ -1,4 +1,4 @@
-"""Chunks: the steps in a row that a recurrent core is unrolled over in an update.
+"""Chunks: the consecutive steps that a recurrent core is unrolled over in an update.
 
 This is index arithmetic on the host, as in `achieve.data.trajectories`.
 """

@@ -66,7 +66,7 @@ class SB3VecEnv(VecEnv):
         return observations
 
     def step_async(self, actions: np.ndarray) -> None:
-        """Keep the actions for `step_wait`: the environments have no time to themselves."""
+        """Keep the actions for `step_wait`: the environments do not step in the background."""
         self._actions = actions
 
     def step_wait(self) -> Any:

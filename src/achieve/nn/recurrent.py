@@ -18,7 +18,7 @@ and goes on with its beginning, the core takes the stored state of that step in 
 the place of the stored one, which earlier weights computed.
 
 **Afterwards.** An auxiliary phase changes the encoder under states that were computed with the old one. The states that
-the next rollout begins with are then computed anew, from the steps of the episodes in progress
+the next rollout begins with are then recomputed, from the steps of the episodes in progress
 (:meth:`achieve.algo.collect.Collector.refresh_states`).
 
 **How it is computed.** The part of the gates that depends on the inputs is one matrix product for all steps. The rest
