@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
 import os
@@ -236,6 +237,47 @@ def test_a_run_killed_before_its_config_was_written_can_begin_again(tmp_path: Pa
     play(env, 3)
     env.close()
     assert [row["step"] for row in rows(folder)] == [3]
+
+
+def test_a_finished_run_keeps_its_steps_if_it_is_killed_when_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = record(Mine(), tmp_path / "run")
+    play(env, 9)
+    env.close()
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("achieve.run.recorded.write_json", killed)
+        record(Mine(), tmp_path / "run")
+    assert read_summary(tmp_path / "run") is None
+    with pytest.warns(UserWarning, match="holds 9 steps already"):
+        record(Mine(), tmp_path / "run").close()
+
+
+def test_lines_are_written_whole_or_an_error_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = record(Mine(), tmp_path / "run")
+    write = os.write
+    room = 150
+
+    def little(file: int, data: bytes) -> int:
+        nonlocal room
+        if not room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written = write(file, data[: min(room, 70)])
+        room -= written
+        return written
+
+    monkeypatch.setattr("achieve.run.recorded.os.write", little)
+    play(env, 3)
+    assert [row["step"] for row in rows(tmp_path / "run")] == [3]
+    with pytest.raises(RunFolderError, match="cannot be written: No space left"):
+        play(env, 5)
+    monkeypatch.undo()
+    env.close()
+    assert [row["step"] for row in rows(tmp_path / "run")] == [3]
 
 
 def test_a_script_that_ends_without_closing_has_a_summary(tmp_path: Path) -> None:
