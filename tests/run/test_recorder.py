@@ -318,6 +318,36 @@ def test_several_recorders_in_one_process_share_a_run_until_the_last_has_left(tm
 # Refusals
 
 
+FORGET = """
+import gc, sys
+from achieve import record
+from achieve.run.recorded import RecordedRun
+from tests.run.recording import Mine, play
+gc.collect()
+gc.disable()
+old, new = (record(Mine(), sys.argv[1]) for _ in range(2))
+old.itself = old
+del old
+line = RecordedRun._line
+def allocate(*args):
+    full = [[] for _ in range(200_000)]  # enough to make Python look for garbage
+    return line(*args)
+RecordedRun._line = allocate
+gc.set_threshold(100_000)
+gc.enable()
+play(new, 3)
+assert gc.isenabled()
+new.close()
+"""
+
+
+def test_a_recorder_that_was_forgotten_is_not_waited_for(tmp_path: Path) -> None:
+    """Python may find it in the middle of a line of another one."""
+    where = {"cwd": Path(__file__).parents[2], "timeout": 60, "check": True}
+    subprocess.run([sys.executable, "-c", FORGET, str(tmp_path / "run")], **where)
+    assert [row["step"] for row in rows(tmp_path / "run")] == [3]
+
+
 def test_another_run_is_refused_and_left_alone(tmp_path: Path) -> None:
     record(Mine(), tmp_path / "run", name="a", settings={"lr": 0.1}).close()
     before = (tmp_path / "run" / "config.json").read_bytes()

@@ -8,6 +8,7 @@ that a step costs an addition. It outlives its processes: a run that was killed 
 from __future__ import annotations
 
 import fcntl
+import gc
 import json
 import math
 import mmap
@@ -309,11 +310,18 @@ class RecordedRun:
     def _alone(self) -> Iterator[None]:
         """Keep the other recorders of this run waiting."""
         with self._mutex:
-            fcntl.flock(self._log, fcntl.LOCK_EX)
+            # Garbage may hold another recorder of this run, which would close, and wait here for its own thread.
+            collects = gc.isenabled()
+            gc.disable()
             try:
-                yield
+                fcntl.flock(self._log, fcntl.LOCK_EX)
+                try:
+                    yield
+                finally:
+                    fcntl.flock(self._log, fcntl.LOCK_UN)
             finally:
-                fcntl.flock(self._log, fcntl.LOCK_UN)
+                if collects:
+                    gc.enable()
 
 
 def refuse_other(path: Path, config: TrainConfig, settings: Mapping[str, Any]) -> None:
