@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from achieve.algo.objectives import AuxiliaryObjective, Tables, Terms, Update, find_objectives
+from achieve.algo.objectives import AchievementMatching, AuxiliaryObjective, Tables, Terms, Update, find_objectives
 from achieve.config import DistillConfig
 from achieve.data.trajectories import Trajectory
 from achieve.errors import ConfigError
@@ -211,3 +211,20 @@ def test_a_trial_leaves_no_trace() -> None:
     for before, after in ((state, setting.network), (own, setting.distiller.objectives["inverse"])):
         assert all(torch.equal(tensor, before[name]) for name, tensor in after.state_dict().items())
     assert all(parameter.grad is None for parameter in setting.network.parameters())
+
+
+def test_a_loss_of_ones_own_is_called_after_the_preparation_unless_it_says_that_it_waits() -> None:
+    class Inherited(AchievementMatching):
+        pass
+
+    class Own(AchievementMatching):
+        def loss(self, batch: Tables, matches: torch.Tensor | None = None) -> Terms:
+            return super().loss(batch, matches)
+
+    class Waiting(Own):
+        waits = True
+
+        def loss(self, batch: Tables, matches: torch.Tensor | None = None) -> Terms:
+            return super().loss(batch, matches)
+
+    assert [cls.waits for cls in (AchievementMatching, Inherited, Own, Waiting)] == [True, True, False, True]

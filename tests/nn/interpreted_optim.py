@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from achieve.config import ModelConfig
+from achieve.nn.direct import Linear
 from achieve.nn.kernels import dense, fused, norm_tiles, output
 from achieve.nn.kernels.flat import FlatAdam, FlatParameters
 from achieve.nn.kernels.fused import FusedEncoder
@@ -351,6 +352,34 @@ def test_a_copy_is_independent_and_whole() -> None:
     update(other, make_optimizer(other), 1)
     assert shadows_are_true(other) and shadows_are_true(network)
     assert not torch.equal(other.value.weight, before["value.weight"])
+
+
+def test_a_gradient_that_is_computed_beside_is_waited_for_before_pytorch_adds_to_it() -> None:
+    """A loss may use a weight in a layer and by itself, such as to decay it."""
+    torch.manual_seed(0)
+    layer = Linear(5, 3).to(DEVICE)
+    x = normal(4, 5)
+    flat = FlatParameters(layer.parameters())
+    order: list[str] = []
+    join, place = flat.join, flat.place
+    flat.join = lambda: (order.append("join"), join())[1]  # type: ignore[method-assign]
+    flat.place = lambda p: (order.append("place"), place(p))[1]  # type: ignore[method-assign]
+    layer.weight.register_hook(lambda grad: order.append("add") if grad is not None else None)
+    for decay_last in (True, False):
+        flat.zero_grad()
+        order.clear()
+        terms = [layer(x).square().sum(), layer.weight.square().sum()]
+        for term in terms if decay_last else terms[::-1]:
+            term.backward()
+        if decay_last:
+            assert order == ["place", "join", "add"]
+        else:
+            assert order == ["add", "place"]
+            assert any(held.shape == layer.weight.shape for held in flat._held), "it is being read beside"
+        flat.settle()
+        weight = layer.weight.detach().clone().requires_grad_()
+        (F.linear(x, weight, layer.bias.detach()).square().sum() + weight.square().sum()).backward()
+        torch.testing.assert_close(layer.weight.grad, weight.grad, rtol=1e-4, atol=1e-4)
 
 
 def test_only_float32_is_laid_out() -> None:

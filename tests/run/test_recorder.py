@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
 import os
@@ -238,6 +239,47 @@ def test_a_run_killed_before_its_config_was_written_can_begin_again(tmp_path: Pa
     assert [row["step"] for row in rows(folder)] == [3]
 
 
+def test_a_finished_run_keeps_its_steps_if_it_is_killed_when_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = record(Mine(), tmp_path / "run")
+    play(env, 9)
+    env.close()
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("achieve.run.recorded.write_json", killed)
+        record(Mine(), tmp_path / "run")
+    assert read_summary(tmp_path / "run") is None
+    with pytest.warns(UserWarning, match="holds 9 steps already"):
+        record(Mine(), tmp_path / "run").close()
+
+
+def test_lines_are_written_whole_or_an_error_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = record(Mine(), tmp_path / "run")
+    write = os.write
+    room = 150
+
+    def little(file: int, data: bytes) -> int:
+        nonlocal room
+        if not room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written = write(file, data[: min(room, 70)])
+        room -= written
+        return written
+
+    monkeypatch.setattr("achieve.run.recorded.os.write", little)
+    play(env, 3)
+    assert [row["step"] for row in rows(tmp_path / "run")] == [3]
+    with pytest.raises(RunFolderError, match="cannot be written: No space left"):
+        play(env, 5)
+    monkeypatch.undo()
+    env.close()
+    assert [row["step"] for row in rows(tmp_path / "run")] == [3]
+
+
 def test_a_script_that_ends_without_closing_has_a_summary(tmp_path: Path) -> None:
     code = CRASH.partition("os.write")[0]
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "r")], cwd=Path(__file__).parents[2], check=True)
@@ -274,6 +316,36 @@ def test_several_recorders_in_one_process_share_a_run_until_the_last_has_left(tm
 
 
 # Refusals
+
+
+FORGET = """
+import gc, sys
+from achieve import record
+from achieve.run.recorded import RecordedRun
+from tests.run.recording import Mine, play
+gc.collect()
+gc.disable()
+old, new = (record(Mine(), sys.argv[1]) for _ in range(2))
+old.itself = old
+del old
+line = RecordedRun._line
+def allocate(*args):
+    full = [[] for _ in range(200_000)]  # enough to make Python look for garbage
+    return line(*args)
+RecordedRun._line = allocate
+gc.set_threshold(100_000)
+gc.enable()
+play(new, 3)
+assert gc.isenabled()
+new.close()
+"""
+
+
+def test_a_recorder_that_was_forgotten_is_not_waited_for(tmp_path: Path) -> None:
+    """Python may find it in the middle of a line of another one."""
+    where = {"cwd": Path(__file__).parents[2], "timeout": 60, "check": True}
+    subprocess.run([sys.executable, "-c", FORGET, str(tmp_path / "run")], **where)
+    assert [row["step"] for row in rows(tmp_path / "run")] == [3]
 
 
 def test_another_run_is_refused_and_left_alone(tmp_path: Path) -> None:

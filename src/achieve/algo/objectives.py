@@ -127,7 +127,15 @@ class AuxiliaryObjective(nn.Module, ABC):
     statistics: ClassVar[tuple[str, ...]] = ()
     """Names of :attr:`Terms.statistics`."""
     waits: ClassVar[bool] = False
-    """Whether ``loss`` calls ``context.wait()`` before it uses what ``prepare`` left. Else it is called after that."""
+    """Whether ``loss`` calls ``context.wait()`` before it uses what ``prepare`` left. Else it is called after that.
+
+    It is not inherited by a class with a ``loss`` of its own.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "loss" in cls.__dict__ and "waits" not in cls.__dict__:
+            cls.waits = False
 
     def __init__(self, context: Context) -> None:
         super().__init__()

@@ -11,11 +11,14 @@ import contextlib
 import gc
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 WARMUPS = 2
+MOST_GROWTH = 2 * 2**30
+"""Bytes by which the memory set aside may grow before what is unused of it is given up."""
 
 
 class GraphRunner:
@@ -29,6 +32,9 @@ class GraphRunner:
         calls_first: how often a key is called before it is captured, which saves capturing what is rare. Those calls
             are the warm-up: nothing is saved and put back then.
     """
+
+    _kept: ClassVar[int] = 0
+    """Bytes of the process that were still set aside when memory was last given up."""
 
     def __init__(
         self,
@@ -93,14 +99,8 @@ class GraphRunner:
 
     @contextlib.contextmanager
     def _capturing(self, graph: torch.cuda.CUDAGraph) -> Iterator[None]:
-        """What `torch.cuda.graph` does, but memory set aside for calls is given up only where there is little left.
-
-        That costs more than the capture, as the calls in between ask for it again.
-        """
-        free, total = torch.cuda.mem_get_info()
-        if free < total / 4:
-            torch.cuda.synchronize()
-            torch.cuda.empty_cache()
+        """What `torch.cuda.graph` does, but memory set aside for calls is not given up each time."""
+        self._make_room()
         assert self._stream is not None
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
@@ -109,6 +109,19 @@ class GraphRunner:
                 yield
             finally:
                 graph.capture_end()
+
+    def _make_room(self) -> None:
+        """Give up memory set aside for calls where it is of no use, has grown by much, or there is little left.
+
+        Always would cost more than the captures, as the calls in between ask for it again. Never would leave almost as
+        much of it as the graphs have: a size larger than those before finds room for few of its tensors among theirs.
+        """
+        free, total = torch.cuda.mem_get_info()
+        warmed_up = not self._calls_first  # on this runner's stream, where nothing is called again
+        if warmed_up or free < total / 4 or torch.cuda.memory_reserved() > GraphRunner._kept + MOST_GROWTH:
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+            GraphRunner._kept = torch.cuda.memory_reserved()
 
     def _warm_up(self, step: Callable[..., None], static: Sequence[Tensor]) -> None:
         """Run the step for real, so that whatever is set up at a first call is there, and undo what it did."""

@@ -8,6 +8,7 @@ that a step costs an addition. It outlives its processes: a run that was killed 
 from __future__ import annotations
 
 import fcntl
+import gc
 import json
 import math
 import mmap
@@ -131,7 +132,7 @@ class RecordedRun:
             step = self.steps
             lines = [self._line(step, *episode) for episode in episodes]
             with explained(f"{self.path / 'episodes.jsonl'} cannot be written"):
-                os.write(self._log, "".join(lines).encode())
+                _write_all(self._log, "".join(lines).encode())
                 if time.monotonic() - self._synced > SYNC_SECONDS:
                     os.fsync(self._log)
                     self._synced = time.monotonic()
@@ -145,6 +146,7 @@ class RecordedRun:
                 self._view[_BASE] += self._counts[self._slot] - 1
                 self._counts[self._slot] = 0
                 with suppress(OSError):
+                    self._mend_log()
                     os.fsync(self._log)
                 if self._last():
                     self._finish()
@@ -211,13 +213,14 @@ class RecordedRun:
         start = {"time": now, "command": command_line(sys.argv), **describe(gpus="torch" in sys.modules)}
         if starts:
             start["resumed_at"] = last
+        # Before the summary goes, which is where a finished run keeps its steps.
+        self._view[:] = 0
+        self._view[_BASE], self._view[_MILLISECONDS], self._view[_BEGAN] = last, milliseconds, _now()
         with explained(f"the run folder {self.path} cannot be written"):
             (self.path / "summary.json").unlink(missing_ok=True)
         record = {"config": to_dict(self.config), "settings": self.settings, "starts": [*starts, start]}
         write_json(self.path / "config.json", record)
         self.continued = last
-        self._view[:] = 0
-        self._view[_BASE], self._view[_MILLISECONDS], self._view[_BEGAN] = last, milliseconds, _now()
 
     def _steps_so_far(self) -> tuple[int, int]:
         """Return the steps that the run has taken before, and its time in milliseconds."""
@@ -307,11 +310,18 @@ class RecordedRun:
     def _alone(self) -> Iterator[None]:
         """Keep the other recorders of this run waiting."""
         with self._mutex:
-            fcntl.flock(self._log, fcntl.LOCK_EX)
+            # Garbage may hold another recorder of this run, which would close, and wait here for its own thread.
+            collects = gc.isenabled()
+            gc.disable()
             try:
-                yield
+                fcntl.flock(self._log, fcntl.LOCK_EX)
+                try:
+                    yield
+                finally:
+                    fcntl.flock(self._log, fcntl.LOCK_UN)
             finally:
-                fcntl.flock(self._log, fcntl.LOCK_UN)
+                if collects:
+                    gc.enable()
 
 
 def refuse_other(path: Path, config: TrainConfig, settings: Mapping[str, Any]) -> None:
@@ -368,6 +378,12 @@ def _plain_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     except (TypeError, ValueError) as error:
         raise ConfigError(f"the settings cannot be written as JSON: {error}; give numbers, texts and lists") from None
     return plain
+
+
+def _write_all(file: int, data: bytes) -> None:
+    """Write to a file; a disk that becomes full in the middle would otherwise not be reported."""
+    while data:
+        data = data[os.write(file, data) :]
 
 
 def _total(counts: np.ndarray) -> int:

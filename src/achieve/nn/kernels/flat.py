@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor, nn
@@ -80,6 +80,8 @@ class FlatParameters:
             view.copy_(p.data)
             p.data = view
             p.flat = self  # type: ignore[attr-defined]  # copies of a parameter do not have it
+            if p.requires_grad:
+                p.register_hook(partial(self._before_adding, p))
         self.half: HalfWeights | None = None
         self.pending: list[tuple[nn.Parameter, Tensor]] = []
         """Gradients of any format that are still to be added to those of their parameters."""
@@ -129,6 +131,7 @@ class FlatParameters:
         before = p.grad
         if before is not mine:
             if before is not None:
+                self._held.append(before)  # this may run beside
                 mine.copy_(before)
             p.grad = mine
             self._zero.discard(p)
@@ -159,6 +162,11 @@ class FlatParameters:
     def join(self) -> None:
         """Wait for all that runs :meth:`beside`."""
         self._beside.join()
+
+    def _before_adding(self, p: nn.Parameter, grad: Tensor | None) -> None:
+        """Called before PyTorch adds to a gradient: where that is in its place, it may be under way beside."""
+        if grad is not None and self._held and p.grad is not None and p.grad is self._gradient_of[p]:
+            self.join()
 
     def _rejoin(self) -> None:
         if self._held:
