@@ -253,7 +253,8 @@ def test_networks_are_shared_and_few(offer: Make, open_page: Any, agents: Path) 
     [({"do": "new", "players": ["no"]}, "no such agent"), ({"do": "act", "action": 99}, "action is 99"),
      ({"do": "hand", "lane": 1, "to": "human"}, "no such game"), ({"do": "hand", "lane": 0, "to": "agent"}, "no agent"),
      ({"do": "new", "players": ["you"], "world": 2**40}, "world is"), ({"do": "new", "env": "x"}, "no world 'x'"),
-     ({"do": "new", "players": ["you", "you"]}, "at most one")],
+     ({"do": "new", "players": ["you", "you"]}, "at most one"), ({"do": "discover", "lane": 1}, "no such game"),
+     ({"do": "discover", "lane": 0}, "no agent")],
 )  # fmt: skip
 def test_what_cannot_be_done_is_said_and_nothing_breaks(
     command: dict[str, Any], said: str, offer: Make, open_page: Any
