@@ -76,8 +76,10 @@ def test_pages_and_what_they_need(live: Start, offer: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/play", "/wrong/play", f"/{TOKEN}x/play", f"/{TOKEN[:-1]}/play", "//play", f"/x/{TOKEN}/play", "*", "play", TOKEN]
-)
+    "path",
+    ["/", "/play", "/wrong/play", f"/{TOKEN}x/play", f"/{TOKEN[:-1]}/play", "//play", f"/x/{TOKEN}/play", "*", "play",
+     TOKEN],
+)  # fmt: skip
 def test_without_the_token_there_is_nothing(live: Start, offer: Make, path: str) -> None:
     answer, text = ask(live(offer()), path)
     assert answer.status == 403 and b"open the whole address" in text

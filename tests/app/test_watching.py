@@ -174,7 +174,7 @@ def test_episode_that_cannot_be_counted_is_left_out(run: Path, broken: dict[str,
 
 
 def test_step_beyond_all_numbers_is_no_progress(run: Path) -> None:
-    (run / "metrics.jsonl").write_text('{"step": 1e299, "seconds_rollout": 1e299}\n{"step": 4, "seconds_rollout": 2}\n')
+    (run / "metrics.jsonl").write_text('{"step": 4, "seconds_rollout": 2}\n{"step": 1e299, "seconds_rollout": 1e-9}\n')
     found = look(Watcher([run]))
     assert (found["step"], found["rate"]) == (4, 2.0)
 
