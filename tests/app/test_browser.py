@@ -170,6 +170,16 @@ def test_another_player_and_world_are_chosen_on_the_page(live: Start, offer: Mak
     page.wait_for_selector("#note.error:has-text('world is')")
 
 
+def test_game_that_cannot_begin_says_why_and_another_can(live: Start, offer: Make, tab: Tab) -> None:
+    page = tab(live(offer(first_world=2**40)).url("play"))
+    page.wait_for_selector("#note:has-text('world is 1099511627776')")
+    page.select_option("#first", label="one")
+    page.fill("#world", "6")
+    page.click("#new")
+    page.wait_for_selector("#where:has-text('Crafter, world 6')")
+    assert page.inner_text(".lane h2").startswith("one") and page.is_hidden("#note")
+
+
 def test_real_time_with_a_key_held_down(live: Start, offer: Make, tab: Tab) -> None:
     page = tab(live(offer()).url("play"))
     at_step(page, 0)

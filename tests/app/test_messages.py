@@ -24,7 +24,8 @@ def test_good_messages() -> None:
      '{"do": "act", "action": -1}', '{"do": "act", "action": true}', '{"do": "act", "action": 1.5}',
      '{"do": "act", "action": "1"}', '{"do": "seek", "to": 1e300}', '{"do": "hand", "lane": 2, "to": "agent"}',
      '{"do": "hand", "lane": 0, "to": "everybody"}', '{"do": "speed", "fps": NaN}', '{"do": "new", "players": []}',
-     '{"do": "new", "players": ["a", "b", "c"]}', '{"do": "new", "players": ["a\\u0000"]}', "[" * 5000],
+     '{"do": "new", "players": ["a", "b", "c"]}', '{"do": "new", "players": ["a\\u0000"]}', '{"do": "play", "x": 1}',
+     "[" * 5000],
 )  # fmt: skip
 def test_bad_messages(text: str) -> None:
     with pytest.raises(MessageError):

@@ -82,7 +82,8 @@ def test_files_that_are_no_replays(content: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [("actions", [-1] * 6), ("actions", ["a"]), ("actions", [1]), ("checks", ["zz"]), ("checks", 3), ("world", -1),
-     ("world", 1.5), ("env", {"name": 3}), ("env", {"name": "crafter", "what": 1}), ("players", [[1]]), ("agent", 4)],
+     ("world", 1.5), ("env", {"name": 3}), ("env", {"name": "crafter", "what": 1}), ("players", [[1]]),
+     ("players", [["agent", float("inf")]]), ("agent", 4)],
 )  # fmt: skip
 def test_wrong_values_are_refused(recorded: Path, name: str, value: object) -> None:
     values = json.loads(recorded.read_text())

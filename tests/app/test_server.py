@@ -76,8 +76,10 @@ def test_pages_and_what_they_need(live: Start, offer: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/play", "/wrong/play", f"/{TOKEN}x/play", f"/{TOKEN[:-1]}/play", "//play", f"/x/{TOKEN}/play"]
-)
+    "path",
+    ["/", "/play", "/wrong/play", f"/{TOKEN}x/play", f"/{TOKEN[:-1]}/play", "//play", f"/x/{TOKEN}/play", "*", "play",
+     TOKEN],
+)  # fmt: skip
 def test_without_the_token_there_is_nothing(live: Start, offer: Make, path: str) -> None:
     answer, text = ask(live(offer()), path)
     assert answer.status == 403 and b"open the whole address" in text
@@ -98,7 +100,7 @@ def test_tunnel_may_have_another_port(live: Start, offer: Make) -> None:
     assert ask(server, f"/{TOKEN}/choices", **origin)[0].status == 200
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:1", "file://"])
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:1", "file://", "http://["])
 def test_other_sites_are_refused(live: Start, offer: Make, origin: str) -> None:
     server = live(offer())
     assert ask(server, f"/{TOKEN}/choices", Origin=origin)[0].status == 403
@@ -124,6 +126,7 @@ def test_large_requests_are_refused(live: Start, offer: Make) -> None:
     own = f"http://127.0.0.1:{server.port}"
     assert ask(server, f"/{TOKEN}/discover/a0", "POST", b"x" * 5000, Origin=own)[0].status == 413
     assert ask(server, f"/{TOKEN}/" + "x" * 40_000)[0].status >= 400
+    assert ask(server, f"/{TOKEN}/play/x/{'9' * 5000}/replay")[0].status == 414
 
 
 @pytest.mark.parametrize(("token", "origin"), [("wrong", "own"), (TOKEN, "http://evil.example"), (TOKEN, None)])

@@ -201,6 +201,14 @@ def test_agent_of_another_library_plays_but_cannot_go_back(offer: Make, open_pag
     assert one.do("act", action=0)["lanes"][0]["at"] == 4
 
 
+def test_link_in_a_folder_of_agents_is_not_followed(agents: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(agents / "one")
+    names = [entry.name for entry in Shelf(folders=[tmp_path]).entries.values()]
+    assert names == ["pretrained"]
+    named = Shelf([str(tmp_path / "link")], [tmp_path])
+    assert named.entries[named.key_of(tmp_path / "link")].name == "link", "somebody has named it"
+
+
 def test_one_agent_for_all_games_is_refused(agents: Path) -> None:
     shelf = Shelf(["tests.app.test_sessions:walking"])
     with pytest.raises(ConfigError, match="name the class"):
@@ -253,7 +261,8 @@ def test_networks_are_shared_and_few(offer: Make, open_page: Any, agents: Path) 
     [({"do": "new", "players": ["no"]}, "no such agent"), ({"do": "act", "action": 99}, "action is 99"),
      ({"do": "hand", "lane": 1, "to": "human"}, "no such game"), ({"do": "hand", "lane": 0, "to": "agent"}, "no agent"),
      ({"do": "new", "players": ["you"], "world": 2**40}, "world is"), ({"do": "new", "env": "x"}, "no world 'x'"),
-     ({"do": "new", "players": ["you", "you"]}, "at most one")],
+     ({"do": "new", "players": ["you", "you"]}, "at most one"), ({"do": "discover", "lane": 1}, "no such game"),
+     ({"do": "discover", "lane": 0}, "no agent")],
 )  # fmt: skip
 def test_what_cannot_be_done_is_said_and_nothing_breaks(
     command: dict[str, Any], said: str, offer: Make, open_page: Any

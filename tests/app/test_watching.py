@@ -161,6 +161,31 @@ def test_broken_values_do_not_stop_the_page(run: Path) -> None:
     assert found["step"] == 9 and found["curve"]["episodes"] == 0
 
 
+@pytest.mark.parametrize(
+    "broken",
+    [{"step": "x"}, {"step": None}, {"step": 2**70}, {"step": -1}, {"length": 2**70}, {"length": 1e200},
+     {"achievement_collect_wood": 1e200}],
+)  # fmt: skip
+def test_episode_that_cannot_be_counted_is_left_out(run: Path, broken: dict[str, Any]) -> None:
+    with open(run / "episodes.jsonl", "a") as file:
+        file.write(json.dumps({**json.loads(episode(900)), **broken}) + "\n" + episode(1000))
+    curve = look(Watcher([run]))["curve"]
+    assert curve["episodes"] == 21 and curve["last"] == 1000
+
+
+def test_step_beyond_all_numbers_is_no_progress(run: Path) -> None:
+    (run / "metrics.jsonl").write_text('{"step": 4, "seconds_rollout": 2}\n{"step": 1e299, "seconds_rollout": 1e-9}\n')
+    found = look(Watcher([run]))
+    assert (found["step"], found["rate"]) == (4, 2.0)
+
+
+def test_pipe_in_place_of_a_log_is_not_waited_for(run: Path) -> None:
+    for name in ("metrics.jsonl", "episodes.jsonl"):
+        (run / name).unlink()
+        os.mkfifo(run / name)
+    assert look(Watcher([run]))["curve"]["episodes"] == 0
+
+
 def test_links_do_not_lead_out(run: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     shutil.copytree(run, outside / "secret-s0")

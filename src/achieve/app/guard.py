@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from achieve.app.serving import LOCAL
 
 LARGEST_BODY = 4096
+LONGEST_PATH = 1024
 HEADERS = {
     b"content-security-policy": b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
     b"media-src 'self' blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -55,15 +56,17 @@ class Guard:
         host = headers.get(b"host", b"").decode("latin-1")
         if self._only_local and _hostname(host) not in LOCAL:
             return 403, "this server answers to 127.0.0.1 and localhost alone"
-        given = scope["path"].split("/", 2)[1].encode()
-        if not hmac.compare_digest(given, self._token):
+        given = scope["path"].removeprefix("/").partition("/")[0].encode()
+        if not scope["path"].startswith("/") or not hmac.compare_digest(given, self._token):
             return 403, "open the whole address that the command printed: it holds the token that is needed here"
+        if len(scope["path"]) > LONGEST_PATH:
+            return 414, "the address is too long"
         origin = headers.get(b"origin")
         safe = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
         if origin is None:
             if not safe:
                 return 403, "only its own pages may do this"
-        elif urlsplit(origin.decode("latin-1")).netloc != host:
+        elif _place(origin.decode("latin-1")) != host:
             return 403, "only its own pages may do this"
         if scope["type"] == "http" and (
             b"transfer-encoding" in headers or not _small(headers.get(b"content-length", b"0"))
@@ -75,6 +78,13 @@ class Guard:
         token = "/" + self._token.decode()
         path = scope["path"].removeprefix(token) or "/"
         return {**scope, "path": path, "raw_path": path.encode(), "root_path": ""}
+
+
+def _place(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
 
 
 def _hostname(host: str) -> str | None:

@@ -48,6 +48,8 @@ def read_message(text: str | bytes, known: dict[str, dict[str, Any]]) -> dict[st
             raise MessageError("the message is of no known kind")
         hints = known[message["do"]]
         given = {name: value for name, value in message.items() if name != "do"}
+        if not given.keys() <= hints.keys():
+            raise MessageError("the message has entries of no known name")
         optional = {name: None for name, hint in hints.items() if type(None) in getattr(hint, "__args__", ())}
         return {"do": message["do"], **convert(hints, {**optional, **given}, message["do"])}
     except (ValueError, UnfitError) as error:

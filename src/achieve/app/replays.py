@@ -113,7 +113,7 @@ def read_replay(path: Path, *, env: str | None = None, trust: bool = False) -> R
         players = tuple((str(by), int(count)) for by, count in given["players"])
     except ReplayError:
         raise
-    except (ValueError, TypeError, UnfitError, ConfigError) as error:
+    except (ValueError, TypeError, OverflowError, UnfitError, ConfigError) as error:
         raise ReplayError(f"{path} is not a replay that can be used: {error}") from error
     if len(checks) != len(given["actions"]) + 1:
         raise ReplayError(f"{path} has checks for {len(checks) - 1} steps and {len(given['actions'])} actions")

@@ -217,6 +217,8 @@ class Session:
 
     def _do_discover(self, lane: int) -> None:
         """Show what an agent has discovered, now that it is known; the game begins again."""
+        if self._lane(lane).mind is None:
+            raise ConfigError("there is no agent in this game that could have discovered anything")
         if self.offer.shelf.find_again(self.players[lane]):
             self._begin(self.players, self.env_name, self.lanes[0].world.seed)
 

@@ -153,11 +153,11 @@ def check_same(envs: Sequence[EnvConfig]) -> None:
 
 
 def _agents_below(folder: Path) -> list[Path]:
-    """Return a folder, or those directly in it, if they hold weights or a checkpoint."""
+    """Return a folder, or those directly in it, if they hold weights or a checkpoint. No link in it is followed."""
     if not folder.is_dir():
         return []
     found = []
-    for path in (folder, *sorted(folder.iterdir())):
+    for path in (folder, *sorted(path for path in folder.iterdir() if not path.is_symlink())):
         try:
             if path.is_dir():
                 find_weights(path)

@@ -60,6 +60,8 @@ class Log:
                     self._take(file.read())
             return
         try:
+            if not self.path.is_file():  # to open a pipe would wait for whoever writes into it
+                return
             with open(self.path, "rb") as file:
                 size = file.seek(0, os.SEEK_END)
                 file.seek(max(0, self._read - len(self._tail)))
@@ -178,7 +180,7 @@ class Watched:
     def progress(self) -> dict[str, Any]:
         """Step, rates and memory, from the metrics."""
         self.metrics.update()
-        rows = [row for row in self.metrics.rows[-4 * RECENT :] if _number(row.get("step"))]
+        rows = [row for row in self.metrics.rows[-4 * RECENT :] if _count(row.get("step"))]
         if not rows:
             return {"step": taken_steps(self.path) or 0, "total": self.total}
         last, then = rows[-1], rows[max(0, len(rows) - 1 - RECENT)]
@@ -363,12 +365,12 @@ def _episodes(rows: Sequence[dict[str, Any]]) -> Episodes | None:
     if not rows:
         return None
     names = tuple(key.removeprefix(PREFIX) for key in rows[0] if key.startswith(PREFIX))
-    keys = ["length", "reward", *(PREFIX + name for name in names)]
-    good = [row for row in rows if all(_number(row.get(key)) for key in keys)]
+    whole = ["length", *(["step"] if "step" in rows[0] else []), *(PREFIX + name for name in names)]
+    good = [row for row in rows if _number(row.get("reward")) and all(_count(row.get(key)) for key in whole)]
     if not good:
         return None
     length = np.array([row["length"] for row in good], np.int64)
-    step = np.array([row.get("step", 0) for row in good], np.int64) if "step" in good[0] else length.cumsum()
+    step = np.array([row["step"] for row in good], np.int64) if "step" in whole else length.cumsum()
     counts = np.array([[row[PREFIX + name] for name in names] for row in good], np.int64).reshape(len(good), len(names))
     reward = np.array([row["reward"] for row in good], np.float64)
     return Episodes(np.maximum.accumulate(step), length, reward, counts, names)
@@ -387,6 +389,10 @@ def _seconds(row: dict[str, Any]) -> float:
 
 def _number(value: Any) -> bool:
     return type(value) in (int, float) and abs(value) < 1e300
+
+
+def _count(value: Any) -> bool:
+    return _number(value) and 0 <= value < 2**53
 
 
 def _changed(path: Path) -> float:

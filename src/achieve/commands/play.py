@@ -78,9 +78,13 @@ def run(arguments: list[str]) -> None:
 
 
 def make_offer(parsed: Arguments) -> Offer:
-    """Return what the page can choose from; whoever is named is loaded, so that it fails here if it cannot be."""
+    """Return what the page can choose from; what is named is tried, so that it fails here if it cannot be played."""
     from achieve.app.sessions import YOU, Offer
-    from achieve.app.shelf import Shelf, check_same
+    from achieve.app.shelf import WORLDS, Shelf, check_same
+    from achieve.app.worlds import make_world
+
+    if parsed.world is not None and not 0 <= parsed.world < WORLDS:
+        raise ConfigError(f"world is {parsed.world}; it must be from 0 to {WORLDS - 1}")
 
     named = [player for player in parsed.players if player != YOU]
     env = parsed.env if parsed.env not in ENVIRONMENTS else None
@@ -89,6 +93,8 @@ def make_offer(parsed: Arguments) -> Offer:
     shelf = Shelf(named, folders, env=env, own_env=own, trust=parsed.trust, greedy=parsed.greedy)
     first = [player if player == YOU else shelf.key_of(player) for player in parsed.players]
     check_same([shelf.get(key).agent.config.env for key in first if key != YOU])
+    if YOU in first:
+        make_world(own, parsed.world or 0).close()
     others = {name: EnvConfig(name=name, num_envs=1) for name in ENVIRONMENTS}
     return Offer(
         shelf, others | {parsed.env: own}, parsed.folder, parsed.name, parsed.seed, first, parsed.env, parsed.world

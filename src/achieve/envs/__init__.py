@@ -8,13 +8,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .base import AchievementVecEnv, FinishedEpisodes
 from .registry import ENVIRONMENTS, EnvSpec, find_env_spec, is_known, unknown
 
-__all__ = ["ENVIRONMENTS", "AchievementVecEnv", "EnvSpec", "FinishedEpisodes", "find_env_spec", "make_vec", "register"]
+__all__ = [
+    "ENVIRONMENTS",
+    "AchievementVecEnv",
+    "EnvSpec",
+    "FinishedEpisodes",
+    "check_options",
+    "find_env_spec",
+    "make_vec",
+    "register",
+]
 
 
 def make_vec(
@@ -40,16 +49,22 @@ def make_vec(
     """
     if not is_known(name):
         raise ValueError(unknown(name))
+    spec, cls = find_env_spec(name), check_options(name, kwargs)
+    made: AchievementVecEnv = cls(num_envs, seed, threads, infos=infos, **spec.arguments, **kwargs)
+    return made
+
+
+def check_options(name: str, options: Iterable[str]) -> Any:
+    """Refuse options that an environment does not have; returns the class of its vector environment."""
     from importlib import import_module
     from inspect import signature
 
     spec = find_env_spec(name)
     cls = getattr(import_module(spec.module), spec.cls)
     own = [p for p in signature(cls).parameters if p not in ("num_envs", "seed", "threads", "infos", *spec.arguments)]
-    for wrong in kwargs.keys() - set(own):
+    for wrong in set(options) - set(own):
         raise ValueError(f"the environment {name} has no option {wrong!r}; it has: {', '.join(own) or 'none'}")
-    made: AchievementVecEnv = cls(num_envs, seed, threads, infos=infos, **spec.arguments, **kwargs)
-    return made
+    return cls
 
 
 def register() -> None:

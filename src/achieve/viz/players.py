@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from achieve.config import EnvConfig
-from achieve.envs import make_vec
+from achieve.envs import check_options, make_vec
 from achieve.envs.gym.preprocessing import is_picture
 from achieve.envs.names import UnfitError
 from achieve.errors import NoPicturesError
@@ -118,6 +118,8 @@ class VectorPlayer:
 def make_player(env: EnvConfig, seed: int, size: int = GAME) -> SinglePlayer | VectorPlayer:
     """Return a player of the first world of that environment seed; Crafter's frames have this ``size`` in pixels."""
     with making_env(env.name):
+        if env.name in ("crafter", "minigrid"):  # made as single environments, past `make_vec`
+            check_options(env.name, env.arguments)
         if env.name == "crafter":
             from achieve.envs.crafter import CrafterEnv
 

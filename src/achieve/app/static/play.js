@@ -26,6 +26,7 @@ const send = connect(
 );
 
 function take(message, data) {
+  if (message.note) note(message.note); // also where there is no game yet, since it could not begin
   if (message.setup) build(message.setup);
   if (message.epoch !== epoch && !message.setup && setup === null) return;
   epoch = message.epoch;
@@ -37,7 +38,6 @@ function take(message, data) {
     lane.points.push(...told.points);
     Object.assign(lane, { at: told.at, driver: told.driver, over: told.over, stuck: told.stuck, script: told.script, has: told.has });
   });
-  if (message.note) note(message.note);
   let start = 0;
   message.pictures.forEach((size, n) => { draw(n, data.slice(start, start + size)); start += size; });
   show();
@@ -196,13 +196,13 @@ function begin() {
 }
 
 function choose() {
-  if (!choices || !setup) return;
-  const agents = choices.agents.map(({ key, name }) => [key, name]), recording = setup.lanes[0].player === "recording";
+  if (!choices) return;
+  const agents = choices.agents.map(({ key, name }) => [key, name]), now = setup?.lanes ?? [], recording = now[0]?.player === "recording";
   const options = (list, chosen) => list.map(([value, text]) => el("option", { value, selected: value === chosen }, text));
-  byId("first").replaceChildren(...options([...(recording ? [["recording", "The recording"]] : []), ["you", "You"], ...agents], setup.lanes[0].player));
-  byId("second").replaceChildren(...options([["", "nobody"], ["you", "You"], ...agents], setup.lanes[1]?.player ?? ""));
-  byId("env").replaceChildren(...options(choices.envs.map((name) => [name, name]), setup.env));
-  byId("env-label").hidden = setup.lanes.some((lane) => lane.agent) || choices.envs.length < 2;
+  byId("first").replaceChildren(...options([...(recording ? [["recording", "The recording"]] : []), ["you", "You"], ...agents], now[0]?.player));
+  byId("second").replaceChildren(...options([["", "nobody"], ["you", "You"], ...agents], now[1]?.player ?? ""));
+  byId("env").replaceChildren(...options(choices.envs.map((name) => [name, name]), setup?.env));
+  byId("env-label").hidden = now.some((lane) => lane.agent) || choices.envs.length < 2;
 }
 
 byId("choose").addEventListener("submit", (event) => { event.preventDefault(); begin(); lanes[0]?.game.focus({ preventScroll: true }); });
