@@ -322,6 +322,6 @@ def test_agent_of_a_run_is_filmed_on_request(live: Start, tab: Callable[..., Any
         assert time.monotonic() < deadline
         page.wait_for_timeout(50)
     assert page.evaluate("document.getElementById('film-video').duration") > 1
-    while not page.evaluate("document.getElementById('film-video').getBoundingClientRect().bottom <= innerHeight"):
+    while not page.evaluate("document.getElementById('film-video').getBoundingClientRect().bottom <= innerHeight + 1"):
         assert time.monotonic() < deadline, "the film is out of sight"
         page.wait_for_timeout(50)
