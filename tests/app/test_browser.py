@@ -141,6 +141,20 @@ def test_head_shows_what_the_network_says(live: Start, offer: Make, tab: Tab) ->
     assert page.locator(".map").evaluate(drawn)
 
 
+@pytest.mark.parametrize("width", [1280, 390])
+def test_every_action_and_its_probability_have_one_line(live: Start, offer: Make, tab: Tab, width: int) -> None:
+    page = tab(live(offer("one")).url("play"), width)
+    at_step(page, 0)
+    for text in (".label", ".number"):
+        fits = """(rows, text) => rows.every(row => {
+            row.className = "chosen";
+            row.querySelector(".number").textContent = "100 %";
+            const shown = row.querySelector(text);
+            return shown.scrollWidth <= shown.clientWidth && shown.clientHeight < 24;
+        })"""
+        assert page.eval_on_selector_all(".bars li", fits, text), text
+
+
 def test_agent_without_prediction_nets_says_so(live: Start, offer: Make, tab: Tab) -> None:
     page = tab(live(offer("two")).url("play"))
     at_step(page, 0)

@@ -69,6 +69,7 @@ def test_pages_and_what_they_need(live: Start, offer: Make) -> None:
         answer, _ = ask(server, f"/{TOKEN}/{path}")
         assert answer.status == 200, path
         assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert answer.headers["cross-origin-opener-policy"] == "same-origin"
         assert answer.headers["x-content-type-options"] == "nosniff" and answer.headers["cache-control"] == "no-store"
     assert ask(server, f"/{TOKEN}/")[0].status == 307
     names = {agent["name"] for agent in json.loads(ask(server, f"/{TOKEN}/choices")[1])["agents"]}
@@ -91,7 +92,9 @@ def test_other_names_for_this_machine_are_refused(live: Start, offer: Make, host
 
 
 def test_other_names_are_fine_where_the_server_was_asked_to_listen(live: Start, offer: Make) -> None:
-    assert ask(live(offer(), only_local=False), f"/{TOKEN}/play", Host="machine.lan")[0].status == 200
+    answer, _ = ask(live(offer(), only_local=False), f"/{TOKEN}/play", Host="machine.lan")
+    assert answer.status == 200
+    assert "cross-origin-opener-policy" not in answer.headers, "browsers complain where nothing is encrypted"
 
 
 def test_tunnel_may_have_another_port(live: Start, offer: Make) -> None:

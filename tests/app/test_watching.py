@@ -236,6 +236,17 @@ def test_number_in_the_lock_of_a_stranger_is_not_believed(run: Path) -> None:
         watcher.stop(found["key"])
 
 
+def test_link_in_place_of_the_lock_is_not_followed(run: Path, holder: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    elsewhere = tmp_path / "daemon.pid"
+    (run / ".lock").rename(elsewhere)
+    (run / ".lock").symlink_to(elsewhere)
+    watcher = Watcher([run.parent])
+    found = look(watcher)
+    assert found["status"] == "stopped"
+    with pytest.raises(ConfigError, match="nothing to stop"):
+        watcher.stop(found["key"])
+
+
 def test_watching_never_holds_the_lock(run: Path) -> None:
     (run / ".lock").write_text("")
     watcher = Watcher([run.parent])
@@ -322,3 +333,6 @@ def test_agent_of_a_run_is_filmed_on_request(live: Start, tab: Callable[..., Any
         assert time.monotonic() < deadline
         page.wait_for_timeout(50)
     assert page.evaluate("document.getElementById('film-video').duration") > 1
+    while not page.evaluate("document.getElementById('film-video').getBoundingClientRect().bottom <= innerHeight + 1"):
+        assert time.monotonic() < deadline, "the film is out of sight"
+        page.wait_for_timeout(50)

@@ -18,10 +18,11 @@ HEADERS = {
     b"media-src 'self' blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     b"referrer-policy": b"no-referrer",
     b"x-content-type-options": b"nosniff",
-    b"cross-origin-opener-policy": b"same-origin",
     b"cross-origin-resource-policy": b"same-origin",
     b"cache-control": b"no-store",
 }
+ONLY_LOCAL = {b"cross-origin-opener-policy": b"same-origin"}
+"""Browsers complain about it, and ignore it, in unencrypted pages of other machines."""
 
 
 class Guard:
@@ -34,6 +35,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, token: str, *, only_local: bool = True) -> None:
         self._app, self._token, self._only_local = app, token.encode(), only_local
+        self._headers = HEADERS | (ONLY_LOCAL if only_local else {})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -41,13 +43,13 @@ class Guard:
             return
         refusal = self._refusal(scope)
         if refusal is None:
-            await self._app(self._inside(scope), receive, _with_headers(send))
+            await self._app(self._inside(scope), receive, _with_headers(send, self._headers))
         elif scope["type"] == "websocket":
             await receive()
             await send({"type": "websocket.close", "code": 1008, "reason": refusal[1]})
         else:
             status, text = refusal
-            await PlainTextResponse(f"achieve: {text}\n", status)(scope, receive, _with_headers(send))
+            await PlainTextResponse(f"achieve: {text}\n", status)(scope, receive, _with_headers(send, self._headers))
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
         headers: dict[bytes, bytes] = {}
@@ -98,11 +100,11 @@ def _small(length: bytes) -> bool:
     return length.isdigit() and len(length) < 8 and int(length) <= LARGEST_BODY
 
 
-def _with_headers(send: Send) -> Send:
+def _with_headers(send: Send, headers: dict[bytes, bytes]) -> Send:
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
-            own: list[Any] = [(name, value) for name, value in message.get("headers", []) if name not in HEADERS]
-            message = {**message, "headers": [*own, *HEADERS.items()]}
+            own: list[Any] = [(name, value) for name, value in message.get("headers", []) if name not in headers]
+            message = {**message, "headers": [*own, *headers.items()]}
         await send(message)
 
     return sending

@@ -109,6 +109,8 @@ class Watched:
     def holder(self) -> int | None:
         """The process that is writing this folder, if it is on this machine and may be looked at."""
         lock = self.path / ".lock"
+        if lock.is_symlink() or not lock.is_file():  # a link may lead to the file of some other program's process
+            return None
         with contextlib.suppress(OSError, ValueError):
             process = int(lock.read_text()[:20])
             if sys.platform != "linux":

@@ -119,7 +119,7 @@ async function film(run) {
     job = await ask(`watch/${run.key}/film`);
   }
   state.textContent = job.status === "done" ? `Filmed at ${new Date().toLocaleTimeString()}, from the last checkpoint.` : job.line;
-  if (job.status === "done") { video.src = `watch/${run.key}/film.mp4?${Date.now()}`; video.hidden = false; }
+  if (job.status === "done") { video.src = `watch/${run.key}/film.mp4?${Date.now()}`; video.hidden = false; video.onloadedmetadata = () => video.scrollIntoView({ block: "nearest" }); }
 }
 
 function rates(runs, colours) {
