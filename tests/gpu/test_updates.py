@@ -249,9 +249,7 @@ def test_padded_updates_equal_unpadded_ones(precision: str, fused: bool) -> None
         grads.append([p.grad.clone() for p in mine.parameters() if p.grad is not None])
     for plain, longer in ((grads[0], grads[2]), (grads[1], grads[3])):
         mine, wanted = (torch.cat([g.flatten() for g in part]) for part in (longer, plain))
-        # In half precision either is 3 to 6 % away from float32 at these sizes: rounding moves some of the maxima, and
-        # other numbers of images are rounded in another order.
-        assert (mine - wanted).norm() / wanted.norm() < (1e-1 if fused else 1e-2)
+        assert (mine - wanted).norm() / wanted.norm() < (5e-2 if fused else 1e-2)
 
 
 def play(network: ActorCritic, *, cuda_graphs: bool) -> RolloutBuffer:
