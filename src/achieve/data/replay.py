@@ -159,6 +159,12 @@ class Replay:
         torch.index_select(self._frames, 0, torch.from_numpy(places), out=chosen)
         return chosen.to(self.device, non_blocking=True)
 
+    def newest(self) -> Tensor:
+        """Return the observations of the row that has begun [N, H, W, C], on the device, until they are overwritten."""
+        if self.storage == self.device:
+            return self._rows(self.row, self.row + 1)[0]
+        return self.images(self.row * self.shape.num_envs + np.arange(self.shape.num_envs))
+
     def memory(self, index: IntArray) -> Tensor:
         """Return the memories with which steps were taken [B, D], on the device."""
         numbers = self.numbers.reshape(-1)[self.places(index)]
