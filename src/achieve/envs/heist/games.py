@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import io
 import warnings
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from .state import HeistState, Locks, read, read_locks, with_levels_of
 
 NUM_ACTIONS = 15
+IMAGE = (64, 64, 3)
 _START_OVER = -1  # Procgen takes this action for "end the episode here"
 
 
@@ -31,7 +33,10 @@ def import_procgen() -> tuple[Any, Any]:
 
 
 class Games:
-    """``num`` games in Procgen environments: one for each of ``parts``, with ``threads`` threads of its own.
+    """``num`` games in Procgen environments, whose threads each play some of the games of each part.
+
+    All threads of one Procgen environment wait for the same lock and wake the caller after every game. So each has an
+    environment of its own.
 
     Procgen draws the seeds of all its games from one number, so a game would depend on how many there are. Here every
     game starts from the same saved state with a level generator of its own.
@@ -49,15 +54,24 @@ class Games:
     ) -> None:
         module, cffi = import_procgen()
         self.num = num
+        self._shown = np.zeros((num, *IMAGE), np.uint8)
         self.parts = tuple(slice(num * k // parts, num * (k + 1) // parts) for k in range(parts))
         """The games of each part; they can be stepped apart."""
-        levels = {"num_levels": num_levels, "start_level": start_level}
-        self._envs = [_make(module, part.stop - part.start, threads, levels, frames=frames) for part in self.parts]
+        self._shards = [_split(part, threads) for part in self.parts]
+        """The games of each environment, by part."""
+        levels: dict[str, Any] = {"num_levels": num_levels, "start_level": start_level, "frames": frames}
+        alone = 0 if threads == 1 else 1
+        self._envs = [
+            [make_procgen(shard.stop - shard.start, alone, **levels) for shard in shards] for shards in self._shards
+        ]
+        self._places = [
+            (env, i) for envs, shards in zip(self._envs, self._shards, strict=True)
+            for env, shard in zip(envs, shards, strict=True) for i in range(shard.stop - shard.start)
+        ]  # fmt: skip
         self._buffer_size = module.MAX_STATE_SIZE
         self._ffi = cffi.FFI()
         self._buffer = self._ffi.new(f"char[{self._buffer_size}]")
-        for env in self._envs:
-            env.observe()
+        self.observe(self._shown)
         self._template = self.save(0)
 
     def seed(self, seeds: list[int]) -> None:
@@ -65,49 +79,56 @@ class Games:
         for i, seed in enumerate(seeds):
             self.load(i, with_levels_of(self._template, seed))
 
-    def start_over(self) -> list[np.ndarray]:
-        """Start every game's next level; return the observations of each part."""
-        for k, part in enumerate(self.parts):
-            self.begin(k, np.full(part.stop - part.start, _START_OVER))
-        return self.observe()
+    def start_over(self, out: np.ndarray | None = None) -> None:
+        """Start every game's next level; ``out`` receives the observations."""
+        self.step(np.full(self.num, _START_OVER), out)
 
-    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Step all games, if they are in one part, and return what :meth:`end` does."""
-        self.begin(0, actions)
-        return self.end(0)
+    def step(
+        self, actions: np.ndarray, out: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Step all games. Returns observations, in ``out`` or until the next step, and what :meth:`end` does."""
+        out = self._shown if out is None else out
+        for k, part in enumerate(self.parts):
+            self.begin(k, actions[part])
+        rewards, first = zip(*(self.end(k, out) for k in range(len(self.parts))), strict=True)
+        return out, np.concatenate(rewards), np.concatenate(first)
 
     def begin(self, part: int, actions: np.ndarray) -> None:
         """Step the games of a part: Procgen's threads do, if there are any, while the caller goes on."""
-        self._envs[part].act(actions)
+        start = self.parts[part].start
+        for env, shard in zip(self._envs[part], self._shards[part], strict=True):
+            env.act(actions[shard.start - start : shard.stop - start])
 
-    def end(self, part: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Wait for the games of a part. Returns observations, Procgen's rewards, and which games have begun a new
-        level, until the next step changes these arrays.
+    def end(self, part: int, out: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Wait for the games of a part and write its observations into ``out``, which is for all games.
+
+        Returns Procgen's rewards, and which games have begun a new level.
         """
-        rewards, observations, first = self._envs[part].observe()
-        return observations["rgb"], rewards, first
+        rewards, firsts = [], []
+        for env, shard in zip(self._envs[part], self._shards[part], strict=True):
+            reward, observations, first = env.observe()
+            np.copyto(out[shard], observations["rgb"])
+            rewards.append(reward)
+            firsts.append(first)
+        return np.concatenate(rewards), np.concatenate(firsts)
 
-    def observe(self) -> list[np.ndarray]:
-        """Return the observations of each part."""
-        return [env.observe()[1]["rgb"] for env in self._envs]
+    def observe(self, out: np.ndarray) -> None:
+        """Write the current observations into ``out``."""
+        for k in range(len(self.parts)):
+            self.end(k, out)
 
     def frames(self) -> list[np.ndarray]:
         """Return large images of the games, which must have been made with ``frames``."""
-        return [info["rgb"].copy() for env in self._envs for info in env.get_info()]
+        return [info["rgb"].copy() for envs in self._envs for env in envs for info in env.get_info()]
 
     def save(self, i: int) -> bytes:
-        env, at = self._find(i)
+        env, at = self._places[i]
         size = env.call_c_func("get_state", at, self._buffer, self._buffer_size)
         return bytes(self._ffi.buffer(self._buffer, size))
 
     def load(self, i: int, state: bytes) -> None:
-        env, at = self._find(i)
+        env, at = self._places[i]
         env.call_c_func("set_state", at, state, len(state))
-
-    def _find(self, i: int) -> tuple[Any, int]:
-        """Return game i's environment, and its place there."""
-        k = next(k for k, part in enumerate(self.parts) if i < part.stop)
-        return self._envs[k], i - self.parts[k].start
 
     def read(self, i: int) -> HeistState:
         return read(self.save(i))
@@ -116,20 +137,30 @@ class Games:
         return read_locks(self.save(i))
 
     def close(self) -> None:
-        for env in self._envs:
-            env.close()
+        for envs in self._envs:
+            for env in envs:
+                env.close()
 
 
-def _make(module: Any, num: int, threads: int, levels: dict[str, int], *, frames: bool) -> Any:
-    """Return a Procgen environment."""
+def _split(games: slice, count: int) -> list[slice]:
+    """Return the games in so many runs of nearly the same length, none of them empty."""
+    size = games.stop - games.start
+    bounds = [games.start + size * k // count for k in range(count + 1)]
+    return [slice(a, b) for a, b in pairwise(bounds) if a < b]
+
+
+def make_procgen(num: int, threads: int, *, num_levels: int = 0, start_level: int = 0, frames: bool = False) -> Any:
+    """Return a Procgen environment with so many threads of its own; without any, games run in the caller's."""
+    module, _ = import_procgen()
     try:
         env = module.ProcgenGym3Env(
             num=num,
             env_name="heist",
             distribution_mode="hard",
             rand_seed=0,
-            **levels,
-            num_threads=0 if threads == 1 else threads,  # none of its own: they run in the caller's
+            num_levels=num_levels,
+            start_level=start_level,
+            num_threads=threads,
             render_mode="rgb_array" if frames else None,
         )
     except OSError as error:  # the wheel relies on the system for OpenGL and GLib

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -99,7 +99,7 @@ class HeistVecEnv(AchievementVecEnv):
             return self._end(part, out, {})
 
     def _reset(self, obs: np.ndarray) -> dict[str, Any]:
-        self._show(self._games.start_over(), obs)
+        self._games.start_over(obs)
         self._watch_all(obs)
         return self._info(np.ones(self.num_envs, np.bool_)) if self._infos == "all" else {}
 
@@ -118,8 +118,8 @@ class HeistVecEnv(AchievementVecEnv):
     def _end(self, k: int, obs: np.ndarray, infos: dict[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Wait for a part's games and count what happened there."""
         part, counter = self.parts[k], self._counter
-        shown, native, done = self._games.end(k)
-        gem = native > 0
+        native, done = self._games.end(k, obs)
+        shown, gem = obs[part], native > 0
         opened = self._watch.opened(shown, done, part.start)
         rewards = LOCK_REWARD * opened.sum(1) + GEM_REWARD * gem
         counter.add(rewards, part.start)
@@ -132,11 +132,10 @@ class HeistVecEnv(AchievementVecEnv):
             counter.finish(part.start + ended)
             for i in ended:
                 self._watch.begin(part.start + int(i), shown[i])
-        np.copyto(obs[part], shown)
         return rewards, gem, done & ~gem
 
     def _observe(self, obs: np.ndarray) -> None:
-        self._show(self._games.observe(), obs)
+        self._games.observe(obs)
 
     def _render(self, size: Any) -> tuple[np.ndarray, ...]:
         return tuple(self._games.frames())
@@ -177,12 +176,6 @@ class HeistVecEnv(AchievementVecEnv):
         for i in range(self.num_envs):
             self._watch.begin(i, obs[i])
         self._shown = None if self._infos == "none" else obs.copy()
-
-    def _show(self, shown: Iterable[np.ndarray], obs: np.ndarray) -> None:
-        for part, images in zip(self.parts, shown, strict=True):
-            np.copyto(obs[part], images)
-        if self._shown is not None:
-            np.copyto(self._shown, obs)
 
     def _info(self, rows: np.ndarray) -> dict[str, Any]:
         achievements = dict(zip(ACHIEVEMENTS, self._counter.achievements.T, strict=True))
