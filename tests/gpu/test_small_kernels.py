@@ -152,7 +152,7 @@ def test_the_quantile_penalty(images: int, actions: int, count: int) -> None:
     weights = (torch.arange(512, device=DEVICE) < 400).float()
     found = []
     for dtype, fused in ((torch.float64, False), (torch.float32, False), (torch.float32, True)):
-        theta = quantiles.to(dtype).requires_grad_()
+        theta = quantiles.to(dtype, copy=True).requires_grad_()  # each has a gradient of its own
         regularizer = object.__new__(QuantileRegularizer)
         regularizer._kappa, regularizer.old_quantiles, regularizer.fused = 0.1, old.to(dtype), fused
         regularizer._network = SimpleNamespace(quantiles=lambda *_, theta=theta: theta)  # type: ignore[assignment]
