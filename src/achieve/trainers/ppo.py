@@ -23,7 +23,7 @@ from achieve.trainers.journal import Journal, resources
 from achieve.trainers.setup import check_memory
 
 COLLECTING, UPDATING, DISTILLING = "collecting", "updating", "distilling"
-LOCKED_SHARE = 8
+LOCKED_SHARE = 4
 """The part of the free host memory that may be locked for checkpoints: one in so many."""
 
 
