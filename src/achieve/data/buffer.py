@@ -145,7 +145,7 @@ class RolloutBuffer:
     def _mirror(self) -> dict[str, Tensor] | None:
         """Page-locked memory for all rows of a buffer on a GPU, unless that is much: the GPU waits for these copies.
 
-        To other memory they take twenty times as long. PyTorch locks powers of two.
+        To other memory they take many times as long. PyTorch locks powers of two.
         """
         like = {name: getattr(self, name) for name in self.no_rows()}
         needed = sum(1 << (values.nbytes - 1).bit_length() for values in like.values() if values.nbytes)
