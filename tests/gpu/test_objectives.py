@@ -175,7 +175,7 @@ def distance(mine: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
 # The arithmetic, the scene that tells padding from rounding in it, and limits for prediction and for matching. In
 # float32 the order of sums is all that may differ. In fp16 another order rounds some numbers to their neighbours. In
 # matching that may be activations, as the targets' kernels are chosen by the number of images: it makes no more of a
-# difference than rounding does at all, a hundredth. Padding that counted would make twice that and more.
+# difference than rounding does at all, a hundredth. What this lets pass, other padding shows in every arithmetic.
 PADDING = [
     ("fp32", False, "noise", (1e-4, 1e-4)),
     ("fp32", False, "play", (1e-4, 1e-4)),
