@@ -172,14 +172,15 @@ def distance(mine: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
     return max(float((mine[part] - wanted[part]).norm() / wanted[part].norm()) for part in wanted)
 
 
-# The arithmetic, the scene that tells padding from rounding in it, and limits for prediction and for matching. In
-# float32 the order of sums is all that may differ. In fp16 another order rounds some numbers to their neighbours. In
-# matching that may be activations, as the targets' kernels are chosen by the number of images: it makes no more of a
-# difference than rounding does at all, a hundredth. What this lets pass, other padding shows in every arithmetic.
+# The arithmetic, the scene that tells padding from rounding in it, and limits for prediction and for matching. Only the
+# order of sums may differ, as convolutions choose it by the number of images. In float32 it changes a sum by 1e-7, in
+# fp16 it rounds some sums to their neighbours; and where a unit or a pool then takes another side, a whole gradient
+# takes another way: the square root of 1e-7 is 3e-4. An H200 has 1.7e-4 (float32) and 1.1e-4 (fp16) in matching. What
+# this lets pass, other padding shows in every arithmetic.
 PADDING = [
     ("fp32", False, "noise", (1e-4, 1e-4)),
-    ("fp32", False, "play", (1e-4, 1e-4)),
-    ("fp16", True, "play", (1e-3, 1e-2)),
+    ("fp32", False, "play", (1e-4, 1e-3)),
+    ("fp16", True, "play", (1e-3, 1e-3)),
 ]
 
 
@@ -213,4 +214,4 @@ def test_half_precision_is_as_close_as_tf32(play: Scene, name: str, kernels: boo
         for precision, fused in (("fp32", False), ("tf32", False), ("fp16", True))
     )
     assert distance(usual, exact) > 1e-4, "TF32 is not in force, so this compares with nothing"
-    assert distance(mine, exact) < 3 * distance(usual, exact)
+    assert distance(mine, exact) < 2 * distance(usual, exact)
