@@ -254,8 +254,8 @@ def matching_loss(
             parts, rows, columns, capacity, grad_nu, nu, norms, before, after, grad, figures, weights, states, count,
             size, TARGETS=triton.next_power_of_2(count), BLOCK=triton.next_power_of_2(size), num_warps=4,
         )  # fmt: skip
-        loss, *others = figures.unbind()
-    return Matched(with_gradients(loss, (phi, grad)), *others, weights)
+        loss, accuracy, matches, match_rate, skip = figures.unbind()
+    return Matched(with_gradients(loss, (phi, grad)), accuracy, matches, match_rate, skip, weights)
 
 
 def supports(latent_size: int, num_actions: int) -> bool:
