@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from achieve.algo.collect import Collector
 from achieve.algo.learner import PPOLearner
 from achieve.algo.meters import Meters
 from achieve.algo.qrdqn import QRDQNLearner
+from achieve.algo.regularizers import QuantileRegularizer
 from achieve.config import ModelConfig, PPOConfig, QRDQNConfig
 from achieve.data.buffer import RolloutBuffer
 from achieve.nn.kernels.heads import heads
@@ -138,3 +141,25 @@ def test_the_quantile_loss(batch: int, actions: int, count: int) -> None:
         found.append((loss.detach(), torch.stack(list(statistics)), theta.grad))
     for wanted, got in zip(*found, strict=True):
         torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("images", "actions", "count"), [(224, ACTIONS, 200), (7, 5, 33)])
+def test_the_quantile_penalty(images: int, actions: int, count: int) -> None:
+    """As accurate as the plain twin in float32, measured against that in float64."""
+    quantiles, old = random(images, actions, count), random(300, actions, count, seed=1).sort(2).values
+    steps = torch.randint(0, 300, (images,), device=DEVICE)
+    states = torch.randint(0, images, (512,), device=DEVICE)
+    weights = (torch.arange(512, device=DEVICE) < 400).float()
+    found = []
+    for dtype, fused in ((torch.float64, False), (torch.float32, False), (torch.float32, True)):
+        theta = quantiles.to(dtype, copy=True).requires_grad_()  # each has a gradient of its own
+        regularizer = object.__new__(QuantileRegularizer)
+        regularizer._kappa, regularizer.old_quantiles, regularizer.fused = 0.1, old.to(dtype), fused
+        regularizer._network = SimpleNamespace(quantiles=lambda *_, theta=theta: theta)  # type: ignore[assignment]
+        loss, *figures = regularizer.terms(theta, theta, steps, states, weights.to(dtype))
+        loss.backward()
+        assert theta.grad is not None
+        found.append([part.detach().double() for part in (loss, *figures, theta.grad)])
+    exact, plain, kernels = found
+    for wanted, near, got in zip(exact, plain, kernels, strict=True):
+        assert float((got - wanted).norm()) <= 2 * float((near - wanted).norm()) + 1e-6 * float(wanted.norm())

@@ -8,4 +8,4 @@ from tests.nn.interpreter import run_checks
 
 def test_under_the_interpreter(optional: Optional) -> None:
     checks = ("interpreted_convolution", "interpreted_acting", "interpreted_losses", "interpreted_cells")
-    run_checks(checks, 94, optional)
+    run_checks(checks, 101, optional)

@@ -137,17 +137,13 @@ class Collector:
 
     def _collect(self, generator: torch.Generator) -> None:
         buffer = self._buffer
-        self._network.cache_weights()
-        if self._kernels is not None:
-            self._kernels.cache_weights()
+        self._cache_weights()
         observation, chosen = self.observation.numpy(), self._chosen.numpy()
         outcome = self.outcome.numpy()
         while self.row < buffer.length:
             self._safe_point()
             if self.row == 0:
-                # Actions are sampled as argmax(logits + Gumbel noise).
-                self._noise.exponential_(generator=generator).log_().neg_()
-                self.outcome.zero_()  # the bootstrap before took care of the memory
+                self._begin_rollout(generator)
             self._act()
             _, rewards, terminated, truncated, _ = self._envs.step(chosen, out=observation)
             at = buffer.filled + self.row
@@ -155,8 +151,21 @@ class Collector:
             buffer.dones[at] = outcome[1] = terminated | truncated
             self.row += 1
         self._act()
+        self._end_rollout()
+
+    def _cache_weights(self) -> None:
+        self._network.cache_weights()
+        if self._kernels is not None:
+            self._kernels.cache_weights()
+
+    def _begin_rollout(self, generator: torch.Generator) -> None:
+        # Actions are sampled as argmax(logits + Gumbel noise).
+        self._noise.exponential_(generator=generator).log_().neg_()
+        self.outcome.zero_()  # the bootstrap before took care of the memory
+
+    def _end_rollout(self) -> None:
         self.state.copy_(self._began)
-        buffer.filled += buffer.length
+        self._buffer.filled += self._buffer.length
         self.row = 0
 
     @torch.no_grad()
@@ -225,36 +234,37 @@ class Collector:
             )
             return
         self._device_block.copy_(self._block, non_blocking=True)
-        self._choose()
+        self._choose(self._given)
         self._chosen.copy_(self._actions, non_blocking=True)
 
-    def _choose(self) -> None:
-        network, buffer, given = self._network, self._buffer, self._given
+    def _choose(self, given: Given, part: slice = slice(None)) -> None:
+        """Act on what is given, for all environments or a part of them."""
+        network, buffer = self._network, self._buffer
+        memory, latent, began = self.memory[part], self._latent[part], self._began[part]
         reward, done = given.outcome[0], given.outcome[1] > 0
         phi = network.encode(given.observation, cached=True)
         if network.config.memory:
-            memory = next_memory(self.memory, self._latent, phi, reward, done, self._threshold)
-            self.memory.copy_(memory)
-        self._latent.copy_(phi)
+            memory.copy_(next_memory(memory, latent, phi, reward, done, self._threshold))
+        latent.copy_(phi)
         if network.core is None:
-            logits, values = network.heads(phi, self.memory)
+            logits, values = network.heads(phi, memory)
         else:
-            self._began.copy_(self.state.masked_fill(done[:, None], 0))
-            logits, values, state = network.step(phi, self.memory, self._began)
-            self.state.copy_(state)
+            began.copy_(self.state[part].masked_fill(done[:, None], 0))
+            logits, values, state = network.step(phi, memory, began)
+            self.state[part].copy_(state)
         row, step = given.where.split(1)
-        noise = self._noise.index_select(0, step).squeeze(0)
+        noise = self._noise[:, part].index_select(0, step).squeeze(0)
         actions = (logits + noise).argmax(1)
-        self._actions.copy_(actions)
+        self._actions[part].copy_(actions)
         for store, value in (
             (buffer.observations, given.observation),
-            (buffer.memory, self.memory),
-            *([] if network.core is None else [(buffer.states, self._began)]),
+            (buffer.memory, memory),
+            *([] if network.core is None else [(buffer.states, began)]),
             (buffer.actions, actions),
             (buffer.log_probs, log_probability(logits, actions)),
             (buffer.values, network.normalizer.denormalize(values)),
         ):
-            store.index_copy_(0, row, value[None])
+            store[:, part].index_copy_(0, row, value[None])
 
 
 class Given(NamedTuple):

@@ -184,11 +184,16 @@ class AchievementNetwork(nn.Module):
         return cast(Tensor, self.predictor(self._join(self.film(phi, actions), memory)))
 
     def _join(self, x: Tensor, memory: Tensor | None) -> Tensor:
+        remembered = self._remembered(memory)
+        return x if remembered is None else torch.cat([x, remembered], dim=1)
+
+    def _remembered(self, memory: Tensor | None) -> Tensor | None:
+        """Return the memory if this network has one, else None."""
         if not self.config.memory:
-            return x
+            return None
         if memory is None:
             raise ValueError("this network needs the memory of the last achievement")
-        return torch.cat([x, memory], dim=1)
+        return memory
 
 
 class ActorCritic(AchievementNetwork):
@@ -299,8 +304,8 @@ class QuantileNetwork(AchievementNetwork):
         self, phi: Float[Tensor, "B D"], memory: Float[Tensor, "B M"] | None
     ) -> Float[Tensor, "B A Q"]:
         """Return ``theta``, in units of return; the i-th is that of level ``(i + 1/2) / Q``."""
-        x = self._join(phi, memory)
-        return cast(Tensor, self.advantage(x)).view(-1, self.num_actions, self.num_quantiles)
+        outputs = cast(Tensor, self.advantage(phi, self._remembered(memory)))
+        return outputs.view(-1, self.num_actions, self.num_quantiles)
 
 
 def count_parameters(module: nn.Module) -> int:
