@@ -88,9 +88,9 @@ def test_half_precision_is_near() -> None:
         assert p.grad is not None and distance(p.grad, right[name]) < 1e-2, name
 
 
-@pytest.mark.parametrize("count", [1, FEW_IMAGES, FEW_IMAGES + 1])
+@pytest.mark.parametrize("count", [2, FEW_IMAGES + 1])
 def test_without_gradients(count: int) -> None:
-    encoder = made((8, 10, 3))
+    encoder = made((8, 10, 3), replace(MODEL, channels=(16, 32)))
     images = pictures(count, (8, 10, 3))
     fast = FusedSizePreserving(encoder, torch.float32)
     with torch.no_grad():
@@ -146,9 +146,6 @@ def test_the_optimiser_keeps_the_half_precision_weights_up_to_date() -> None:
     adam.zero_grad()
     fast.head(fast.features(images)).sum().backward()
     norm = adam.step(None)
-    plain = copy.deepcopy(encoder)
-    with torch.no_grad():
-        plain.linear.weight.copy_(before)
     assert norm.isfinite() and norm > 0
     for p in (encoder.linear.weight, *(conv.weight for conv in encoder.convs)):
         assert torch.equal(fast.half_of(p), p.half())

@@ -66,7 +66,9 @@ class _Enter(torch.autograd.Function):
     """The first layer, on bytes."""
 
     @staticmethod
-    def forward(ctx: Any, images: Tensor, weight: nn.Parameter, bias: nn.Parameter, owner: FusedSizePreserving) -> Tensor:
+    def forward(
+        ctx: Any, images: Tensor, weight: nn.Parameter, bias: nn.Parameter, owner: FusedSizePreserving
+    ) -> Tensor:
         y = preserving.enter(images, owner.half_of(weight), bias)
         ctx.save_for_backward(images, y)
         ctx.owner, ctx.parameters = owner, (weight, bias)
@@ -150,8 +152,8 @@ class _Dense(torch.autograd.Function):
 class FusedSizePreserving:
     """Computes what a :class:`SizePreservingEncoder` without a norm does, whose weights it shares.
 
-    All parameters are moved into one buffer (:class:`FlatParameters`): those of the convolutions, then the weight of the
-    dense layer, then the rest of the network. ``half`` holds all up to that weight once more in half precision. The
+    All parameters are moved into one buffer (:class:`FlatParameters`): those of the convolutions, then the weight of
+    the dense layer, then the rest of the network. ``half`` holds all up to that weight once more in half precision. The
     optimiser writes both; after any other change (in place, which counts a parameter's ``_version`` up) they are
     converted anew, by :meth:`cache_weights` or the next :meth:`features` without ``cached``.
 
@@ -164,9 +166,7 @@ class FusedSizePreserving:
     note = ""
     """What a run's record says besides: nothing."""
 
-    def __init__(
-        self, encoder: SizePreservingEncoder, dtype: torch.dtype, others: Iterable[nn.Parameter] = ()
-    ) -> None:
+    def __init__(self, encoder: SizePreservingEncoder, dtype: torch.dtype, others: Iterable[nn.Parameter] = ()) -> None:
         if not supports(encoder):
             raise ValueError(
                 "fused kernels need no norm, channels in powers of two from 16 to 128, two convolutions or more, and "

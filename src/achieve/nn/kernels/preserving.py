@@ -196,7 +196,7 @@ def enter(images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     rows = PIXELS if pixels > MANY else FEW_PIXELS
     _enter[(triton.cdiv(pixels, rows),)](
         images, weight, bias, out, pixels, h, w,
-        C=c, OUT=outputs, SIZE=size, ROWS=rows, INPUTS=INPUTS, num_warps=8 if rows == PIXELS else 4,
+        C=c, OUT=outputs, SIZE=size, ROWS=rows, INPUTS=INPUTS, num_warps=8,
     )  # fmt: skip
     return out
 
