@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped, UInt8
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from achieve.nn.kernels.flat import FlatParameters
 
 
+@runtime_checkable
 class FastEncoder(Protocol):
     """Another way to compute an image encoder: its convolutional part, and what makes latents of that."""
 

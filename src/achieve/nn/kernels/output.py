@@ -96,7 +96,7 @@ def features(z: Tensor, skip: Tensor | None) -> Tensor:
 
 
 def largest(grad: Tensor) -> Tensor:
-    """Return the largest magnitudes of a contiguous tensor, in at most `MOST_PARTS` parts; infinite where one is NaN."""
+    """Return the largest magnitudes of a contiguous tensor, in at most `MOST_PARTS` parts; infinite for NaN."""
     size = grad.numel()
     steps = triton.cdiv(size, TILE * MOST_PARTS)
     parts = triton.cdiv(size, TILE * steps)
