@@ -24,7 +24,8 @@ the next rollout begins with are then recomputed, from the steps of the episodes
 **How it is computed.** The part of the gates that depends on the inputs is one matrix product for all steps. The rest
 is a loop with one small product per step, and so is its gradient; that of the recurrent weight is one product at the
 end. :meth:`RecurrentCore.step` is the definition. `achieve.nn.kernels.cells` computes what lies between the products in
-one kernel per step. All of it is float32, whatever the encoder runs in.
+one kernel per step; `achieve.nn.kernels.sequences` all steps of few sequences in one. All of it is float32, whatever
+the encoder runs in.
 """
 
 from __future__ import annotations
@@ -88,6 +89,11 @@ class RecurrentCore(nn.Module):
         """
         steps, count = restart.shape
         given = F.linear(x.flatten(0, 1), self.weight_ih, self.bias_ih).view(steps, count, -1)
+        if self.fused:
+            from achieve.nn.kernels import sequences
+
+            if sequences.supports(self.kind, count, self.size, x.device):
+                return sequences.unroll(given, self.weight_hh, self.bias_hh, stored, restart)
         found = _Unroll.apply(given, self.weight_hh, self.bias_hh, stored, restart, self.kind, self.fused)
         return cast(tuple[Tensor, Tensor], found)
 
