@@ -44,7 +44,10 @@ def filled(model: ModelConfig, rollouts: int = 2) -> RolloutBuffer:
 
 
 @pytest.mark.parametrize("kind", MODELS)
-@pytest.mark.parametrize(("steps", "count", "size"), [(1, 1, 5), (32, 16, 256), (128, 1, 256), (50, 4, 256), (9, 70, 300), (40, 3, 64)])
+@pytest.mark.parametrize(
+    ("steps", "count", "size"),
+    [(1, 1, 5), (32, 16, 256), (128, 1, 256), (50, 4, 256), (9, 70, 300), (40, 3, 64), (1, 1, 256)],
+)
 def test_kernels_of_the_cells(kind: str, steps: int, count: int, size: int) -> None:
     """Against the plain code in float64."""
     torch.manual_seed(0)

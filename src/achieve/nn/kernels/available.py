@@ -50,6 +50,15 @@ def acting_kernels(network: AchievementNetwork, num_envs: int, device: torch.dev
     return supports(network, num_envs)
 
 
+def row_kernels(num_actions: int, device: torch.device, *, enabled: bool) -> bool:
+    """Whether the end of a rollout step, from logits on, is a kernel, whatever the network."""
+    if not small_kernels(device, enabled=enabled):
+        return False
+    from achieve.nn.kernels.rows import supports
+
+    return supports(num_actions)
+
+
 def distillation_kernels(network: AchievementNetwork, device: torch.device, *, enabled: bool) -> bool:
     """Whether the losses and regularisers of the auxiliary phase run as kernels."""
     if not small_kernels(device, enabled=enabled):
