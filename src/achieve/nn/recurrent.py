@@ -68,10 +68,16 @@ class RecurrentCore(nn.Module):
         self, x: Float[Tensor, "N D"], state: Float[Tensor, "N S"]
     ) -> tuple[Float[Tensor, "N H"], Float[Tensor, "N S"]]:
         """Return the outputs of one step of each environment, and the states after it."""
-        if self.fused:
-            outputs, after = self.unroll(x[None], state[None], torch.ones_like(state[None, :, 0], dtype=torch.bool))
-            return outputs[0], after
         given = F.linear(x, self.weight_ih, self.bias_ih)
+        if self.fused:
+            from achieve.nn.kernels import sequences
+
+            if sequences.supports(self.kind, len(x), self.size, x.device):
+                outputs, after = sequences.unroll(given[None], self.weight_hh, self.bias_hh, state[None], None)
+                return outputs[0], after
+            always = torch.ones_like(state[None, :, 0], dtype=torch.bool)
+            outputs, after = self._unroll(given[None], state[None], always)
+            return outputs[0], after
         recurrent = F.linear(state[:, : self.size], self.weight_hh, self.bias_hh)
         after = cell(self.kind, given, recurrent, state)
         return after[:, : self.size], after
@@ -94,6 +100,9 @@ class RecurrentCore(nn.Module):
 
             if sequences.supports(self.kind, count, self.size, x.device):
                 return sequences.unroll(given, self.weight_hh, self.bias_hh, stored, restart)
+        return self._unroll(given, stored, restart)
+
+    def _unroll(self, given: Tensor, stored: Tensor, restart: Tensor) -> tuple[Tensor, Tensor]:
         found = _Unroll.apply(given, self.weight_hh, self.bias_hh, stored, restart, self.kind, self.fused)
         return cast(tuple[Tensor, Tensor], found)
 

@@ -175,7 +175,7 @@ class FusedSizePreserving:
         self._encoder, self._dtype, self._others = encoder, dtype, list(others)
         self._layers = [cast(nn.Conv2d, conv) for conv in encoder.convs]
         convolutional = list(encoder.convs.parameters())
-        dense = encoder.linear.weight
+        dense = cast(nn.Parameter, encoder.linear.weight)
         self.flat = FlatParameters(dict.fromkeys([*convolutional, dense, *self._others, *encoder.parameters()]))
         device = dense.device
         self.flat.half = self.half = HalfWeights(
@@ -189,7 +189,7 @@ class FusedSizePreserving:
         )
         self.dense_inverse = torch.ones((), device=device)
         """The way back from the scale of the gradient by the dense layer's input."""
-        self._converted = [*(layer.weight for layer in self._layers), dense]
+        self._converted = [*(cast(nn.Parameter, layer.weight) for layer in self._layers), dense]
         self._half_of: dict[Tensor, Tensor] = {p: self.flat.view(self.half.weights, p) for p in self._converted}
         self._versions: list[int] = []
         self.cache_weights()

@@ -40,8 +40,9 @@ def _arrived(at, EMPTY: tl.constexpr):
 @triton.jit(do_not_specialize=["steps", "count"])
 def _forward(
     given_ptr, weight_ptr, bias_ptr, state_ptr, restart_ptr, output_ptr, gates_ptr, after_ptr, steps, count,
-    H: tl.constexpr, UNITS: tl.constexpr, EMPTY: tl.constexpr,
+    H: tl.constexpr, UNITS: tl.constexpr, EMPTY: tl.constexpr, SINGLE: tl.constexpr,
 ):  # fmt: skip
+    """``SINGLE``: there is one step, which begins with its stored state."""
     sequence = tl.program_id(1)
     u = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
     k = tl.arange(0, H)
@@ -63,7 +64,10 @@ def _forward(
         f = tl.load(given_ptr + gate + H) + bias_f
         g = tl.load(given_ptr + gate + 2 * H) + bias_g
         o = tl.load(given_ptr + gate + 3 * H) + bias_o
-        if tl.load(restart_ptr + here) != 0:
+        begins = True
+        if not SINGLE:
+            begins = tl.load(restart_ptr + here) != 0
+        if begins:
             h = tl.load(state_ptr + here * (2 * H) + k)
             c = tl.load(state_ptr + here * (2 * H) + H + u)
         else:
@@ -130,18 +134,24 @@ def _backward(
 class _FewSequences(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, given: Tensor, weight: Tensor, bias: Tensor, stored: Tensor, restart: Tensor
+        ctx: Any, given: Tensor, weight: Tensor, bias: Tensor, stored: Tensor, restart: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         steps, count, _ = given.shape
-        size = weight.shape[1]
-        given, restart = given.contiguous(), restart.contiguous()
-        states = stored.clone(memory_format=torch.contiguous_format)
+        size, device = weight.shape[1], given.device
+        given = given.contiguous()
+        if restart is None:
+            assert steps == 1
+            # Nothing is written to the states of a single step, and nobody waits for its output.
+            states, outputs, begins = stored.contiguous(), given.new_empty(1, count, size), stored
+        else:
+            states = stored.clone(memory_format=torch.contiguous_format)
+            outputs, begins = _empty(steps, count, size, device=device), restart.contiguous()
         gates, after = torch.empty_like(given), torch.empty_like(states[0])
-        outputs = _empty(steps, count, size, device=given.device)
-        _forward[_grid(count, size, given.device)](
-            given, weight, bias, states, restart, outputs, gates, after, steps, count, **_sizes(size, given.device)
-        )
-        ctx.save_for_backward(weight, states, restart, gates)
+        _forward[_grid(count, size, device)](
+            given, weight, bias, states, begins, outputs, gates, after, steps, count,
+            SINGLE=restart is None, **_sizes(size, device),
+        )  # fmt: skip
+        ctx.save_for_backward(weight, states, begins, gates)
         return outputs, after
 
     @staticmethod
@@ -159,7 +169,9 @@ class _FewSequences(torch.autograd.Function):
         return by_gates, flat.t() @ states[..., :size].flatten(0, 1), flat.sum(0), None, None
 
 
-def unroll(given: Tensor, weight: Tensor, bias: Tensor, stored: Tensor, restart: Tensor) -> tuple[Tensor, Tensor]:
+def unroll(
+    given: Tensor, weight: Tensor, bias: Tensor, stored: Tensor, restart: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """Return the outputs of an LSTM's steps [T, M, H], and the states after the last [M, 2 H].
 
     Args:
@@ -167,7 +179,7 @@ def unroll(given: Tensor, weight: Tensor, bias: Tensor, stored: Tensor, restart:
         weight: the recurrent weight [4 H, H].
         bias: the recurrent part's [4 H].
         stored: states to begin with where ``restart`` says so [T, M, 2 H]; the first step always does.
-        restart: [T, M].
+        restart: [T, M]; None if there is a single step.
     """
     found: tuple[Tensor, Tensor] = _FewSequences.apply(given, weight, bias, stored, restart)
     return found
