@@ -4,7 +4,9 @@ A sequence is a chain of small products that wait for each other, and the launch
 do. Here several programs share a sequence. Each has some units' part of the recurrent weight in registers throughout,
 and their cells too; what they tell each other in every step is the output, or the gradients by the gates. A program
 knows by the data itself that they have arrived: each place holds a NaN that no arithmetic results in, `EMPTY`, until
-the number is there. All programs have to run at the same time, so there are no more of them than multiprocessors.
+the number is there. All programs have to run at the same time, so they are few beside what a GPU has room for. Should
+many processes share the GPU and their programs leave each other no room all the same, a program gives up after about a
+second and goes on with the NaN: the optimiser leaves such an update out.
 
 Their plain twin, which defines what is computed, is :func:`achieve.nn.recurrent.cell`.
 """
@@ -25,6 +27,8 @@ from achieve.nn.kernels.cells import _tanh
 UNITS = 8
 MOST = 512
 LEAST = 16
+# Of a GPU's multiprocessors, the part that there are programs for.
+SHARE = 4
 EMPTY = 0x7FC0BEEF
 
 
@@ -32,8 +36,10 @@ EMPTY = 0x7FC0BEEF
 def _arrived(at, EMPTY: tl.constexpr):
     """What other programs write there, once all of it is there."""
     found = tl.load(at, volatile=True)
-    while tl.max((found.to(tl.int32, bitcast=True) == EMPTY).to(tl.int32), 0) > 0:
+    polls = 0
+    while (tl.max((found.to(tl.int32, bitcast=True) == EMPTY).to(tl.int32), 0) > 0) & (polls < 1000000):
         found = tl.load(at, volatile=True)
+        polls += 1
     return found
 
 
@@ -189,7 +195,7 @@ def supports(kind: str, count: int, size: int, device: torch.device) -> bool:
     """Whether so many sequences can be computed at the same time, each by several programs."""
     if kind != "lstm" or not LEAST <= size <= MOST or size & (size - 1):
         return False
-    return count * (size // UNITS) <= _multiprocessors(device)
+    return count * (size // UNITS) <= _multiprocessors(device) // SHARE
 
 
 def _empty(*shape: int, device: torch.device) -> Tensor:
