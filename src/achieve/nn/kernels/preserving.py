@@ -22,8 +22,10 @@ FEW_PIXELS = 32
 MANY = 32768
 # Of the first convolution's inputs, taps times channels, those taken at a time.
 INPUTS = 128
-# Programs that add up a gradient, and elements a program handles at once where it only passes over them.
-PROGRAMS = 264
+# Programs that add up a gradient: few that leave much behind, more where they only pass over numbers, and how many of
+# those each handles at once.
+FEW_PROGRAMS = 264
+PROGRAMS = 1056
 TILE = 4096
 
 
@@ -171,9 +173,9 @@ def _rows_backward(
     tl.store(bias_ptr + program * C + c, tl.sum(grad, 0))
 
 
-def _stretches(pixels: int, rows: int) -> tuple[int, int]:
+def _stretches(pixels: int, rows: int, programs: int) -> tuple[int, int]:
     """How many stretches to cut pixels into, and the steps of each."""
-    steps = triton.cdiv(pixels, rows * PROGRAMS)
+    steps = triton.cdiv(pixels, rows * programs)
     return triton.cdiv(pixels, rows * steps), steps
 
 
@@ -207,7 +209,7 @@ def enter_backward(grad: Tensor, y: Tensor, images: Tensor, size: int) -> tuple[
     outputs = grad.shape[1]
     pixels = n * h * w
     rows = 64
-    stretches, steps = _stretches(pixels, rows)
+    stretches, steps = _stretches(pixels, rows, FEW_PROGRAMS)
     chunks = triton.cdiv(size * size * c, INPUTS)
     parts = torch.empty(stretches, chunks * INPUTS, outputs, device=grad.device)
     by_bias = torch.empty(stretches, outputs, device=grad.device)
@@ -247,7 +249,7 @@ def relu_backward(grad: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradients by ``z`` and by the bias of ``y = relu(z + bias)``, the latter in float32."""
     n, c, h, w = y.shape
     rows = max(1, TILE // c)
-    stretches, steps = _stretches(n * h * w, rows)
+    stretches, steps = _stretches(n * h * w, rows, PROGRAMS)
     out = torch.empty_like(y)
     by_bias = torch.empty(stretches, c, device=y.device)
     _relu_backward[(stretches,)](grad, y, out, by_bias, n * h * w, steps, C=c, ROWS=rows, num_warps=8)
