@@ -13,8 +13,7 @@ that it is good at, and a tenth of their time goes into what lies between them.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any, cast
 
 import torch
@@ -37,29 +36,15 @@ MOST_INPUTS = 12
 OLDEST = (8, 0)
 
 
-@contextmanager
-def _measuring(enabled: bool = True) -> Iterator[None]:
-    """Let the library try its algorithms at the first call of each size, before anything is captured."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = enabled
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
-
-
-def _convolution(x: Tensor, weight: Tensor, *, train: bool) -> Tensor:
-    # Updates have few sizes, which come back; what else is encoded may have any.
-    with _measuring(train):
-        return F.conv2d(x, weight, None, padding=weight.shape[2] // 2)
+def _convolution(x: Tensor, weight: Tensor) -> Tensor:
+    return F.conv2d(x, weight, None, padding=weight.shape[2] // 2)
 
 
 def _convolution_backward(grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradients by ``x`` and by the weight, both in half precision."""
     padding = [weight.shape[2] // 2] * 2
     how = ([1, 1], padding, [1, 1], False, [0, 0], 1)  # stride, padding, dilation, not transposed, groups
-    with _measuring():
-        by_x, by_weight, _ = torch.ops.aten.convolution_backward(grad, x, weight, None, *how, [True, True, False])
+    by_x, by_weight, _ = torch.ops.aten.convolution_backward(grad, x, weight, None, *how, [True, True, False])
     return by_x, by_weight
 
 
@@ -88,10 +73,8 @@ class _Layer(torch.autograd.Function):
     """A layer between the first and the last."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: nn.Parameter, bias: nn.Parameter, owner: FusedSizePreserving, train: bool
-    ) -> Tensor:
-        y = preserving.bias_relu_(_convolution(x, owner.half_of(weight), train=train), bias)
+    def forward(ctx: Any, x: Tensor, weight: nn.Parameter, bias: nn.Parameter, owner: FusedSizePreserving) -> Tensor:
+        y = preserving.bias_relu_(_convolution(x, owner.half_of(weight)), bias)
         ctx.save_for_backward(x, y)
         ctx.owner, ctx.parameters = owner, (weight, bias)
         return y
@@ -103,17 +86,15 @@ class _Layer(torch.autograd.Function):
         grad, by_bias = preserving.relu_backward(grads[0].contiguous(memory_format=torch.channels_last), y)
         by_x, by_weight = _convolution_backward(grad, x, ctx.owner.half_of(weight))
         ctx.owner.flat.leave(ctx.parameters, (by_weight, by_bias))
-        return by_x, None, None, None, None
+        return by_x, None, None, None
 
 
 class _Last(torch.autograd.Function):
     """The last layer, which leaves its output channel by channel; backward the gradient is scaled once more."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: nn.Parameter, bias: nn.Parameter, owner: FusedSizePreserving, train: bool
-    ) -> Tensor:
-        rows = preserving.to_rows(_convolution(x, owner.half_of(weight), train=train), bias)
+    def forward(ctx: Any, x: Tensor, weight: nn.Parameter, bias: nn.Parameter, owner: FusedSizePreserving) -> Tensor:
+        rows = preserving.to_rows(_convolution(x, owner.half_of(weight)), bias)
         ctx.save_for_backward(x, rows)
         ctx.owner, ctx.parameters = owner, (weight, bias)
         return rows
@@ -128,7 +109,7 @@ class _Last(torch.autograd.Function):
         )
         by_x, by_weight = _convolution_backward(grad, x, owner.half_of(weight))
         owner.flat.leave(ctx.parameters, (by_weight, by_bias))
-        return by_x, None, None, None, None
+        return by_x, None, None, None
 
 
 class _Dense(torch.autograd.Function):
@@ -231,10 +212,9 @@ class FusedSizePreserving:
                 x = preserving.convolve(x, weight, cast(Tensor, layer.bias), as_rows=layer is last)
             return x
         x = cast(Tensor, _Enter.apply(images, first.weight, first.bias, self))
-        train = torch.is_grad_enabled()
         for layer in inner:
-            x = cast(Tensor, _Layer.apply(x, layer.weight, layer.bias, self, train))
-        return cast(Tensor, _Last.apply(x, last.weight, last.bias, self, train))
+            x = cast(Tensor, _Layer.apply(x, layer.weight, layer.bias, self))
+        return cast(Tensor, _Last.apply(x, last.weight, last.bias, self))
 
     def head(self, features: Tensor) -> Tensor:
         """Return the latents of what :meth:`features` returned, in float32."""
