@@ -14,6 +14,7 @@ from achieve.train import train
 from examples.memory_env import DELAY
 from tests.algo.chain import DOORS
 from tests.algo.remembering import Briefly
+from tests.helpers.shapes import shapes_unchecked_here  # noqa: F401
 
 CONFIG = TrainConfig(
     preset="chain",

@@ -14,6 +14,8 @@ import pytest
 from mkdocs.exceptions import PluginError
 from nbclient import NotebookClient
 
+from tests.helpers.shapes import shapes_unchecked_here  # noqa: F401
+
 ROOT = Path(__file__).resolve().parents[2]
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)

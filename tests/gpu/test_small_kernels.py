@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -77,8 +78,9 @@ def test_gae() -> None:
         torch.testing.assert_close(got.cpu(), wanted, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("norm", ["rollout", "minibatch"])
 @pytest.mark.parametrize("size", [512, 2048, 100])
-def test_the_loss_of_a_minibatch(network: ActorCritic, size: int) -> None:
+def test_the_loss_of_a_minibatch(network: ActorCritic, size: int, norm: Literal["rollout", "minibatch"]) -> None:
     buffer = RolloutBuffer(1, 512, 8, IMAGE, 0, DEVICE)
     for name in ("values", "advantages", "returns"):
         getattr(buffer, name).normal_()
@@ -88,7 +90,7 @@ def test_the_loss_of_a_minibatch(network: ActorCritic, size: int) -> None:
     found = []
     for kernels in (False, True):
         mine = copy_to_gpu(network)
-        learner = PPOLearner(mine, buffer, PPOConfig(), cuda_graphs=kernels)
+        learner = PPOLearner(mine, buffer, PPOConfig(advantage_norm=norm), cuda_graphs=kernels)
         assert learner._fusible is kernels
         logits, values = (0.3 * random(size, ACTIONS)).requires_grad_(), random(size, seed=1).requires_grad_()
         loss, statistics = (learner._fused_loss if kernels else learner.loss)(logits, values, index)

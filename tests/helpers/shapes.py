@@ -11,8 +11,13 @@ import jaxtyping
 import pytest
 
 
-@pytest.fixture(scope="package", autouse=True)
-def shapes_unchecked() -> Iterator[None]:
+def _unchecked() -> Iterator[None]:
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+shapes_unchecked = pytest.fixture(scope="package", autouse=True)(_unchecked)
+"""For the `conftest.py` of a folder."""
+shapes_unchecked_here = pytest.fixture(scope="module", autouse=True)(_unchecked)
+"""For a single file."""

@@ -14,7 +14,7 @@ import pytest
 
 from achieve.cli import main
 from achieve.run.folder import read_config, read_summary
-from tests.reproduce.parts import TINY, contents, some_runs, write_run
+from tests.reproduce.parts import TINY, contents, some_runs, without_processes, write_run
 
 Command = Callable[[Sequence[str]], tuple[int, str, str]]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "300"}
@@ -37,7 +37,7 @@ def achieve(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
     return run
 
 
-def test_stopped_and_resumed(achieve: Command, tmp_path: Path) -> None:
+def test_stopped_and_resumed(achieve: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = reproduce("small", "--seeds", "0-0", "--no-report")
     log = tmp_path / "out.txt"
     run = tmp_path / "runs" / "ad-small-s0"
@@ -57,11 +57,12 @@ def test_stopped_and_resumed(achieve: Command, tmp_path: Path) -> None:
     _, plan, _ = achieve(["small", "--seeds", "0-0", "--dry-run", "--", *TINY])
     assert "to resume" in plan and "1 runs to make in runs: about " in plan
 
-    done = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "ad-small-s0: resumed" in done.stdout
+    made = without_processes(monkeypatch)
+    code, out, err = achieve(command[command.index("small") :])
+    assert (code, made) == (0, ["ad-small-s0"]), out + err
+    assert "ad-small-s0: resumed" in out
     summary = read_summary(run)
-    assert summary is not None and f"score {summary['score']:.2f}" in done.stdout
+    assert summary is not None and f"score {summary['score']:.2f}" in out
     assert len(read_config(run)["starts"]) == 2
 
 

@@ -136,7 +136,9 @@ def _serve() -> None:
     import achieve.analysis.evaluate
     import achieve.cli
     import achieve.train
+    from achieve.commands.train import parse_train
 
+    parse_train([])  # reads the help of every setting from the sources
     for environment in ("crafter", "minigrid"):
         with contextlib.suppress(ImportError):
             envs = achieve.make_vec(environment, num_envs=1, threads=1)

@@ -100,6 +100,7 @@ class Collector:
             buffer.length + 1, num_envs, network.num_actions, device=device
         )
         self._kernels = _acting_kernels(network, num_envs, device, enabled=cuda_graphs)
+        self._ends_fused = available.row_kernels(network.num_actions, device, enabled=cuda_graphs)
         self._run = GraphRunner(self._state, enabled=cuda_graphs and on_gpu)
         # A step's small kernels would otherwise queue behind the large ones of other runs on the same GPU.
         self._urgent = Beside(enabled=on_gpu, urgent=True)
@@ -197,7 +198,7 @@ class Collector:
         self._run("act", self._act_on_device)
         if self._copied is None:
             return
-        if self._kernels is not None and self._acted:
+        if (self._kernels is not None or self._ends_fused) and self._acted:
             self._await_actions()
             return
         self._acted = True  # capturing a graph runs a step more than once: the last one counts
@@ -223,7 +224,9 @@ class Collector:
     def _act_on_device(self) -> None:
         network, buffer = self._network, self._buffer
         if self._kernels is not None:
-            self._kernels.fetch(self._block, self._device_block)
+            from achieve.nn.kernels.acting import fetch
+
+            fetch(self._block, self._device_block)
             self._kernels(
                 network.fast_features(self._given.observation),
                 self._given,
@@ -233,13 +236,19 @@ class Collector:
                 self._threshold,
             )
             return
+        if self._ends_fused:
+            from achieve.nn.kernels.acting import fetch
+
+            fetch(self._block, self._device_block)
+            self._fused_end(*self._look(self._given))
+            return
         self._device_block.copy_(self._block, non_blocking=True)
         self._choose(self._given)
         self._chosen.copy_(self._actions, non_blocking=True)
 
-    def _choose(self, given: Given, part: slice = slice(None)) -> None:
-        """Act on what is given, for all environments or a part of them."""
-        network, buffer = self._network, self._buffer
+    def _look(self, given: Given, part: slice = slice(None)) -> tuple[Tensor, Tensor]:
+        """Return logits and values for all environments or a part of them, and go on with their memories and states."""
+        network = self._network
         memory, latent, began = self.memory[part], self._latent[part], self._began[part]
         reward, done = given.outcome[0], given.outcome[1] > 0
         phi = network.encode(given.observation, cached=True)
@@ -252,19 +261,40 @@ class Collector:
             began.copy_(self.state[part].masked_fill(done[:, None], 0))
             logits, values, state = network.step(phi, memory, began)
             self.state[part].copy_(state)
+        return logits, network.normalizer.denormalize(values)
+
+    def _choose(self, given: Given, part: slice = slice(None)) -> None:
+        """Act on what is given, for all environments or a part of them."""
+        network, buffer = self._network, self._buffer
+        logits, values = self._look(given, part)
         row, step = given.where.split(1)
         noise = self._noise[:, part].index_select(0, step).squeeze(0)
         actions = (logits + noise).argmax(1)
         self._actions[part].copy_(actions)
         for store, value in (
             (buffer.observations, given.observation),
-            (buffer.memory, memory),
-            *([] if network.core is None else [(buffer.states, began)]),
+            (buffer.memory, self.memory[part]),
+            *([] if network.core is None else [(buffer.states, self._began[part])]),
             (buffer.actions, actions),
             (buffer.log_probs, log_probability(logits, actions)),
-            (buffer.values, network.normalizer.denormalize(values)),
+            (buffer.values, values),
         ):
             store[:, part].index_copy_(0, row, value[None])
+
+    def _fused_end(self, logits: Tensor, values: Tensor) -> None:
+        """The end of :meth:`_choose` in one kernel, which sends the actions to the host."""
+        from achieve.nn.kernels import rows
+
+        buffer, given = self._buffer, self._given
+        rows.finish(
+            given.where,
+            (logits, values),
+            self._noise,
+            (given.observation, self.memory, self._began),
+            self._chosen,
+            (buffer.actions, buffer.log_probs, buffer.values),
+            (buffer.observations, buffer.memory, buffer.states),
+        )
 
 
 class Given(NamedTuple):

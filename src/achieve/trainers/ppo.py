@@ -99,6 +99,8 @@ class PPOTrainer(BaseTrainer):
 
             if self.buffer.full:
                 self.buffer.clear()
+                if self.distiller is not None:
+                    journal.save_after_phase()
             journal.snapshot()
 
     def _figures(self, *phases: str) -> dict[str, float]:
