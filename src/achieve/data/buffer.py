@@ -14,7 +14,7 @@ from torch import Tensor
 from achieve.data.trajectories import Trajectory, cut_trajectories
 
 MOST_LOCKED = 2**30
-"""Bytes of host memory to lock for saving rows, where nobody knows how much there is."""
+"""Bytes of host memory to lock for saving rows."""
 
 
 class RolloutBuffer:
@@ -68,8 +68,6 @@ class RolloutBuffer:
         self.fresh = np.ones(num_envs, dtype=bool)
         self.filled = 0
         self.first_row = 0
-        self.may_lock = MOST_LOCKED
-        """Bytes of host memory to lock for saving rows at most."""
         self._settle: Callable[[], None] = lambda: None
 
     @staticmethod
@@ -143,13 +141,9 @@ class RolloutBuffer:
 
     @cached_property
     def _mirror(self) -> dict[str, Tensor] | None:
-        """Page-locked memory for all rows of a buffer on a GPU, unless that is much: the GPU waits for these copies.
-
-        To other memory they take many times as long. PyTorch locks powers of two.
-        """
+        """Page-locked memory for all rows of a buffer on a GPU, unless that is much: the GPU waits for these copies."""
         like = {name: getattr(self, name) for name in self.no_rows()}
-        needed = sum(1 << (values.nbytes - 1).bit_length() for values in like.values() if values.nbytes)
-        if self.device.type != "cuda" or needed > self.may_lock:
+        if self.device.type != "cuda" or sum(values.nbytes for values in like.values()) > MOST_LOCKED:
             return None
         return {name: torch.empty(v.shape, dtype=v.dtype, pin_memory=True) for name, v in like.items()}
 

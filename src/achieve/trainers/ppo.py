@@ -15,7 +15,6 @@ from achieve.data.buffer import RolloutBuffer
 from achieve.nn.model import ActorCritic
 from achieve.nn.optim import ClippedAdam
 from achieve.run.checkpoint import Checkpoint
-from achieve.run.hardware import available_memory
 from achieve.run.segments import check_files
 from achieve.settings import Range, UnfitError
 from achieve.trainers.base import BaseTrainer
@@ -23,8 +22,6 @@ from achieve.trainers.journal import Journal, resources
 from achieve.trainers.setup import check_memory
 
 COLLECTING, UPDATING, DISTILLING = "collecting", "updating", "distilling"
-LOCKED_SHARE = 4
-"""The part of the free host memory that may be locked for checkpoints: one in so many."""
 
 
 class PPOTrainer(BaseTrainer):
@@ -58,7 +55,6 @@ class PPOTrainer(BaseTrainer):
             "reduce env.num-envs, ppo.rollout-length or distill.rollouts-per-phase",
         )
         self.buffer = self.store = RolloutBuffer(*room, self.device, self.observation_dtype, state_size)
-        self.buffer.may_lock = max(self.buffer.may_lock, (available_memory() or 0) // LOCKED_SHARE)
         how: dict[str, Any] = {"cuda_graphs": config.compile, "safe_point": self.safe_point}
         self.collector = make_collector(self.network, self.envs, self.buffer, env.threshold, **how)
         self.learner = self.learner_class(self.network, self.buffer, config.ppo, **how)
