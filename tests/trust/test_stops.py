@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +217,7 @@ def test_a_checkpoint_after_a_phase_neither_waits_nor_says_what_rows_cost(
 def test_a_run_killed_after_a_phase_resumes_without_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The checkpoint after a phase holds an empty buffer, and the run goes on from it bit for bit."""
     config, whole, run = small_config("ad", checkpoint_seconds=NEVER), tmp_path / "whole", tmp_path / "run"
+    config = replace(config, snapshots=config.num_rollouts)
     train(config, whole, quiet=True)
     real = Journal.save_after_phase
 
@@ -234,7 +236,9 @@ def test_a_run_killed_after_a_phase_resumes_without_rows(tmp_path: Path, monkeyp
     assert state["files"] == [] and state["filled"] == 0 and state["rollouts"] > 0
     monkeypatch.setattr(Journal, "save_after_phase", real)
     train(config, run, quiet=True)
-    for name in ("episodes.jsonl", "weights.safetensors"):
+    kept = sorted(path.relative_to(whole) for path in whole.glob("snapshots/*"))
+    assert len(kept) == config.num_rollouts + 1
+    for name in ("episodes.jsonl", "weights.safetensors", *kept):
         assert (run / name).read_bytes() == (whole / name).read_bytes()
 
 

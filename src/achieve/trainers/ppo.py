@@ -93,11 +93,11 @@ class PPOTrainer(BaseTrainer):
                 self.stage = COLLECTING
                 journal.log_phase(report)
 
+            journal.snapshot()  # before the checkpoint, from which a run goes on past it
             if self.buffer.full:
                 self.buffer.clear()
                 if self.distiller is not None:
                     journal.save_after_phase()
-            journal.snapshot()
 
     def _figures(self, *phases: str) -> dict[str, float]:
         """Return the statistics of value normalisation, episodes, and resources."""
