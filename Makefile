@@ -22,9 +22,8 @@ INSTALL_HEIST = test $(HEIST_STAMP) -nt Makefile || { \
   $(BIN)/python -m pip install --quiet --no-deps --only-binary procgen-mirror $(HEIST) 2>$(VENV)/heist.log && \
   touch $(HEIST_STAMP); }
 NO_HEIST = Procgen could not be installed (it has wheels for Python 3.11 and 3.12 on Linux; see $(VENV)/heist.log)
-# Three workers, since on two cores one of them often waits for a process or a page; a file to each at a time, in order:
-# files of few tests are not the quickest. PYTEST_ARGS= runs them one by one.
-PYTEST_ARGS ?= -n 3 --dist loadfile --no-loadscope-reorder
+# Two workers, a file to each at a time, in order: files of few tests are not the quickest. PYTEST_ARGS= runs them one by one.
+PYTEST_ARGS ?= -n 2 --dist loadfile --no-loadscope-reorder
 # sheeprl needs other versions than ours, of Pillow for one: it has an environment of its own, and runs in a process of its own.
 DREAMER := .venv-dreamer
 SHEEPRL := sheeprl==0.8.4

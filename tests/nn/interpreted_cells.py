@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from achieve.nn.kernels import sequences
 from achieve.nn.recurrent import RecurrentCore
 
 
@@ -46,35 +45,3 @@ def test_step(kind: str, size: int) -> None:
         found.append([output, after, *gradients])
     for plain, mine in zip(*found, strict=True):
         torch.testing.assert_close(mine, plain, atol=2e-6, rtol=1e-4)
-
-
-@pytest.mark.parametrize(("steps", "count", "size"), [(1, 1, 16), (6, 4, 16), (9, 2, 32)])
-def test_two_ways_of_an_lstm(
-    steps: int, count: int, size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A kernel for all steps, and one for each."""
-    torch.manual_seed(0)
-    core = RecurrentCore("lstm", 6, size)
-    core.fused = True
-    x = torch.randn(steps, count, 6, requires_grad=True)
-    stored, restart = torch.randn(steps, count, core.state_size), torch.rand(steps, count) < 0.4
-    restart[0] = True
-    before = stored.clone()
-    found = []
-    for together in (True, False):
-        assert sequences.supports("lstm", count, size, x.device) or not together
-        if not together:
-            monkeypatch.setattr(sequences, "supports", lambda *_: False)
-        outputs, end = core.unroll(x, stored, restart)
-        loss = outputs.square().sum() + end.sin().sum()
-        found.append([outputs, end, *torch.autograd.grad(loss, [x, *core.parameters()])])
-    for together, apart in zip(*found, strict=True):
-        torch.testing.assert_close(together, apart, atol=2e-5, rtol=1e-4)
-    assert torch.equal(stored, before), "stored states are data"
-
-
-def test_sequences_of_which_kind() -> None:
-    cpu = torch.device("cpu")
-    assert sequences.supports("lstm", 1, 256, cpu)
-    for kind, size in (("gru", 256), ("lstm", 300), ("lstm", 8), ("lstm", 1024)):
-        assert not sequences.supports(kind, 1, size, cpu)

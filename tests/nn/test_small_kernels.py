@@ -8,4 +8,4 @@ from tests.nn.interpreter import run_checks
 
 def test_under_the_interpreter(optional: Optional) -> None:
     checks = ("convolution", "acting", "losses", "cells", "spcnn")
-    run_checks(tuple(f"interpreted_{name}" for name in checks), 136, optional)
+    run_checks(tuple(f"interpreted_{name}" for name in checks), 132, optional)

@@ -24,8 +24,7 @@ the next rollout begins with are then recomputed, from the steps of the episodes
 **How it is computed.** The part of the gates that depends on the inputs is one matrix product for all steps. The rest
 is a loop with one small product per step, and so is its gradient; that of the recurrent weight is one product at the
 end. :meth:`RecurrentCore.step` is the definition. `achieve.nn.kernels.cells` computes what lies between the products in
-one kernel per step; `achieve.nn.kernels.sequences` all steps of few sequences in one. All of it is float32, whatever
-the encoder runs in.
+one kernel per step. All of it is float32, whatever the encoder runs in.
 """
 
 from __future__ import annotations
@@ -68,16 +67,10 @@ class RecurrentCore(nn.Module):
         self, x: Float[Tensor, "N D"], state: Float[Tensor, "N S"]
     ) -> tuple[Float[Tensor, "N H"], Float[Tensor, "N S"]]:
         """Return the outputs of one step of each environment, and the states after it."""
-        given = F.linear(x, self.weight_ih, self.bias_ih)
         if self.fused:
-            from achieve.nn.kernels import sequences
-
-            if sequences.supports(self.kind, len(x), self.size, x.device):
-                outputs, after = sequences.unroll(given[None], self.weight_hh, self.bias_hh, state[None], None)
-                return outputs[0], after
-            always = torch.ones_like(state[None, :, 0], dtype=torch.bool)
-            outputs, after = self._unroll(given[None], state[None], always)
+            outputs, after = self.unroll(x[None], state[None], torch.ones_like(state[None, :, 0], dtype=torch.bool))
             return outputs[0], after
+        given = F.linear(x, self.weight_ih, self.bias_ih)
         recurrent = F.linear(state[:, : self.size], self.weight_hh, self.bias_hh)
         after = cell(self.kind, given, recurrent, state)
         return after[:, : self.size], after
@@ -95,14 +88,6 @@ class RecurrentCore(nn.Module):
         """
         steps, count = restart.shape
         given = F.linear(x.flatten(0, 1), self.weight_ih, self.bias_ih).view(steps, count, -1)
-        if self.fused:
-            from achieve.nn.kernels import sequences
-
-            if sequences.supports(self.kind, count, self.size, x.device):
-                return sequences.unroll(given, self.weight_hh, self.bias_hh, stored, restart)
-        return self._unroll(given, stored, restart)
-
-    def _unroll(self, given: Tensor, stored: Tensor, restart: Tensor) -> tuple[Tensor, Tensor]:
         found = _Unroll.apply(given, self.weight_hh, self.bias_hh, stored, restart, self.kind, self.fused)
         return cast(tuple[Tensor, Tensor], found)
 
