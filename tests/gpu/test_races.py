@@ -21,6 +21,7 @@ from achieve.algo.qrdqn import QRDQNLearner
 from achieve.config import ModelConfig
 from achieve.data.buffer import RolloutBuffer
 from achieve.data.replay import Replay
+from achieve.nn.kernels import large
 from achieve.nn.model import ActorCritic
 from achieve.presets import get_preset
 from achieve.trainers.qrdqn import QRDQNTrainer
@@ -169,3 +170,27 @@ def test_collecting(kind: str, how: Callable[..., Any], monkeypatch: pytest.Monk
         torch.testing.assert_close(getattr(found, name), getattr(right, name), atol=1e-3, rtol=1e-3, msg=name)
     np.testing.assert_array_equal(found.rewards, right.rewards)
     np.testing.assert_array_equal(found.dones, right.dones)
+
+
+def test_gradients_of_a_large_layer_computed_beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images encoded in two calls, whose gradients have other scales, against one call."""
+    torch.manual_seed(0)
+    model = replace(MODELS["spcnn"][1], hidden_size=64)
+    network = ActorCritic(model, IMAGE, ACTIONS, auxiliary=False).to(DEVICE)
+    network.use_precision("auto", fused=True)
+    assert network.flat is not None
+    images = torch.randint(0, 256, (24, *IMAGE), dtype=torch.uint8, device=DEVICE)
+    weight = torch.randn(24, 64, device=DEVICE) * torch.tensor([1.0, 1e-3], device=DEVICE).repeat_interleave(12)[:, None]
+    found = []
+    for sizes, how in (([24], waiting), ([12, 12], late)):
+        with monkeypatch.context() as patch:
+            patch.setattr(large, "weight_gradient", how(large.weight_gradient))
+            network.flat.zero_grad()
+            phi = torch.cat([network.encode(part) for part in images.split(sizes)])
+            (phi * weight).sum().backward()
+            network.finish_backward()
+        found.append({name: p.grad.clone() for name, p in network.encoder.named_parameters() if p.grad is not None})
+    together, apart = found
+    assert together.keys() == apart.keys() and len(apart) == 8
+    for name, wanted in together.items():
+        assert float((apart[name] - wanted).norm() / wanted.norm()) < 1e-2, name

@@ -17,6 +17,7 @@ from achieve.algo.pipelined import PipelinedCollector
 from achieve.algo.qrdqn import QRDQNLearner
 from achieve.data.buffer import RolloutBuffer
 from achieve.nn.cuda_graphs import Beside
+from achieve.trainers.ppo import PPOTrainer
 from achieve.trainers.qrdqn import QRDQNTrainer
 from tests.algo.test_pipelined import ENVS, LENGTH, ROLLOUTS, InParts, script
 from tests.helpers.races import Event, RaceError, Races
@@ -62,7 +63,7 @@ def act_and_learn(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer.start()
     on_streams(trainer, races, monkeypatch)
     with races:
-        for rows in (18, 12, 12):
+        for rows in (16, 14, 12):
             report = trainer.interact(rows)
             if trainer.learning:
                 trainer.distil()
@@ -131,6 +132,33 @@ def test_whatever_orders_qrdqn_is_needed(left_out: Patch, monkeypatch: pytest.Mo
     left_out(monkeypatch)
     with pytest.raises(RaceError):
         act_and_learn(monkeypatch)
+
+
+def distil(monkeypatch: pytest.MonkeyPatch, *, waits: bool = True) -> None:
+    """An auxiliary phase whose preparations run beside its updates."""
+    races = Races(monkeypatch)
+    trainer = PPOTrainer(small_config("ad"))
+    trainer.start()
+    for _ in range(3):
+        trainer.collector.collect(trainer.generators.actions)
+    assert trainer.distiller is not None
+    trainer.distiller._beside = Beside(enabled=True)
+    trainer.distiller._prepared = Event(races)  # type: ignore[assignment]
+    if not waits:
+        object.__setattr__(trainer.distiller._context, "wait", nothing)
+    with races:
+        report = trainer.distiller.run(trainer.generators.shuffles, trainer.generators.actions)
+    assert all(report.updates.values())
+    trainer.close()
+
+
+def test_an_auxiliary_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    distil(monkeypatch)
+
+
+def test_an_auxiliary_phase_has_to_wait_for_its_preparations(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RaceError):
+        distil(monkeypatch, waits=False)
 
 
 class Watched(InParts):
