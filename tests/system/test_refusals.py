@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-import json
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ from tests.system.runs import (
     half_written,
     read,
 )
-from tests.system.tiny import tiny_config
+from tests.system.tiny import NUM_ENVS, ROLLOUT, STEPS, tiny_config
 
 
 @pytest.fixture
@@ -196,18 +196,16 @@ def test_disk_that_takes_no_checkpoint(train: Train, stopped: Path, finished: Pa
     assert_same_run(stopped, finished)
 
 
-def test_disk_that_takes_no_log(train: Train, stopped: Path, finished: Path) -> None:
-    saved = load_checkpoint(stopped / "checkpoint")
-    assert saved is not None
-    # Room for the config with another start, and none for another line of metrics, which comes before a checkpoint.
-    config = (stopped / "config.json").stat().st_size + 2 * len(json.dumps(read(stopped / "config.json")["starts"]))
-    limit = max(saved.state["metrics"] + 100, config)
-    child = train(stopped, file_limit=limit)
+def test_disk_that_takes_no_log(train: Train, tmp_path: Path, finished: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    longer = ("--total-steps", STEPS + NUM_ENVS * ROLLOUT)  # a line of metrics more, and then the next checkpoint
+    child = train(folder, *longer, file_limit=(folder / "metrics.jsonl").stat().st_size + 100)
     assert child.wait() == 2
     assert "jsonl cannot be written: File too large" in child.output
     assert child.output.count("\n") == 1, child.output
-    train(stopped).run()
-    assert_same_run(stopped, finished)
+    train(folder, *longer).run()
+    assert read(folder / "summary.json")["steps"] == longer[1]
 
 
 def test_full_disk(
