@@ -27,7 +27,7 @@ _HERE = pathlib.Path(__file__).resolve().parent
 if importlib.util.find_spec("achieve") is None:
     sys.path.insert(0, str(_HERE.parent / "src"))
 
-from achieve.envs.heist.games import NUM_ACTIONS, Games  # noqa: E402
+from achieve.envs.heist.games import NUM_ACTIONS, Games, make_procgen  # noqa: E402
 from achieve.envs.heist.vec import HeistVecEnv  # noqa: E402
 
 PACKAGES = ("achieve", "procgen-mirror", "gym3", "numpy")
@@ -40,10 +40,14 @@ def cores() -> int:
 
 def bare(num_envs: int, threads: int) -> Callable[[np.ndarray], object]:
     """Procgen's own step, without rewards for locks."""
-    games = Games(num_envs, threads)
-    games.seed(list(range(num_envs)))
-    games.start_over()
-    return games.step
+    env = make_procgen(num_envs, 0 if threads == 1 else threads)
+    env.observe()
+
+    def step(actions: np.ndarray) -> None:
+        env.act(actions)
+        env.observe()
+
+    return step
 
 
 def watched(num_envs: int, threads: int) -> Callable[[np.ndarray], object]:

@@ -2,7 +2,7 @@
 
 Every gradient is taken at the same weights, with no step of an optimiser before it: Adam's first step is the sign of a
 gradient, in which a rounding error of nearly nothing becomes a whole step. Half precision is compared on the trained
-agent's own play. Random images and weights turn the same rounding errors into thirty times the difference, TF32's too.
+agent's own play. Random images and weights turn the same rounding errors into ten times the difference, TF32's too.
 """
 
 from __future__ import annotations
@@ -172,20 +172,26 @@ def distance(mine: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
     return max(float((mine[part] - wanted[part]).norm() / wanted[part].norm()) for part in wanted)
 
 
-# The arithmetic, the scene that tells padding from rounding in it, and the limit. A padding image that counted would
-# be one of 16 to 110. In float32 what is left is the order of sums. In fp16 another order rounds a few activations
-# to their neighbours, which is allowed to make less of a difference than that all are rounded.
-PADDING = [("fp32", False, "noise", 1e-4), ("fp32", False, "play", 1e-4), ("fp16", True, "play", 1e-3)]
+# The arithmetic, the scene that tells padding from rounding in it, and limits for prediction and for matching. Only the
+# order of sums may differ, as convolutions choose it by the number of images. In float32 it changes a sum by 1e-7, in
+# fp16 it rounds some sums to their neighbours; and where a unit or a pool then takes another side, a whole gradient
+# takes another way: the square root of 1e-7 is 3e-4. An H200 has 1.7e-4 (float32) and 1.1e-4 (fp16) in matching. What
+# this lets pass, other padding shows in every arithmetic.
+PADDING = [
+    ("fp32", False, "noise", (1e-4, 1e-4)),
+    ("fp32", False, "play", (1e-4, 1e-3)),
+    ("fp16", True, "play", (1e-3, 1e-3)),
+]
 
 
 @pytest.mark.parametrize("kernels", [False, True])
 @pytest.mark.parametrize("name", ["prediction", "matching"])
-@pytest.mark.parametrize(("precision", "fused", "where", "limit"), PADDING)
+@pytest.mark.parametrize(("precision", "fused", "where", "limits"), PADDING)
 def test_padding_takes_no_part(
     precision: str,
     fused: bool,
     where: str,
-    limit: float,
+    limits: tuple[float, float],
     name: str,
     kernels: bool,
     request: pytest.FixtureRequest,
@@ -196,7 +202,7 @@ def test_padding_takes_no_part(
         gradients(scene, name, precision, fused=fused, kernels=kernels, sizes=sizes)
         for sizes in ("own", "padded", "refilled")
     )
-    assert distance(padded, own) < limit
+    assert distance(padded, own) < limits[name == "matching"]
     assert distance(other, padded) < 1e-5
 
 

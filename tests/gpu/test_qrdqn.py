@@ -22,7 +22,7 @@ from achieve.data.recent_episodes import RecentEpisodes
 from achieve.data.replay import Replay, ReplayShape
 from achieve.nn.model import QuantileNetwork
 from achieve.train import train
-from achieve.trainers.qrdqn import replay_storage
+from achieve.trainers.qrdqn import QRDQNTrainer, replay_storage
 from tests.algo.distilling import make_distiller
 from tests.algo.replaying import filled_replay, make_network
 from tests.gpu.common import DEVICE, difference, weights
@@ -231,3 +231,42 @@ def test_a_run_stopped_and_continued(
     assert [row["step"] for row in learned] == [1024, 2048, 3072, 4096]
     assert sum(row["updates"] for row in learned) == (STEPS - 512) / 4
     assert not any(row["skipped_updates"] for row in learned)
+
+
+def test_what_runs_beside_updates_does_not_meddle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps, draws and looks ahead that overlap against those that wait for each other, while the ring goes around.
+
+    Weights hardly move, so that both ways choose the same actions; the network is large, so that updates take long.
+    """
+    values = replace(
+        RUN.qrdqn, replay_size=1600, epsilon_start=0.5, epsilon_end=0.5, learning_rate=1e-12, num_quantiles=200
+    )
+    config = replace(RUN, replay_device="gpu", model=ModelConfig(normalize_value=False), qrdqn=values)
+    found = []
+    for overlapping in (True, False):
+        with monkeypatch.context() as patch:
+            if not overlapping:
+                for kind, name in ((Explorer, "look"), (QRDQNLearner, "draw"), (QRDQNLearner, "launch")):
+                    patch.setattr(kind, name, followed_by_waiting(getattr(kind, name)))
+            trainer = QRDQNTrainer(config)
+            trainer.start()
+            reports = [trainer.interact(rows) for rows in (100, 150, 150)]
+            replay = trainer.replay
+            index = np.arange(replay.lowest * 8, replay.row * 8)
+            found.append((reports, replay.actions.copy(), replay.numbers.copy(), replay.images(index).cpu()))
+            trainer.close()
+    for mine, wanted in zip(found[0][0], found[1][0], strict=True):
+        assert mine["updates"] == wanted["updates"] > 0
+        for name in ("loss", "value_mean", "target_mean", "return_mean"):
+            assert mine[name] == pytest.approx(wanted[name], rel=1e-4), name
+    for one, other in zip(found[0][1:3], found[1][1:3], strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert torch.equal(found[0][3], found[1][3])
+
+
+def followed_by_waiting(method: Any) -> Any:
+    def waiting(*args: Any, **kwargs: Any) -> None:
+        method(*args, **kwargs)
+        torch.cuda.synchronize()
+
+    return waiting

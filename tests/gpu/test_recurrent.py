@@ -44,7 +44,10 @@ def filled(model: ModelConfig, rollouts: int = 2) -> RolloutBuffer:
 
 
 @pytest.mark.parametrize("kind", MODELS)
-@pytest.mark.parametrize(("steps", "count", "size"), [(1, 1, 5), (32, 16, 256), (128, 1, 256), (9, 70, 300)])
+@pytest.mark.parametrize(
+    ("steps", "count", "size"),
+    [(1, 1, 5), (32, 16, 256), (128, 1, 256), (50, 4, 256), (9, 70, 300), (40, 3, 64), (1, 1, 256)],
+)
 def test_kernels_of_the_cells(kind: str, steps: int, count: int, size: int) -> None:
     """Against the plain code in float64."""
     torch.manual_seed(0)
@@ -206,15 +209,16 @@ def test_a_run_stopped_and_continued(tmp_path: Path, precision: str, compiled: b
         assert agent.act(np.zeros((2, 64, 64, 3), np.uint8)).shape == (2,)
 
 
-def test_lstm_spcnn_with_fewer_channels(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("channels", "arithmetic"), [(16, "fp16, fused"), (8, "tf32, plain")])
+def test_lstm_spcnn_with_fewer_channels(tmp_path: Path, channels: int, arithmetic: str) -> None:
     preset = get_preset("lstm-spcnn")
     config = replace(
         preset,
         device="cuda",
         total_steps=1024,
         score_steps=1024,
-        model=replace(preset.model, channels=(8, 8, 8, 8), hidden_size=64),
+        model=replace(preset.model, channels=(channels,) * 4, hidden_size=64),
         ppo=replace(preset.ppo, rollout_length=512, num_minibatches=4),
     )
     summary = train(config, tmp_path / "run", quiet=True)
-    assert summary["steps"] == 1024 and summary["arithmetic"].startswith("tf32, plain")
+    assert summary["steps"] == 1024 and summary["arithmetic"].startswith(arithmetic)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Literal
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +15,7 @@ from achieve.algo.collect import Collector
 from achieve.algo.learner import PPOLearner
 from achieve.algo.meters import Meters
 from achieve.algo.qrdqn import QRDQNLearner
+from achieve.algo.regularizers import QuantileRegularizer
 from achieve.config import ModelConfig, PPOConfig, QRDQNConfig
 from achieve.data.buffer import RolloutBuffer
 from achieve.nn.kernels.heads import heads
@@ -74,8 +78,9 @@ def test_gae() -> None:
         torch.testing.assert_close(got.cpu(), wanted, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("norm", ["rollout", "minibatch"])
 @pytest.mark.parametrize("size", [512, 2048, 100])
-def test_the_loss_of_a_minibatch(network: ActorCritic, size: int) -> None:
+def test_the_loss_of_a_minibatch(network: ActorCritic, size: int, norm: Literal["rollout", "minibatch"]) -> None:
     buffer = RolloutBuffer(1, 512, 8, IMAGE, 0, DEVICE)
     for name in ("values", "advantages", "returns"):
         getattr(buffer, name).normal_()
@@ -85,7 +90,7 @@ def test_the_loss_of_a_minibatch(network: ActorCritic, size: int) -> None:
     found = []
     for kernels in (False, True):
         mine = copy_to_gpu(network)
-        learner = PPOLearner(mine, buffer, PPOConfig(), cuda_graphs=kernels)
+        learner = PPOLearner(mine, buffer, PPOConfig(advantage_norm=norm), cuda_graphs=kernels)
         assert learner._fusible is kernels
         logits, values = (0.3 * random(size, ACTIONS)).requires_grad_(), random(size, seed=1).requires_grad_()
         loss, statistics = (learner._fused_loss if kernels else learner.loss)(logits, values, index)
@@ -138,3 +143,25 @@ def test_the_quantile_loss(batch: int, actions: int, count: int) -> None:
         found.append((loss.detach(), torch.stack(list(statistics)), theta.grad))
     for wanted, got in zip(*found, strict=True):
         torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("images", "actions", "count"), [(224, ACTIONS, 200), (7, 5, 33)])
+def test_the_quantile_penalty(images: int, actions: int, count: int) -> None:
+    """As accurate as the plain twin in float32, measured against that in float64."""
+    quantiles, old = random(images, actions, count), random(300, actions, count, seed=1).sort(2).values
+    steps = torch.randint(0, 300, (images,), device=DEVICE)
+    states = torch.randint(0, images, (512,), device=DEVICE)
+    weights = (torch.arange(512, device=DEVICE) < 400).float()
+    found = []
+    for dtype, fused in ((torch.float64, False), (torch.float32, False), (torch.float32, True)):
+        theta = quantiles.to(dtype, copy=True).requires_grad_()  # each has a gradient of its own
+        regularizer = object.__new__(QuantileRegularizer)
+        regularizer._kappa, regularizer.old_quantiles, regularizer.fused = 0.1, old.to(dtype), fused
+        regularizer._network = SimpleNamespace(quantiles=lambda *_, theta=theta: theta)  # type: ignore[assignment]
+        loss, *figures = regularizer.terms(theta, theta, steps, states, weights.to(dtype))
+        loss.backward()
+        assert theta.grad is not None
+        found.append([part.detach().double() for part in (loss, *figures, theta.grad)])
+    exact, plain, kernels = found
+    for wanted, near, got in zip(exact, plain, kernels, strict=True):
+        assert float((got - wanted).norm()) <= 2 * float((near - wanted).norm()) + 1e-6 * float(wanted.norm())

@@ -13,7 +13,7 @@ from achieve.algo.collect import Collector
 from achieve.config import ModelConfig
 from achieve.data.buffer import RolloutBuffer
 from achieve.nn.encoder import ResidualEncoder
-from achieve.nn.kernels import acting, available
+from achieve.nn.kernels import acting, available, rows
 from tests.helpers.envs import ScriptedEnv
 from tests.helpers.setup import IMAGE, make_network
 
@@ -108,3 +108,55 @@ def test_logits_that_are_not_numbers_still_give_an_action(monkeypatch: pytest.Mo
     collector.start()
     collector.collect(torch.Generator().manual_seed(0))
     assert (buffer.actions >= 0).all() and (buffer.actions < network.num_actions).all()
+
+
+ENDS = {
+    "a recurrent core": ModelConfig(channels=(4, 4, 4), dense_size=8, hidden_size=20, core="gru", core_size=12),
+    "another encoder": ModelConfig(encoder="strided", channels=(4, 4, 4), dense_size=8, hidden_size=20),
+    "no memory": ModelConfig(encoder="spcnn", channels=(4, 4), hidden_size=20, memory=False, normalize_value=False),
+}
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+@pytest.mark.parametrize("case", ENDS)
+def test_the_end_of_a_step(case: str, num_envs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Networks whose heads have no kernels: from logits on there is one."""
+    monkeypatch.setattr(available, "small_kernels", lambda device, enabled: enabled)
+    monkeypatch.setattr(rows, "COPIED", 512)  # several pieces of an image
+    model, found = ENDS[case], []
+    for fused in (False, True):
+        network = make_network(model)
+        size = model.hidden_size if model.memory else 0
+        buffer = RolloutBuffer(2, LENGTH, num_envs, IMAGE, size, CPU, state_size=network.state_size)
+        collector = Collector(network, ScriptedEnv(*script(num_envs)), buffer, 0.15, cuda_graphs=fused)
+        assert collector._kernels is None and collector._ends_fused is fused
+        collector.start()
+        generator = torch.Generator().manual_seed(0)
+        for _ in range(2):
+            collector.collect(generator)
+        found.append((buffer, collector._chosen))
+    (expected, chosen), (result, arrived) = found
+    assert torch.equal(chosen, arrived)
+    for name in (*STORED, "states"):
+        assert num_envs == 1 or getattr(expected, name).any() or not getattr(expected, name).numel(), name
+        torch.testing.assert_close(getattr(result, name), getattr(expected, name), atol=1e-6, rtol=1e-6, msg=name)
+
+
+def test_the_end_of_a_step_on_numbers() -> None:
+    """Observations that are float32, logits that are not numbers, and more actions than a power of two."""
+    observation, logits = torch.randn(2, 7), torch.randn(2, 9)
+    noise, where = torch.zeros(4, 2, 9), torch.tensor([1, 3])
+    logits[1] = float("nan")
+    stores = [torch.zeros(3, 2, 7), torch.zeros(3, 2, 0), torch.zeros(3, 2, 0)]
+    actions, log_probs, values = torch.full((3, 2), -5), torch.zeros(3, 2), torch.zeros(3, 2)
+    chosen = torch.full((2,), -1)
+    nothing = torch.zeros(2, 0)
+    rows.finish(
+        where, (logits, torch.tensor([2.0, 3.0])), noise, (observation, nothing, nothing), chosen,
+        (actions, log_probs, values), stores,
+    )  # fmt: skip
+    assert torch.equal(stores[0][1], observation) and not stores[0][[0, 2]].any()
+    assert chosen[0] == logits[0].argmax() and 0 <= chosen[1] < 9 and torch.equal(actions[1], chosen)
+    torch.testing.assert_close(log_probs[1, 0], logits[0].log_softmax(0).max())
+    assert values[1].tolist() == [2.0, 3.0] and (actions[[0, 2]] == -5).all()
+    assert not rows.supports(1025)

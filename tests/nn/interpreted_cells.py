@@ -13,7 +13,7 @@ from achieve.nn.recurrent import RecurrentCore
 
 
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
-@pytest.mark.parametrize(("steps", "count", "size"), [(1, 1, 5), (6, 4, 16), (5, 3, 33), (2, 2, 300)])
+@pytest.mark.parametrize(("steps", "count", "size"), [(1, 1, 5), (6, 4, 16), (5, 3, 33), (2, 2, 300), (7, 1, 32)])
 def test_unroll(kind: str, steps: int, count: int, size: int) -> None:
     torch.manual_seed(0)
     core = RecurrentCore(kind, 6, size)
@@ -32,12 +32,16 @@ def test_unroll(kind: str, steps: int, count: int, size: int) -> None:
     assert torch.equal(stored, before), "stored states are data"
 
 
+@pytest.mark.parametrize("size", [9, 16])
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
-def test_step(kind: str) -> None:
+def test_step(kind: str, size: int) -> None:
     torch.manual_seed(0)
-    core = RecurrentCore(kind, 6, 9)
-    x, state = torch.randn(4, 6), torch.randn(4, core.state_size)
-    expected = core.step(x, state)
-    core.fused = True
-    for mine, plain in zip(core.step(x, state), expected, strict=True):
-        torch.testing.assert_close(mine, plain, atol=1e-6, rtol=1e-5)
+    core = RecurrentCore(kind, 6, size)
+    x, state = torch.randn(4, 6, requires_grad=True), torch.randn(4, core.state_size)
+    found = []
+    for core.fused in (False, True):
+        output, after = core.step(x, state)
+        gradients = torch.autograd.grad(output.square().sum() + after.sin().sum(), [x, *core.parameters()])
+        found.append([output, after, *gradients])
+    for plain, mine in zip(*found, strict=True):
+        torch.testing.assert_close(mine, plain, atol=2e-6, rtol=1e-4)

@@ -187,8 +187,10 @@ def test_beginning_at_a_pool(shape: tuple[int, ...]) -> None:
     mine = norm_conv.begin_pool_backward(
         upstream, pooled, winner, (shape[3], shape[4]), layer.folded, result.moments
     )
-    for got, one in zip(mine, wanted, strict=True):
-        torch.testing.assert_close(got, one, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(mine.scaled, wanted.scaled, atol=1e-4, rtol=1e-4)
+    # The two may divide a sum into other parts: a window's largest element can lie in the tile beside its own.
+    torch.testing.assert_close(mine.sums.sum(2), wanted.sums.sum(2), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(mine.class_sums.sum(1), wanted.class_sums.sum(1), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize(

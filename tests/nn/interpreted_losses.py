@@ -18,11 +18,13 @@ from achieve.algo.learner import PPOLearner
 from achieve.algo.meters import Meters
 from achieve.algo.ppo import approximate_kl
 from achieve.algo.qrdqn import QRDQNLearner
+from achieve.algo.regularizers import QuantileRegularizer
 from achieve.config import PPOConfig, QRDQNConfig
 from achieve.nn.kernels import available
 from achieve.nn.kernels.heads import heads
 from achieve.nn.kernels.policy import gae as fast_gae
 from achieve.nn.kernels.quantile import NUM_STATISTICS
+from achieve.nn.kernels.quantile_penalty import quantile_penalty
 from tests.helpers.setup import ACTIONS, MODEL, make_buffer, make_network
 
 CPU = torch.device("cpu")
@@ -52,6 +54,7 @@ LOSSES = {
         33,
     ),
     "no normaliser": (PPOConfig(), replace(MODEL, normalize_value=False), 5),
+    "advantages normalised over the minibatch": (PPOConfig(advantage_norm="minibatch", ent_coef=0.0), MODEL, 37),
 }
 
 
@@ -169,3 +172,47 @@ def test_the_quantile_loss(actions: int, count: int, kappa: float) -> None:
     for wanted, got in zip(*found, strict=True):
         torch.testing.assert_close(got, wanted, **CLOSE)
     assert len(found[0][1]) == NUM_STATISTICS
+
+
+@pytest.mark.parametrize(("actions", "count"), [(4, 8), (5, 41), (1, 33)])
+@pytest.mark.parametrize("kappa", [0.1, 1.0])
+def test_the_quantile_penalty(actions: int, count: int, kappa: float) -> None:
+    """Images looked at several times, once, not at all, or by padding alone, and values of actions near each other."""
+    images, steps = 7, 20
+    quantiles, old = random(images, actions, count), random(steps, actions, count, seed=1).sort(2).values
+    rows = torch.tensor([3, 19, 0, 4, 5, 5, 11])
+    states = torch.tensor([0, 2, 2, 4, 5, 6, 6, 6, 1, 3])
+    weights = torch.tensor([1.0] * 8 + [0.0] * 2)
+    regularizer = object.__new__(QuantileRegularizer)
+    regularizer._kappa, regularizer.old_quantiles = kappa, old
+    found = []
+    for fused in (False, True):
+        theta = quantiles.clone().requires_grad_()
+        regularizer.fused = fused
+        regularizer._network = HeldQuantiles(theta)  # type: ignore[assignment]
+        loss, *figures = regularizer.terms(theta, theta, rows, states, weights)
+        (3 * loss).backward()
+        assert theta.grad is not None and not theta.grad[[1, 3]].any()
+        found.append((loss.detach(), torch.stack(figures), theta.grad))
+    for wanted, got in zip(*found, strict=True):
+        torch.testing.assert_close(got, wanted, **CLOSE)
+    assert not found[0][1].requires_grad and (actions == 1 or 0 < found[0][1][1] < 1)
+
+
+class HeldQuantiles:
+    """A network whose quantiles are given."""
+
+    def __init__(self, quantiles: Tensor) -> None:
+        self._quantiles = quantiles
+
+    def quantiles(self, phi: Tensor, memory: Tensor) -> Tensor:
+        return self._quantiles
+
+
+def test_the_penalty_of_no_states() -> None:
+    quantiles = random(3, 2, 8).requires_grad_()
+    tables = (torch.arange(3), torch.zeros(4, dtype=torch.int64), torch.zeros(4))
+    loss, *figures = quantile_penalty(quantiles, random(3, 2, 8, seed=1), tables, 1.0)
+    loss.backward()
+    assert not loss.detach().any() and not torch.stack(figures).any()
+    assert quantiles.grad is not None and not quantiles.grad.any()

@@ -382,6 +382,29 @@ def test_a_gradient_that_is_computed_beside_is_waited_for_before_pytorch_adds_to
         torch.testing.assert_close(layer.weight.grad, weight.grad, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("flat", [True, False])
+def test_inputs_that_need_no_gradient(flat: bool) -> None:
+    """Two parts side by side are one input; the gradients of the first part and of the weights are the same."""
+    torch.manual_seed(0)
+    layer = Linear(7, 3).to(DEVICE)
+    x, more = normal(4, 5), normal(4, 2, seed=1)
+    buffer = FlatParameters(layer.parameters()) if flat else None
+    found = []
+    for joined in (True, False):
+        layer.zero_grad()
+        if buffer is not None:
+            buffer.zero_grad()
+        part = x.clone().requires_grad_()
+        outputs = layer(torch.cat([part, more], 1)) if joined else layer(part, more)
+        outputs.square().sum().backward()
+        if buffer is not None:
+            buffer.settle()
+        found.append([outputs.detach(), part.grad, *(p.grad.clone() for p in layer.parameters() if p.grad is not None)])
+    assert len(found[0]) == len(found[1]) == 4
+    for wanted, got in zip(*found, strict=True):
+        torch.testing.assert_close(got, wanted)
+
+
 def test_only_float32_is_laid_out() -> None:
     with pytest.raises(ValueError, match="float32"):
         FlatParameters([nn.Parameter(torch.zeros(3, dtype=torch.float64))])

@@ -7,5 +7,5 @@ from tests.nn.interpreter import run_checks
 
 
 def test_under_the_interpreter(optional: Optional) -> None:
-    checks = ("interpreted_convolution", "interpreted_acting", "interpreted_losses", "interpreted_cells")
-    run_checks(checks, 94, optional)
+    checks = ("convolution", "acting", "losses", "cells", "spcnn")
+    run_checks(tuple(f"interpreted_{name}" for name in checks), 132, optional)

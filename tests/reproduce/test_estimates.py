@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_figures_are_those_of_the_results() -> None:
-    for run, rate in zip(("ppo-s12", "ad-s4"), ON_H200["ppo"], strict=True):
+    for run, rate in zip(("ppo-s14", "ad-s6"), ON_H200["ppo"], strict=True):
         summary = json.loads((ROOT / "results" / run / "summary.json").read_text())
         assert rate == pytest.approx(summary["steps_per_second"], abs=0.05)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -158,23 +159,83 @@ def test_saving_costs_no_more_than_its_share(monkeypatch: pytest.MonkeyPatch) ->
     assert journal._pause() == 1.0
 
 
-@pytest.mark.parametrize(("idle", "stopped", "saves"), [(True, False, 1), (False, False, 0), (False, True, 1)])
-def test_a_phase_does_not_wait_for_a_checkpoint_that_is_being_written(
-    idle: bool, stopped: bool, saves: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("idle", "stopped", "spent", "since", "saves"),
+    [
+        (True, False, 0.001, 0.1, 1),
+        (False, False, 0.001, 0.1, 0),  # the last one is being written
+        (True, False, 1.0, 30.0, 0),  # as dear as a minute of work
+        (True, False, 1.0, 60.0, 1),
+        (False, True, 1.0, 0.0, 1),
+    ],
+)
+def test_a_checkpoint_before_a_phase_takes_no_more_than_its_share(
+    idle: bool, stopped: bool, spent: float, since: float, saves: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Writer:
-        pass
+        seconds = 0.0
 
     class Stop:
         requested = stopped
 
+    class Trainer:
+        config = small_config("ppo")
+
     saved: list[Journal] = []
     monkeypatch.setattr(Journal, "save", lambda self: saved.append(self))
     journal = Journal.__new__(Journal)
-    journal._writer, journal._stop = Writer(), Stop()  # type: ignore[assignment]
+    journal._trainer, journal._writer, journal._stop = Trainer(), Writer(), Stop()  # type: ignore[assignment]
     journal._writer.idle = idle  # type: ignore[misc]
+    journal._spent, journal._saved_at = spent, time.perf_counter() - since
     journal.save_before_phase()
     assert len(saved) == saves
+
+
+@pytest.mark.parametrize("idle", [True, False])
+def test_a_checkpoint_after_a_phase_neither_waits_nor_says_what_rows_cost(
+    idle: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Writer:
+        pass
+
+    saved: list[Journal] = []
+
+    def save(journal: Journal) -> None:
+        saved.append(journal)
+        journal._spent = 0.001
+
+    monkeypatch.setattr(Journal, "save", save)
+    journal = Journal.__new__(Journal)
+    journal._writer, journal._spent = Writer(), 2.0  # type: ignore[assignment]
+    journal._writer.idle = idle  # type: ignore[misc]
+    journal.save_after_phase()
+    assert len(saved) == int(idle)
+    assert journal._spent == 2.0
+
+
+def test_a_run_killed_after_a_phase_resumes_without_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checkpoint after a phase holds an empty buffer, and the run goes on from it bit for bit."""
+    config, whole, run = small_config("ad", checkpoint_seconds=NEVER), tmp_path / "whole", tmp_path / "run"
+    train(config, whole, quiet=True)
+    real = Journal.save_after_phase
+
+    class KilledError(Exception):
+        pass
+
+    def save_and_die(journal: Journal) -> None:
+        real(journal)
+        journal._writer.wait()
+        raise KilledError
+
+    monkeypatch.setattr(Journal, "save_after_phase", save_and_die)
+    with pytest.raises(KilledError):
+        train(config, run, quiet=True)
+    state = saved_state(run)
+    assert state["files"] == [] and state["filled"] == 0 and state["rollouts"] > 0
+    monkeypatch.setattr(Journal, "save_after_phase", real)
+    train(config, run, quiet=True)
+    for name in ("episodes.jsonl", "weights.safetensors"):
+        assert (run / name).read_bytes() == (whole / name).read_bytes()
 
 
 def test_a_checkpoint_of_an_earlier_version_is_named(tmp_path: Path) -> None:

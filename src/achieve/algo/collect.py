@@ -100,6 +100,7 @@ class Collector:
             buffer.length + 1, num_envs, network.num_actions, device=device
         )
         self._kernels = _acting_kernels(network, num_envs, device, enabled=cuda_graphs)
+        self._ends_fused = available.row_kernels(network.num_actions, device, enabled=cuda_graphs)
         self._run = GraphRunner(self._state, enabled=cuda_graphs and on_gpu)
         # A step's small kernels would otherwise queue behind the large ones of other runs on the same GPU.
         self._urgent = Beside(enabled=on_gpu, urgent=True)
@@ -137,17 +138,13 @@ class Collector:
 
     def _collect(self, generator: torch.Generator) -> None:
         buffer = self._buffer
-        self._network.cache_weights()
-        if self._kernels is not None:
-            self._kernels.cache_weights()
+        self._cache_weights()
         observation, chosen = self.observation.numpy(), self._chosen.numpy()
         outcome = self.outcome.numpy()
         while self.row < buffer.length:
             self._safe_point()
             if self.row == 0:
-                # Actions are sampled as argmax(logits + Gumbel noise).
-                self._noise.exponential_(generator=generator).log_().neg_()
-                self.outcome.zero_()  # the bootstrap before took care of the memory
+                self._begin_rollout(generator)
             self._act()
             _, rewards, terminated, truncated, _ = self._envs.step(chosen, out=observation)
             at = buffer.filled + self.row
@@ -155,8 +152,21 @@ class Collector:
             buffer.dones[at] = outcome[1] = terminated | truncated
             self.row += 1
         self._act()
+        self._end_rollout()
+
+    def _cache_weights(self) -> None:
+        self._network.cache_weights()
+        if self._kernels is not None:
+            self._kernels.cache_weights()
+
+    def _begin_rollout(self, generator: torch.Generator) -> None:
+        # Actions are sampled as argmax(logits + Gumbel noise).
+        self._noise.exponential_(generator=generator).log_().neg_()
+        self.outcome.zero_()  # the bootstrap before took care of the memory
+
+    def _end_rollout(self) -> None:
         self.state.copy_(self._began)
-        buffer.filled += buffer.length
+        self._buffer.filled += self._buffer.length
         self.row = 0
 
     @torch.no_grad()
@@ -188,7 +198,7 @@ class Collector:
         self._run("act", self._act_on_device)
         if self._copied is None:
             return
-        if self._kernels is not None and self._acted:
+        if (self._kernels is not None or self._ends_fused) and self._acted:
             self._await_actions()
             return
         self._acted = True  # capturing a graph runs a step more than once: the last one counts
@@ -214,7 +224,9 @@ class Collector:
     def _act_on_device(self) -> None:
         network, buffer = self._network, self._buffer
         if self._kernels is not None:
-            self._kernels.fetch(self._block, self._device_block)
+            from achieve.nn.kernels.acting import fetch
+
+            fetch(self._block, self._device_block)
             self._kernels(
                 network.fast_features(self._given.observation),
                 self._given,
@@ -224,37 +236,65 @@ class Collector:
                 self._threshold,
             )
             return
+        if self._ends_fused:
+            from achieve.nn.kernels.acting import fetch
+
+            fetch(self._block, self._device_block)
+            self._fused_end(*self._look(self._given))
+            return
         self._device_block.copy_(self._block, non_blocking=True)
-        self._choose()
+        self._choose(self._given)
         self._chosen.copy_(self._actions, non_blocking=True)
 
-    def _choose(self) -> None:
-        network, buffer, given = self._network, self._buffer, self._given
+    def _look(self, given: Given, part: slice = slice(None)) -> tuple[Tensor, Tensor]:
+        """Return logits and values for all environments or a part of them, and go on with their memories and states."""
+        network = self._network
+        memory, latent, began = self.memory[part], self._latent[part], self._began[part]
         reward, done = given.outcome[0], given.outcome[1] > 0
         phi = network.encode(given.observation, cached=True)
         if network.config.memory:
-            memory = next_memory(self.memory, self._latent, phi, reward, done, self._threshold)
-            self.memory.copy_(memory)
-        self._latent.copy_(phi)
+            memory.copy_(next_memory(memory, latent, phi, reward, done, self._threshold))
+        latent.copy_(phi)
         if network.core is None:
-            logits, values = network.heads(phi, self.memory)
+            logits, values = network.heads(phi, memory)
         else:
-            self._began.copy_(self.state.masked_fill(done[:, None], 0))
-            logits, values, state = network.step(phi, self.memory, self._began)
-            self.state.copy_(state)
+            began.copy_(self.state[part].masked_fill(done[:, None], 0))
+            logits, values, state = network.step(phi, memory, began)
+            self.state[part].copy_(state)
+        return logits, network.normalizer.denormalize(values)
+
+    def _choose(self, given: Given, part: slice = slice(None)) -> None:
+        """Act on what is given, for all environments or a part of them."""
+        network, buffer = self._network, self._buffer
+        logits, values = self._look(given, part)
         row, step = given.where.split(1)
-        noise = self._noise.index_select(0, step).squeeze(0)
+        noise = self._noise[:, part].index_select(0, step).squeeze(0)
         actions = (logits + noise).argmax(1)
-        self._actions.copy_(actions)
+        self._actions[part].copy_(actions)
         for store, value in (
             (buffer.observations, given.observation),
-            (buffer.memory, self.memory),
-            *([] if network.core is None else [(buffer.states, self._began)]),
+            (buffer.memory, self.memory[part]),
+            *([] if network.core is None else [(buffer.states, self._began[part])]),
             (buffer.actions, actions),
             (buffer.log_probs, log_probability(logits, actions)),
-            (buffer.values, network.normalizer.denormalize(values)),
+            (buffer.values, values),
         ):
-            store.index_copy_(0, row, value[None])
+            store[:, part].index_copy_(0, row, value[None])
+
+    def _fused_end(self, logits: Tensor, values: Tensor) -> None:
+        """The end of :meth:`_choose` in one kernel, which sends the actions to the host."""
+        from achieve.nn.kernels import rows
+
+        buffer, given = self._buffer, self._given
+        rows.finish(
+            given.where,
+            (logits, values),
+            self._noise,
+            (given.observation, self.memory, self._began),
+            self._chosen,
+            (buffer.actions, buffer.log_probs, buffer.values),
+            (buffer.observations, buffer.memory, buffer.states),
+        )
 
 
 class Given(NamedTuple):

@@ -19,7 +19,7 @@ from torch import Tensor
 from achieve.algo.learner import check_finite
 from achieve.algo.meters import Meters
 from achieve.algo.objectives import AuxiliaryObjective, Context, Tables, Terms, TransportSolver, Update
-from achieve.algo.regularizers import Experience, PolicyValueRegularizer, Regularizer
+from achieve.algo.regularizers import Experience, PolicyValueRegularizer, QuantileRegularizer, Regularizer
 from achieve.config import DistillConfig
 from achieve.data.batches import layout, pack, unpack
 from achieve.data.trajectories import Trajectory
@@ -101,6 +101,8 @@ class Distiller:
         fused = available.distillation_kernels(network, experience.device, enabled=cuda_graphs)
         if isinstance(regularizer, PolicyValueRegularizer):
             regularizer.fused = fused and regularizer.has_plain_heads
+        elif isinstance(regularizer, QuantileRegularizer):
+            regularizer.fused = fused
         self._beside = Beside(enabled=self._cuda_graphs)
         # External: where a captured update waits for it, a replay waits for what it stands for then.
         self._prepared = torch.cuda.Event(external=True) if self._cuda_graphs else None

@@ -12,7 +12,7 @@ from achieve.algo.quantile import action_values
 from achieve.data.memories import IntArray
 from achieve.data.replay import Replay
 from achieve.data.transfer import upload
-from achieve.nn.cuda_graphs import GraphRunner
+from achieve.nn.cuda_graphs import Beside, GraphRunner
 from achieve.nn.model import QuantileNetwork
 
 
@@ -21,10 +21,13 @@ class Explorer:
 
     A step has three parts: :meth:`look` stores the observations and sets the network to judge them, :meth:`choose`
     waits for that and picks actions, :meth:`step` lets the environments take them. Between the first two there is time
-    for work on the host, and between the last two the learner may set the GPU to work: it is busy while the
-    environments step.
+    for work on the host, and the learner may set the GPU to work: it is busy while the environments step.
 
     Both latents of a new memory are computed with the weights of the moment, as the weights change at every step.
+
+    Args:
+        beside: the stream on which the replay is filled, while updates are still under way on the current one. All
+            that reads steps other than the newest must go there too.
     """
 
     def __init__(
@@ -35,12 +38,14 @@ class Explorer:
         threshold: float,
         *,
         cuda_graphs: bool,
+        beside: Beside | None = None,
     ) -> None:
         device, num_envs = replay.device, replay.shape.num_envs
         self._network = network
         self._envs = envs
         self._replay = replay
         self._threshold = threshold
+        self._beside = beside or Beside(enabled=False)
         on_gpu = device.type == "cuda"
         # What the environments write and read; page-locked on a GPU machine, so that copies need no detour.
         self.observation = torch.zeros(num_envs, *replay.shape.frame, dtype=replay.shape.dtype, pin_memory=on_gpu)
@@ -73,14 +78,18 @@ class Explorer:
     def look(self) -> None:
         """Store the observations and judge them; on a GPU that is only launched."""
         replay, num_envs = self._replay, len(self.ages)
-        replay.begin(self.observation, self.ages)
-        current = replay.row * num_envs + np.arange(num_envs)
+        with self._beside.work(self.stored):
+            replay.begin(self.observation, self.ages)
+        if self.stored is not None and self._beside.enabled:
+            self._beside.mark(self.stored)
+            torch.cuda.current_stream().wait_event(self.stored)
+        remembered = False
         if self._network.config.memory:
-            self._remember(current)
+            remembered = self._remember(replay.row * num_envs + np.arange(num_envs))
             replay.note(self.numbers)
-        if self.stored is not None:
+        if self.stored is not None and (remembered or not self._beside.enabled):
             self.stored.record()
-        self._run("act", self._act, replay.images(current))
+        self._run("act", self._act, replay.newest())
         self._chosen.copy_(self._greedy, non_blocking=True)
         if self._copied is not None:
             self._copied.record()
@@ -108,13 +117,13 @@ class Explorer:
         quantiles = self._network.quantiles(self._network.encode(images), self.memory)
         self._greedy.copy_(action_values(quantiles).argmax(1))
 
-    def _remember(self, current: IntArray) -> None:
-        """The memories that go with the current observations, from what the last step brought."""
+    def _remember(self, current: IntArray) -> bool:
+        """The memories that go with the current observations, from what the last step brought; whether one is new."""
         replay, (rewards, dones) = self._replay, self.outcome.numpy()
         ended = dones > 0
         unlocked = (rewards > np.float32(self._threshold)) & ~ended
         if not (unlocked | ended).any():
-            return
+            return False
         both = replay.images(np.concatenate([current - len(current), current]))
         outcome = self.outcome.to(self.memory.device, non_blocking=True)
         self._run("remember", self._make_memory, both, outcome)
@@ -122,6 +131,7 @@ class Explorer:
         (new,) = np.nonzero(unlocked)
         if len(new):
             self.numbers[new] = replay.remember(self.memory.index_select(0, upload(new, self.memory.device)))
+        return len(new) > 0
 
     def _make_memory(self, images: Tensor, outcome: Tensor) -> None:
         before, after = self._network.encode(images).chunk(2)

@@ -184,7 +184,7 @@ class PPOLearner:
         config = self._config
         steps = policy.Steps(*(self._buffer.flat(name) for name in LEARNED_FROM))
         coefficients = policy.Coefficients(
-            config.clip_coef, config.vf_coef, config.ent_coef, config.value_half
+            config.clip_coef, config.vf_coef, config.ent_coef, config.value_half, config.advantage_norm == "minibatch"
         )
         loss, statistics = policy.ppo_loss(
             logits, values, index, steps, self._network.normalizer, coefficients
@@ -233,6 +233,4 @@ class PPOLearner:
     def _fusible(self) -> bool:
         """Whether the fused loss is in force, and is this learner's: a subclass may have a loss of its own."""
         kind = type(self)
-        if self._config.advantage_norm != "rollout":
-            return False
         return self._kernels and kind.loss is PPOLearner.loss and kind.policy_loss is PPOLearner.policy_loss

@@ -27,6 +27,7 @@ class QRDQNLearner:
 
     Args:
         target: of the same architecture as ``network``, without the auxiliary nets; its weights are overwritten.
+        beside: the stream on which the replay is filled, if that is not the current one.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class QRDQNLearner:
         config: QRDQNConfig,
         *,
         cuda_graphs: bool,
+        beside: Beside | None = None,
     ) -> None:
         self._network = network
         self.target = target.requires_grad_(False)
@@ -47,11 +49,19 @@ class QRDQNLearner:
         self._kernels = available.small_kernels(replay.device, enabled=cuda_graphs)
         self._meters = Meters(STATISTICS, replay.device, kernels=self._kernels)
         # Small passes through an encoder fill little of a GPU: those that do not wait for each other go side by side.
-        self._judging, self._looking = (Beside(enabled=on_gpu and cuda_graphs) for _ in range(2))
-        self._ahead: dict[int, Tensor] = {}
+        self._judging = Beside(enabled=on_gpu and cuda_graphs)
+        self._looking = beside or Beside(enabled=on_gpu and cuda_graphs)
+        self._ahead: dict[tuple[int, int], Tensor] = {}
+        self._turn = 0
         self._run = GraphRunner(self._state, enabled=cuda_graphs and on_gpu)
+        # The target network looks ahead while updates are under way: in memory of its own, and after them if need be.
+        self._run_ahead = GraphRunner(
+            lambda: list(self._ahead.values()), enabled=cuda_graphs and on_gpu, urgent=False
+        )
         # Batches drawn and not learned from yet: an update's inputs for each.
         self._drawn: list[tuple[Tensor, ...]] = []
+        # Those of the last two draws, as updates may still have to read them when the next are drawn.
+        self._held: list[list[tuple[Tensor, ...]]] = []
         self.update_target()
 
     def _state(self) -> list[Tensor]:
@@ -78,12 +88,14 @@ class QRDQNLearner:
         """Draw the batches of the next :meth:`launch`, all before its first update, and bring them to the device.
 
         There the target network already looks at the states they are bootstrapped from, as it does not change. On a
-        GPU it does not wait for what was launched after ``since``.
+        GPU it does not wait for what was launched after ``since``, such as the updates of the last :meth:`launch`.
+        Those of the launch before that must be done by then.
         """
         self._drawn = []
         if updates:
             with self._looking.work(since):
                 self._draw(updates, rng)
+            self._held = [*self._held[-1:], self._drawn]
 
     def _draw(self, updates: int, rng: np.random.Generator) -> None:
         replay, size = self._replay, self._config.batch_size
@@ -93,22 +105,27 @@ class QRDQNLearner:
         images, memory = replay.images(both).chunk(2), replay.memory(both).chunk(2)
         numbers = upload(np.stack([steps.rewards, steps.discounts]), replay.device)
         ahead = self._room_ahead(len(index))
-        self._run(("ahead", len(index)), self._look_ahead, images[1], memory[1])
+        self._run_ahead(("ahead", len(index), self._turn), self._look_ahead, images[1], memory[1])
         inputs = [*images, *memory, ahead, upload(steps.actions, replay.device)]
         parts = [slice(start, start + size) for start in range(0, len(index), size)]
         self._drawn = [(*(tensor[part] for tensor in inputs), numbers[:, part]) for part in parts]
 
     def _room_ahead(self, count: int) -> Tensor:
-        """A fixed place for the target network's quantiles of so many states: captured graphs write there."""
-        if count not in self._ahead:
+        """A fixed place for the target network's quantiles of so many states: captured graphs write there.
+
+        There are two, for draws in turn: updates may still have to read the other.
+        """
+        self._turn = 1 - self._turn
+        key = count, self._turn
+        if key not in self._ahead:
             shape = (count, self.target.num_actions, self.target.num_quantiles)
-            self._ahead[count] = torch.zeros(shape, device=self._replay.device)
-        return self._ahead[count]
+            self._ahead[key] = torch.zeros(shape, device=self._replay.device)
+        return self._ahead[key]
 
     @torch.no_grad()
     def _look_ahead(self, images: Tensor, memory: Tensor) -> None:
         quantiles = self.target.quantiles(self.target.encode(images, cached=True), memory)
-        self._ahead[len(images)].copy_(quantiles)
+        self._ahead[len(images), self._turn].copy_(quantiles)
 
     def launch(self) -> None:
         """An update for each batch drawn."""

@@ -135,6 +135,8 @@ class QuantileRegularizer:
         self._network = network
         self._experience = experience
         self._kappa = kappa
+        self.fused = False
+        """Use the kernels of `achieve.nn.kernels.quantile_penalty`."""
         self.coefs: tuple[float, ...] = (coef, 0.0, 0.0)
 
     def allocate(self, steps: int) -> None:
@@ -150,11 +152,20 @@ class QuantileRegularizer:
     def terms(
         self, phi: Tensor, memory: Tensor, images: Tensor, states: Tensor, weights: Tensor
     ) -> tuple[Tensor, ...]:
+        quantiles = self._network.quantiles(phi, memory)
+        if self.fused:
+            return self._fused_terms(quantiles, (images, states, weights))
         old = self.old_quantiles.index_select(0, images.index_select(0, states))
-        new = self._network.quantiles(phi, memory).index_select(0, states)
+        new = quantiles.index_select(0, states)
         losses = sorted_quantile_huber_loss(new, old, self._kappa).mean(1)
         with torch.no_grad():
             values, before = action_values(new), action_values(old)
             drift = (values - before).abs().mean(1)
             changed = (values.argmax(1) != before.argmax(1)).to(values.dtype)
         return tuple(weighted_mean(part, weights) for part in (losses, drift, changed))
+
+    def _fused_terms(self, quantiles: Tensor, tables: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, ...]:
+        """What :meth:`terms` defines, in few launches."""
+        from achieve.nn.kernels.quantile_penalty import quantile_penalty
+
+        return quantile_penalty(quantiles, self.old_quantiles, tables, self._kappa)

@@ -20,6 +20,9 @@ from torch import Tensor
 from achieve.data.memories import IntArray, MemoryBank
 from achieve.data.transfer import upload
 
+MOST_LOCKED = 2**29
+"""Bytes of rows that are copied to page-locked memory at once."""
+
 
 @dataclass(frozen=True)
 class ReplayShape:
@@ -159,6 +162,12 @@ class Replay:
         torch.index_select(self._frames, 0, torch.from_numpy(places), out=chosen)
         return chosen.to(self.device, non_blocking=True)
 
+    def newest(self) -> Tensor:
+        """Return the observations of the row that has begun [N, H, W, C], on the device, until they are overwritten."""
+        if self.storage == self.device:
+            return self._rows(self.row, self.row + 1)[0]
+        return self.images(self.row * self.shape.num_envs + np.arange(self.shape.num_envs))
+
     def memory(self, index: IntArray) -> Tensor:
         """Return the memories with which steps were taken [B, D], on the device."""
         numbers = self.numbers.reshape(-1)[self.places(index)]
@@ -206,12 +215,18 @@ class Replay:
         """Return the frames of rows [R, N, H, W, C] on the host, to be written to a file.
 
         The rows must not cross the end of the ring. Host memory is not copied; ``settle``, which waits for the file, is
-        called before one of these rows is overwritten.
+        called before one of these rows is overwritten. From a GPU they go to page-locked memory, which PyTorch keeps
+        for the next time, unless they are many.
         """
+        rows = self._rows(first, last)
         if self.storage.type == "cpu":
             self._lent_from = first if self._lent_from is None else min(self._lent_from, first)
             self._settle = settle
-        return {"frames": self._rows(first, last).cpu()}
+        if self.storage.type != "cuda" or rows.nbytes > MOST_LOCKED:
+            return {"frames": rows.cpu()}
+        lent = torch.empty(rows.shape, dtype=rows.dtype, pin_memory=True).copy_(rows, non_blocking=True)
+        torch.cuda.current_stream(self.storage).synchronize()
+        return {"frames": lent}
 
     def restore(self, first: int, rows: dict[str, Tensor]) -> None:
         """Put rows back where :meth:`lend` took them."""

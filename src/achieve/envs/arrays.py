@@ -147,11 +147,15 @@ class EpisodeCounter:
         self.tick = 0
         self._ended.clear()
 
-    def add(self, rewards: np.ndarray) -> None:
-        """Count one step of every environment; its achievements are written into ``achievements`` directly."""
-        self.tick += 1
-        self.length += 1
-        self.episode_return += rewards
+    def add(self, rewards: np.ndarray, first: int = 0) -> None:
+        """Count one step of every environment; its achievements are written into ``achievements`` directly.
+
+        Rewards of a part are those of environments from ``first`` on; the parts of a step come in order.
+        """
+        part = slice(first, first + len(rewards))
+        self.tick += first == 0
+        self.length[part] += 1
+        self.episode_return[part] += rewards
 
     def finish(self, which: np.ndarray) -> None:
         """Move the episodes of these environments to the finished ones."""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 WARMUPS = 2
-MOST_GROWTH = 2 * 2**30
+MOST_GROWTH = 2**30
 """Bytes by which the memory set aside may grow before what is unused of it is given up."""
 
 
@@ -31,6 +31,7 @@ class GraphRunner:
         say: told, once for each kind of step, where one cannot be captured; it is then called from there on.
         calls_first: how often a key is called before it is captured, which saves capturing what is rare. Those calls
             are the warm-up: nothing is saved and put back then.
+        urgent: the kernels of its graphs go before those of others that have not begun.
     """
 
     _kept: ClassVar[int] = 0
@@ -43,6 +44,7 @@ class GraphRunner:
         enabled: bool,
         say: Callable[[str], None] | None = None,
         calls_first: int = 0,
+        urgent: bool = True,
     ) -> None:
         self._state = state
         self._say = say
@@ -55,7 +57,7 @@ class GraphRunner:
         # A library's workspace belongs to the stream a graph was captured on: with one of its own, a runner's graphs
         # may be replayed while those of another run. Its kernels keep its priority, so that those of a step's main line
         # go before those it puts beside them.
-        self._stream = torch.cuda.Stream(priority=-1) if enabled else None
+        self._stream = torch.cuda.Stream(priority=-1 if urgent else 0) if enabled else None
 
     def __call__(
         self, key: Hashable, step: Callable[..., None], *inputs: Tensor
@@ -149,6 +151,11 @@ class Beside:
     def __init__(self, *, enabled: bool, urgent: bool = False) -> None:
         self._stream = torch.cuda.Stream(priority=-1 if urgent else 0) if enabled else None
 
+    @property
+    def enabled(self) -> bool:
+        """Whether there is another stream."""
+        return self._stream is not None
+
     @contextlib.contextmanager
     def work(self, since: torch.cuda.Event | None = None) -> Iterator[None]:
         """Run the block on the other stream, from this event on, or else from where the current stream is."""
@@ -166,6 +173,11 @@ class Beside:
         """Let the current stream wait for all blocks so far."""
         if self._stream is not None:
             torch.cuda.current_stream().wait_stream(self._stream)
+
+    def follow(self) -> None:
+        """Let the other stream wait for the current one."""
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream())
 
     def mark(self, event: torch.cuda.Event) -> None:
         """Let the event stand for all blocks so far."""

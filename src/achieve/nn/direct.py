@@ -33,7 +33,16 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: nn.Parameter, bias: nn.Parameter | None, flat: FlatParameters) -> Tensor:
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        more: Tensor | None,
+        weight: nn.Parameter,
+        bias: nn.Parameter | None,
+        flat: FlatParameters,
+    ) -> Tensor:
+        ctx.first = x.shape[1]
+        x = _joined(x, more)
         ctx.save_for_backward(x)
         ctx.flat, ctx.weight, ctx.bias = flat, weight, bias
         return _linear(x, weight, bias)
@@ -51,20 +60,28 @@ class _Linear(torch.autograd.Function):
             if ctx.bias is not None:
                 ctx.flat.leave([ctx.bias], [grad.sum(0)])
         # The library's: as quick as ours where a factor is not laid out as tensor cores take TF32.
-        grad_x = grad @ ctx.weight if ctx.needs_input_grad[0] else None
-        return grad_x, None, None, None
+        grad_x = grad @ ctx.weight[:, : ctx.first] if ctx.needs_input_grad[0] else None
+        return grad_x, None, None, None, None
+
+
+def _joined(x: Tensor, more: Tensor | None) -> Tensor:
+    return x if more is None else torch.cat([x, more], dim=1)
 
 
 class Linear(nn.Linear):
     """A linear layer."""
 
-    def forward(self, input: Tensor) -> Tensor:
+    def forward(self, input: Tensor, more: Tensor | None = None) -> Tensor:
+        """Return the outputs for ``input`` or, where there are ``more`` inputs, for both [B, ...] side by side.
+
+        No gradient is computed for those, where that is ours to decide.
+        """
         flat: FlatParameters | None = getattr(self.weight, "flat", None)
         if flat is None or input.dim() != 2:
-            return super().forward(input)
+            return super().forward(_joined(input, more))
         if not (torch.is_grad_enabled() and self.weight.requires_grad):
-            return _linear(input, self.weight, self.bias)
-        return cast(Tensor, _Linear.apply(input, self.weight, self.bias, flat))
+            return _linear(_joined(input, more), self.weight, self.bias)
+        return cast(Tensor, _Linear.apply(input, more, self.weight, self.bias, flat))
 
 
 class _LargeLinear(torch.autograd.Function):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped, UInt8
@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from achieve.config import ModelConfig
 from achieve.errors import ConfigError
 from achieve.nn.direct import Linear
-from achieve.nn.encoder import ImageEncoder, ResidualEncoder, make_encoder
+from achieve.nn.encoder import ImageEncoder, ResidualEncoder, SizePreservingEncoder, make_encoder
 from achieve.nn.init import orthogonal, scale_rows
 from achieve.nn.kernels import available
 from achieve.nn.layers import MLP
@@ -23,14 +23,20 @@ if TYPE_CHECKING:
     from achieve.nn.kernels.flat import FlatParameters
 
 
-class FastFeatures(Protocol):
-    """Another way to compute an encoder's convolutional part."""
+@runtime_checkable
+class FastEncoder(Protocol):
+    """Another way to compute an image encoder: its convolutional part, and what makes latents of that."""
 
     flat: FlatParameters
+
+    @property
+    def note(self) -> str: ...
 
     def cache_weights(self) -> None: ...
 
     def features(self, images: Tensor, *, cached: bool) -> Tensor: ...
+
+    def head(self, features: Tensor) -> Tensor: ...
 
     def finish_backward(self) -> None: ...
 
@@ -87,7 +93,7 @@ class AchievementNetwork(nn.Module):
         self.film = FiLM(num_actions, size, double=config.film == "double") if auxiliary else None
         self.predictor = MLP(width, [size], size) if auxiliary else None
 
-        self._fast: FastFeatures | None = None
+        self._fast: FastEncoder | None = None
         self._autocast: torch.dtype | None = None
 
     def add_heads(self, width: int) -> None:
@@ -111,10 +117,7 @@ class AchievementNetwork(nn.Module):
         device = next(self.parameters()).device
         wanted = fused and (half is not None or precision == "auto")
         if available.encoder_kernels(self.encoder, device, enabled=wanted):
-            from achieve.nn.kernels.fused import FusedEncoder
-
-            encoder = cast(ResidualEncoder, self.encoder)
-            self._fast = fast = FusedEncoder(encoder, half or torch.float16, self.parameters())
+            self._fast = fast = _fast_encoder(self.encoder, half or torch.float16, list(self.parameters()))
             return f"{'fp16' if precision == 'auto' else precision}, fused{fast.note}"
         missing = available.compiles_for(device, enabled=wanted)
         note = ", plain (there are no fused kernels for this encoder)" if missing else ""
@@ -123,7 +126,7 @@ class AchievementNetwork(nn.Module):
         if precision == "fp16":
             raise ConfigError(
                 "fp16 needs the fused kernels: a GPU, Triton, the residual encoder with norms on images of at most 16 "
-                "channels, and no --no-compile; "
+                "channels or the spcnn encoder without on images of at most 12, and no --no-compile; "
                 "use --precision auto"
             )
         if precision == "bf16":
@@ -141,8 +144,7 @@ class AchievementNetwork(nn.Module):
         ``cached`` may use weights converted at the last :meth:`cache_weights`.
         """
         if self._fast is not None:
-            features = self._fast.features(images, cached=cached)
-            return cast(ImageEncoder, self.encoder).head(features)
+            return self._fast.head(self._fast.features(images, cached=cached))
         with torch.autocast(images.device.type, dtype=self._autocast, enabled=self._autocast is not None):
             if not isinstance(self.encoder, ImageEncoder):
                 return cast(Tensor, self.encoder(images)).float()
@@ -184,11 +186,16 @@ class AchievementNetwork(nn.Module):
         return cast(Tensor, self.predictor(self._join(self.film(phi, actions), memory)))
 
     def _join(self, x: Tensor, memory: Tensor | None) -> Tensor:
+        remembered = self._remembered(memory)
+        return x if remembered is None else torch.cat([x, remembered], dim=1)
+
+    def _remembered(self, memory: Tensor | None) -> Tensor | None:
+        """Return the memory if this network has one, else None."""
         if not self.config.memory:
-            return x
+            return None
         if memory is None:
             raise ValueError("this network needs the memory of the last achievement")
-        return torch.cat([x, memory], dim=1)
+        return memory
 
 
 class ActorCritic(AchievementNetwork):
@@ -299,8 +306,19 @@ class QuantileNetwork(AchievementNetwork):
         self, phi: Float[Tensor, "B D"], memory: Float[Tensor, "B M"] | None
     ) -> Float[Tensor, "B A Q"]:
         """Return ``theta``, in units of return; the i-th is that of level ``(i + 1/2) / Q``."""
-        x = self._join(phi, memory)
-        return cast(Tensor, self.advantage(x)).view(-1, self.num_actions, self.num_quantiles)
+        outputs = cast(Tensor, self.advantage(phi, self._remembered(memory)))
+        return outputs.view(-1, self.num_actions, self.num_quantiles)
+
+
+def _fast_encoder(encoder: nn.Module, dtype: torch.dtype, parameters: list[nn.Parameter]) -> FastEncoder:
+    """The hand-written kernels for an encoder that has some, and all parameters in one buffer."""
+    if isinstance(encoder, SizePreservingEncoder):
+        from achieve.nn.kernels.fused_spcnn import FusedSizePreserving
+
+        return FusedSizePreserving(encoder, dtype, parameters)
+    from achieve.nn.kernels.fused import FusedEncoder
+
+    return FusedEncoder(cast(ResidualEncoder, encoder), dtype, parameters)
 
 
 def count_parameters(module: nn.Module) -> int:

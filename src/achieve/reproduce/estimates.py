@@ -10,9 +10,9 @@ from achieve.reproduce.plan import Plan, Planned, State
 from achieve.run.hardware import usable_cores
 
 # Steps per second of a whole run, alone on one H200, without and with distillation: `steps_per_second` of
-# results/ppo-s12 and results/ad-s4; QR-DQN's as `achieve bench` measured it (docs/qrdqn.md); Heist's of its two runs in
+# results/ppo-s14 and results/ad-s6; QR-DQN's of short runs (benchmarks/learner.md); Heist's of its two runs in
 # results/, which shared the GPU.
-ON_H200 = {"ppo": (15424.1, 4960.3), "qrdqn": (1199.0, 855.0), "heist": (17150.4, 12667.0)}
+ON_H200 = {"ppo": (16211.2, 5309.8), "qrdqn": (2481.0, 1775.0), "heist": (17150.4, 12667.0)}
 # Steps per second and core without a GPU: the full network, and the small one of `quick`, whose 245,760 steps take some
 # five minutes on two cores.
 ON_A_CORE = {"residual": 40.0, "strided": 400.0}

@@ -138,11 +138,18 @@ class Journal:
     def save_before_phase(self) -> None:
         """Save the run before an auxiliary phase, which cannot be resumed in the middle.
 
-        If the last checkpoint is still being written, it has to do: to wait for the disk costs every run more than the
-        few steps since then would cost the rare run that is killed in this phase.
+        Not while a checkpoint is being written, nor where rows are so many that saving them each time would take more
+        than its share: a run that is stopped in the phase then resumes from the checkpoint after the last one.
         """
-        if self._stop.requested or self._writer.idle:
+        if self._stop.requested or (self._writer.idle and time.perf_counter() - self._saved_at >= self._pause(0.0)):
             self.save()
+
+    def save_after_phase(self) -> None:
+        """Save the run while its buffer is empty, which makes a small checkpoint, unless one is being written."""
+        if self._writer.idle:
+            cost = self._spent
+            self.save()
+            self._spent = cost  # that of a checkpoint between two phases, with rows
 
     def raise_if_stopped(self) -> None:
         """Raise Interrupted if the run was asked to stop; it will resume from its last checkpoint."""
@@ -177,10 +184,10 @@ class Journal:
         where = f"from step {self._saved_step:,}" if self._saved_step else "from its beginning"
         return f"the same command continues the run in {self._run.path} {where}"
 
-    def _pause(self) -> float:
+    def _pause(self, shortest: float = SHORTEST_PAUSE) -> float:
         """Return the seconds between two checkpoints, which their cost and `checkpoint_seconds` determine."""
         cost = self._spent + self._writer.seconds / usable_cores()  # files are written in a thread of their own
-        return min(self._trainer.config.checkpoint_seconds, max(SHORTEST_PAUSE, cost / SAVING_SHARE))
+        return min(self._trainer.config.checkpoint_seconds, max(shortest, cost / SAVING_SHARE))
 
 
 def resources(trainer: BaseTrainer, *phases: str) -> dict[str, float]:

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 
-from achieve.algo.collect import Collector
 from achieve.algo.learner import PPOLearner
+from achieve.algo.pipelined import make_collector
 from achieve.algo.regularizers import PolicyValueRegularizer
 from achieve.config import TrainConfig
 from achieve.data.buffer import RolloutBuffer
@@ -56,7 +56,7 @@ class PPOTrainer(BaseTrainer):
         )
         self.buffer = self.store = RolloutBuffer(*room, self.device, self.observation_dtype, state_size)
         how: dict[str, Any] = {"cuda_graphs": config.compile, "safe_point": self.safe_point}
-        self.collector = Collector(self.network, self.envs, self.buffer, env.threshold, **how)
+        self.collector = make_collector(self.network, self.envs, self.buffer, env.threshold, **how)
         self.learner = self.learner_class(self.network, self.buffer, config.ppo, **how)
         if config.distill.enabled:
             regularizer = PolicyValueRegularizer(self.network, self.buffer, config.distill)
@@ -95,6 +95,8 @@ class PPOTrainer(BaseTrainer):
 
             if self.buffer.full:
                 self.buffer.clear()
+                if self.distiller is not None:
+                    journal.save_after_phase()
             journal.snapshot()
 
     def _figures(self, *phases: str) -> dict[str, float]:

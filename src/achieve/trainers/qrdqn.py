@@ -20,6 +20,7 @@ from achieve.data.recent_episodes import RecentEpisodes
 from achieve.data.replay import Replay, ReplayShape
 from achieve.data.transfer import upload
 from achieve.errors import ConfigError
+from achieve.nn.cuda_graphs import Beside, GraphRunner
 from achieve.nn.model import QuantileNetwork
 from achieve.nn.optim import ClippedAdam
 from achieve.run.checkpoint import Checkpoint
@@ -32,7 +33,8 @@ from achieve.trainers.setup import check_memory
 
 ACTING, DISTILLING = "acting", "distilling"
 REFRESH_BATCH = 256
-"""Memories that are recomputed at once, from two images each."""
+REFRESH_REPLAYED = 512
+"""Memories that are recomputed at once, from two images each; the second number is that of a captured graph."""
 COMPARED = 512
 """Steps whose values are compared before and after a phase."""
 
@@ -60,8 +62,15 @@ class QRDQNTrainer(BaseTrainer):
         self.network, target = networks
         self.replay = self.store = make_replay(config, shape, self.device)
         cuda_graphs = config.compile
-        self.explorer = Explorer(self.network, self.envs, self.replay, env.threshold, cuda_graphs=cuda_graphs)
-        self.learner = QRDQNLearner(self.network, target, self.replay, values, cuda_graphs=cuda_graphs)
+        self._beside = Beside(enabled=cuda_graphs and self.device.type == "cuda")
+        how: dict[str, Any] = {"cuda_graphs": cuda_graphs, "beside": self._beside}
+        self.explorer = Explorer(self.network, self.envs, self.replay, env.threshold, **how)
+        self.learner = QRDQNLearner(self.network, target, self.replay, values, **how)
+        graphs = self._beside.enabled
+        self._fresh = torch.zeros(
+            REFRESH_REPLAYED if graphs else REFRESH_BATCH, shape.memory_size, device=self.device
+        )
+        self._run = GraphRunner(lambda: [self._fresh], enabled=graphs)
         self.exploration = np.random.default_rng(stream(config.seed, "actions"))
         self.recent: RecentEpisodes | None = None
         if config.distill.enabled:
@@ -136,15 +145,16 @@ class QRDQNTrainer(BaseTrainer):
     def interact(self, rows: int | None = None) -> dict[str, float]:
         """Act and learn up to the next target update, or for ``rows`` vector steps. Returns the mean of each statistic.
 
-        Each vector step evaluates the network, samples the batches of the updates that are due, chooses actions,
-        launches the updates, and only then steps the environments. A GPU evaluates while batches are sampled and
-        bootstrapped by the target network, and learns while the environments step; the next evaluation waits for that.
-        So the result is that of the sequential order on a CPU: actions follow all earlier updates, and updates see all
-        steps before the current one.
+        Each vector step evaluates the network, samples the batches of the updates that are due, launches the updates,
+        chooses actions by the evaluation, and steps the environments. A GPU learns while the environments step and the
+        next batches are sampled and bootstrapped by the target network; the next evaluation waits for that. So the
+        result is that of the sequential order on a CPU: actions follow all earlier updates, and updates see all steps
+        before the current one.
         """
         values, num_envs = self.config.qrdqn, self.config.env.num_envs
         if rows is None:
             rows = (self.rollouts + 1) * self.config.rollout_length - self.replay.row
+        self._beside.follow()  # the target network and stored memories may have changed
         for _ in range(rows):
             self.safe_point()
             taken = self.step
@@ -152,8 +162,8 @@ class QRDQNTrainer(BaseTrainer):
             due = (taken + num_envs) // values.replay_frequency - taken // values.replay_frequency
             ready = self.learning and self.replay.drawable > 0
             self.learner.draw(due if ready else 0, self.generators.shuffles, since=self.explorer.stored)
-            self.explorer.choose(self.epsilon, self.exploration)
             self.learner.launch()
+            self.explorer.choose(self.epsilon, self.exploration)
             self.explorer.step()
         return {**self.learner.finish(), "epsilon": self.epsilon, "stored": self.replay.stored}
 
@@ -189,14 +199,22 @@ class QRDQNTrainer(BaseTrainer):
     @torch.no_grad()
     def refresh_memories(self) -> None:
         """Recompute the memories of stored steps, and those of the current step, with the current encoder."""
-        replay, explorer = self.replay, self.explorer
+        replay, explorer, size = self.replay, self.explorer, len(self._fresh)
         numbers, steps = replay.unlocks()
-        for start in range(0, len(numbers), REFRESH_BATCH):
-            part = slice(start, start + REFRESH_BATCH)
-            both = np.concatenate([steps[part], steps[part] + self.config.env.num_envs])
-            before, after = self.network.encode(replay.images(both)).chunk(2)
-            replay.memories.put(numbers[part], achievement_representation(before, after))
+        for start in range(0, len(numbers), size):
+            part = numbers[start : start + size]
+            before = steps[start : start + size]
+            if self._run.enabled:
+                before = np.pad(before, (0, size - len(before)), mode="edge")
+            both = np.concatenate([before, before + self.config.env.num_envs])
+            self._run("refresh", self._represent, replay.images(both))
+            replay.memories.put(part, self._fresh[: len(part)])
         explorer.memory.copy_(replay.memories.take(upload(replay.memories.rows(explorer.numbers), self.device)))
+
+    def _represent(self, images: torch.Tensor) -> None:
+        """Leave in ``_fresh`` what becomes of steps, from the images before them and those after."""
+        before, after = self.network.encode(images).chunk(2)
+        self._fresh[: len(before)].copy_(achievement_representation(before, after))
 
     # Saving and loading
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 MOST_PROCESSES = 16
 EPISODES = ((3, 20, 4), (5, 60, 8), (5, 200, 20))
 """Auxiliary phases to rehearse: episodes, their length, their unlocks. Few images have kernels of their own."""
+LATENTS = 256
+"""Size of the latent to rehearse with, where its layer is very large."""
 ROWS = 8
 """Steps of each environment to rehearse QR-DQN with."""
 
@@ -71,8 +73,9 @@ def shortened(config: TrainConfig) -> TrainConfig:
     if config.trainer == "qrdqn":
         size = 2 * ROWS * config.env.num_envs
         return replace(config, qrdqn=replace(config.qrdqn, replay_size=size, learning_starts=1))
-    if config.model.encoder == "spcnn":  # which has no kernels, but takes long to initialise
-        config = replace(config, model=replace(config.model, channels=(1,)))
+    if config.model.encoder == "spcnn":  # which takes long to initialise; kernels are the same for any even part of it
+        size = config.model.hidden_size
+        config = replace(config, model=replace(config.model, hidden_size=LATENTS if size % LATENTS == 0 else size))
     return replace(
         config,
         distill=replace(config.distill, rollouts_per_phase=1),

@@ -83,7 +83,7 @@ def test_a_changed_pixel_alone_opens_nothing(really):
         obs, _ = vec.reset()
     told = [state]
     watch = LockWatch(1, lambda i: told[-1])
-    watch.begin(0, obs)
+    watch.begin(0, obs[0])
     assert not watch.opened(obs, np.array([False])).any()
     colour = next(iter(state.locks))
     changed = obs.copy()

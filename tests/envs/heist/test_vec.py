@@ -289,3 +289,43 @@ def test_a_range_of_levels():
             other.load_state(state)
     vec.close()
     everything.close()
+
+
+def test_games_that_step_in_parts_are_the_same_games():
+    """Three ways of stepping 140 games: two parts in turns, both at once, and a single part."""
+    seeds = list(range(140))
+    made = [HeistVecEnv(140, seeds, threads, infos="none") for threads in (2, 2, 1)]
+    assert [len(vec.parts) for vec in made] == [2, 2, 1]
+    shown = [vec.reset()[0] for vec in made]
+    rng = np.random.default_rng(0)
+    solved = 0
+    for step in range(110):
+        actions = rng.integers(0, 15, 140)
+        if step < 90:  # so that levels are solved and locks opened, in both parts
+            for i in (0, 1, 2, 70, 71, 139):
+                actions[i] = next_action(made[2]._games.read(i))
+        halves = made[0].parts
+        for k, part in enumerate(halves):
+            made[0].begin_step(k, actions[part])
+        columns = [made[0].end_step(k, shown[0]) for k in range(2)]
+        found = [[shown[0], *(np.concatenate(column) for column in zip(*columns, strict=True))]]
+        found += [list(vec.step(actions, out=obs)[:4]) for vec, obs in zip(made[1:], shown[1:], strict=True)]
+        for one in found[:2]:
+            assert all((a == b).all() for a, b in zip(one, found[2], strict=True))
+        solved += int(found[2][2].sum())
+        if step == 60:
+            states = [vec.save_state() for vec in made]
+            assert states[0] == states[1] == states[2]
+            made[0].load_state(states[2])
+    assert solved >= 6
+    popped = [vec.pop_episodes() for vec in made]
+    for one in popped[:2]:
+        assert all((a == b).all() for a, b in zip(one, popped[2], strict=True))
+    made[0].begin_step(1, actions[halves[1]])
+    with pytest.raises(RuntimeError, match="end_step"):
+        made[0].save_state()
+    with pytest.raises(RuntimeError, match="in the order"):
+        made[0].end_step(0, shown[0])
+    made[0].end_step(1, shown[0])
+    for vec in made:
+        vec.close()

@@ -35,7 +35,7 @@ def committed() -> Gathered:
 
 def test_every_committed_run_can_be_read(committed: Gathered) -> None:
     assert committed.remarks == ()
-    assert len(committed.runs) == len(list((ROOT / "results").glob("*/config.json"))) > 0
+    assert len(committed.runs) == len(list((ROOT / "results").rglob("config.json"))) > 0
 
 
 @pytest.mark.parametrize("name", ["README.md", "results/README.md"])

@@ -35,7 +35,7 @@ class LockWatch:
         self.level_seed = np.zeros(num_envs, np.int64)
 
     def begin(self, i: int, obs: np.ndarray) -> None:
-        """Find the locks of game i, whose level ``obs[i]`` shows."""
+        """Find the locks of game i, whose level ``obs`` shows."""
         state = self._read(i)
         self.closed[i] = False
         for colour, (x, y) in state.locks.items():
@@ -43,22 +43,24 @@ class LockWatch:
             rows, columns = np.array([row - 1, row - 1, row, row]), np.array([column - 1, column] * 2)
             self._pixels[i, colour] = rows * SIZE + columns
             self.closed[i, colour] = True
-        self._looks[i] = obs[i].reshape(-1, 3)[self._pixels[i]]
+        self._looks[i] = obs.reshape(-1, 3)[self._pixels[i]]
         self.placed[i] = len(state.locks)
         self.level_seed[i] = state.level_seed
 
-    def opened(self, obs: np.ndarray, skip: np.ndarray) -> np.ndarray:
-        """Return which locks opened since the last call, bool[N, colours]; games in the mask ``skip`` are ignored."""
-        looks = self._look(obs)
-        changed = (looks != self._looks).any((2, 3)) & self.closed & ~skip[:, None]
+    def opened(self, obs: np.ndarray, skip: np.ndarray, first: int = 0) -> np.ndarray:
+        """Return which locks opened since the last call, bool[N, colours]; games in the mask ``skip`` are ignored.
+
+        The observations are those of games from ``first`` on.
+        """
+        part = slice(first, first + len(obs))
+        looks = obs.reshape(len(obs), SIZE * SIZE, 3)[self._games[: len(obs)], self._pixels[part]]
+        closed, before = self.closed[part], self._looks[part]
+        changed = (looks != before).any((2, 3)) & closed & ~skip[:, None]
         for i in np.flatnonzero(changed.any(1)):
-            there = self._read(int(i)).locks
+            there = self._read(first + int(i)).locks
             for colour in np.flatnonzero(changed[i]):
                 if colour in there:
                     changed[i, colour] = False
-                    self._looks[i, colour] = looks[i, colour]
-        self.closed &= ~changed
+                    before[i, colour] = looks[i, colour]
+        closed &= ~changed
         return changed
-
-    def _look(self, obs: np.ndarray) -> np.ndarray:
-        return obs.reshape(len(obs), SIZE * SIZE, 3)[self._games, self._pixels]

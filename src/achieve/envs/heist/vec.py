@@ -18,6 +18,8 @@ ACHIEVEMENTS = (*(f"{colour}_lock" for colour in COLOURS), "gem")
 LOCK_REWARD = 2.0
 GEM_REWARD = 10.0  # Procgen's own
 LEVELS = 2**31 - 1
+LARGE = 128
+"""Games from which on there are two parts."""
 
 
 class HeistVecEnv(AchievementVecEnv):
@@ -52,7 +54,11 @@ class HeistVecEnv(AchievementVecEnv):
         self._check_arguments(num_envs, seed, infos, render_mode)
         self._levels = _check_levels(num_levels, start_level)
         self.threads = arrays.choose_threads(threads, self.num_envs, envs_each=8)
-        self._games = Games(self.num_envs, self.threads, **self._levels, frames=render_mode is not None)
+        # A learner that wants no infos may step many games in two parts, and act for one while the other steps.
+        in_parts = infos == "none" and render_mode is None and self.num_envs >= LARGE and self.threads > 1
+        how: dict[str, Any] = {"parts": 2 if in_parts else 1, "frames": render_mode is not None, **self._levels}
+        self._games = Games(self.num_envs, self.threads, **how)
+        self._under_way: list[int] = []
         self._seed()
         self._watch = LockWatch(self.num_envs, self._games.locks)
         self._shown: np.ndarray | None = None
@@ -65,34 +71,71 @@ class HeistVecEnv(AchievementVecEnv):
     def _seed(self) -> None:
         self._games.seed(self._seeds)
 
+    @property
+    def parts(self) -> tuple[slice, ...]:
+        """The environments in parts, for `begin_step` and `end_step`; just one unless there are many."""
+        return self._games.parts
+
+    def begin_step(self, part: int, actions: Any) -> None:
+        """Let a part of the environments step, by its number; the games go on while the caller does something else."""
+        here = self.parts[part]
+        chosen = arrays.check_actions(actions, here.stop - here.start, self._num_actions)
+        with self._lock:
+            self._require_open()
+            self._require_begun("step")
+            self._games.begin(part, chosen)
+            self._under_way.append(part)
+
+    def end_step(self, part: int, out: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Wait for the part that began first; its place in ``out``, which is for all, receives its observations.
+
+        Returns its rewards, terminations and truncations. Every part makes a step before any makes the next.
+        """
+        arrays.check_out(out, self._obs_shape, self._obs_dtype)
+        with self._lock:
+            if self._under_way[:1] != [part]:
+                raise RuntimeError(f"part {part} is not the next to end its step: parts end in the order they began")
+            self._under_way.pop(0)
+            return self._end(part, out, {})
+
     def _reset(self, obs: np.ndarray) -> dict[str, Any]:
-        self._show(self._games.start_over(), obs)
+        self._games.start_over(obs)
         self._watch_all(obs)
         return self._info(np.ones(self.num_envs, np.bool_)) if self._infos == "all" else {}
 
     def _step(self, actions: np.ndarray, obs: np.ndarray) -> Outcome:
-        shown, native, done = self._games.step(actions)
-        gem = native > 0
-        opened = self._watch.opened(shown, skip=done)
-        rewards = LOCK_REWARD * opened.sum(1) + GEM_REWARD * gem
-        self._counter.add(rewards)
-        self._counter.achievements[:, :-1] += opened
-        self._counter.achievements[:, -1] += gem
+        for k, part in enumerate(self.parts):
+            self._games.begin(k, actions[part])
         infos: dict[str, Any] = {}
-        ended = np.flatnonzero(done)
-        if len(ended):
-            if self._infos != "none":
-                infos = self._final_infos(done, self._shown, self._info(done))
-            self._counter.finish(ended)
-            for i in ended:
-                self._watch.begin(int(i), shown)
+        outcomes = [self._end(k, obs, infos) for k in range(len(self.parts))]
         if self._infos == "all":
             infos = self._info(np.ones(self.num_envs, np.bool_)) | infos
-        self._show(shown, obs)
-        return rewards, gem, done & ~gem, infos
+        if self._shown is not None:
+            np.copyto(self._shown, obs)
+        rewards, terminated, truncated = (np.concatenate(column) for column in zip(*outcomes, strict=True))
+        return rewards, terminated, truncated, infos
+
+    def _end(self, k: int, obs: np.ndarray, infos: dict[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Wait for a part's games and count what happened there."""
+        part, counter = self.parts[k], self._counter
+        native, done = self._games.end(k, obs)
+        shown, gem = obs[part], native > 0
+        opened = self._watch.opened(shown, done, part.start)
+        rewards = LOCK_REWARD * opened.sum(1) + GEM_REWARD * gem
+        counter.add(rewards, part.start)
+        counter.achievements[part, :-1] += opened
+        counter.achievements[part, -1] += gem
+        ended = np.flatnonzero(done)
+        if len(ended):
+            if self._infos != "none":  # there is just one part then
+                infos.update(self._final_infos(done, self._shown, self._info(done)))
+            counter.finish(part.start + ended)
+            for i in ended:
+                self._watch.begin(part.start + int(i), shown[i])
+        return rewards, gem, done & ~gem
 
     def _observe(self, obs: np.ndarray) -> None:
-        self._show(self._games.observe(), obs)
+        self._games.observe(obs)
 
     def _render(self, size: Any) -> tuple[np.ndarray, ...]:
         return tuple(self._games.frames())
@@ -101,6 +144,8 @@ class HeistVecEnv(AchievementVecEnv):
         return {"num_envs": self.num_envs, **self._levels}
 
     def _save(self) -> tuple[dict[str, Any], bytes]:
+        if self._under_way:
+            raise RuntimeError("a part of the environments is stepping: call end_step() before save_state()")
         states = [self._games.save(i) for i in range(self.num_envs)]
         own = {"placed": self._watch.placed.tolist(), "sizes": [len(state) for state in states]}
         return own, zlib.compress(b"".join(states), 1)
@@ -122,18 +167,15 @@ class HeistVecEnv(AchievementVecEnv):
         for i, state in enumerate(states):
             self._games.load(i, state)
         if self._begun:
-            self._watch_all(self._games.observe())
+            obs = self._new_obs()
+            self._observe(obs)
+            self._watch_all(obs)
             self._watch.placed[:] = placed
 
     def _watch_all(self, obs: np.ndarray) -> None:
         for i in range(self.num_envs):
-            self._watch.begin(i, obs)
+            self._watch.begin(i, obs[i])
         self._shown = None if self._infos == "none" else obs.copy()
-
-    def _show(self, shown: np.ndarray, obs: np.ndarray) -> None:
-        np.copyto(obs, shown)
-        if self._shown is not None:
-            np.copyto(self._shown, shown)
 
     def _info(self, rows: np.ndarray) -> dict[str, Any]:
         achievements = dict(zip(ACHIEVEMENTS, self._counter.achievements.T, strict=True))

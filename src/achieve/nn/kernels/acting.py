@@ -217,6 +217,12 @@ def _choose(
         tl.store(values_ptr + at_row, value)
 
 
+def fetch(host: Tensor, device: Tensor) -> None:
+    """Copy bytes from page-locked memory of the host."""
+    size = host.numel()
+    _fetch[(triton.cdiv(size, FETCHED),)](host, device, BYTES=size, FETCHED=FETCHED, num_warps=4)
+
+
 def supports(network: nn.Module, num_envs: int) -> bool:
     """Whether there are kernels for this network's dense layers and heads."""
     if not isinstance(network, ActorCritic) or not isinstance(network.encoder, ResidualEncoder):
@@ -260,12 +266,6 @@ class ActingKernels:
         assert layer.norm is not None
         torch.mv(layer.linear.weight, layer.norm.weight, out=self._gained)
         torch.mv(layer.linear.weight, layer.norm.bias, out=self._biased)
-
-    @staticmethod
-    def fetch(host: Tensor, device: Tensor) -> None:
-        """Copy bytes from page-locked memory of the host."""
-        size = host.numel()
-        _fetch[(triton.cdiv(size, FETCHED),)](host, device, BYTES=size, FETCHED=FETCHED, num_warps=4)
 
     def __call__(
         self,

@@ -34,9 +34,11 @@ def encoder_kernels(encoder: nn.Module, device: torch.device, *, enabled: bool) 
     """Whether the encoder's convolutional part runs fused, and with it the heads and the optimiser."""
     if not compiles_for(device, enabled=enabled):
         return False
-    from achieve.nn.kernels.fused import supports
+    from achieve.nn.kernels import fused, fused_spcnn
 
-    return supports(encoder)
+    if fused_spcnn.supports(encoder):
+        return torch.cuda.get_device_capability(device) >= fused_spcnn.OLDEST
+    return fused.supports(encoder)
 
 
 def acting_kernels(network: AchievementNetwork, num_envs: int, device: torch.device, *, enabled: bool) -> bool:
@@ -46,6 +48,15 @@ def acting_kernels(network: AchievementNetwork, num_envs: int, device: torch.dev
     from achieve.nn.kernels.acting import supports
 
     return supports(network, num_envs)
+
+
+def row_kernels(num_actions: int, device: torch.device, *, enabled: bool) -> bool:
+    """Whether the end of a rollout step, from logits on, is a kernel, whatever the network."""
+    if not small_kernels(device, enabled=enabled):
+        return False
+    from achieve.nn.kernels.rows import supports
+
+    return supports(num_actions)
 
 
 def distillation_kernels(network: AchievementNetwork, device: torch.device, *, enabled: bool) -> bool:

@@ -375,6 +375,10 @@ class FusedEncoder:
                 z, skip = self._blocks(stack, x, following)
         return cast(Tensor, _Features.apply(z, skip, self.half.scale))
 
+    def head(self, features: Tensor) -> Tensor:
+        """Return the latents of what :meth:`features` returned."""
+        return self._encoder.head(features)
+
     def _enter(self, images: Tensor, *, cached: bool) -> Tensor:
         """The first stack's convolution and max-pool."""
         weight, bias = self._entry.weight, cast(nn.Parameter, self._entry.bias)

@@ -45,21 +45,28 @@ def _largest(grad_ptr, out_ptr, size, steps, BLOCK: tl.constexpr):
     tl.store(out_ptr + program, tl.max(most, 0))
 
 
+@triton.jit
+def power_of_two(largest_ptr, parts, HEADROOM: tl.constexpr, PARTS: tl.constexpr):
+    """The power of two that brings gradients to a largest entry of 2^-HEADROOM, and its inverse."""
+    part = tl.arange(0, PARTS)
+    largest = tl.max(tl.load(largest_ptr + part, mask=part < parts, other=0.0), 0)
+    # By their bits, as approximate logarithms would not be exact. Past float32's range gradients become infinite, and
+    # the optimiser leaves the step out.
+    bits = tl.maximum(largest, 1e-30).to(tl.int32, bitcast=True)
+    exponent = (bits >> 23) - 127 + tl.where((bits & 0x7FFFFF) != 0, 1, 0) + HEADROOM
+    exponent = tl.minimum(exponent, 126)
+    factor = ((127 - exponent) << 23).to(tl.float32, bitcast=True)
+    return factor, ((127 + exponent) << 23).to(tl.float32, bitcast=True)
+
+
 @triton.jit(do_not_specialize=["parts"])
 def _features_backward(
     grad_ptr, z_ptr, largest_ptr, inverse_ptr, grad_z_ptr, grad_skip_ptr, pixels, parts,
     HEADROOM: tl.constexpr, PARTS: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
-    part = tl.arange(0, PARTS)
-    largest = tl.max(tl.load(largest_ptr + part, mask=part < parts, other=0.0), 0)
-    # Powers of two by their bits, as approximate logarithms would not be exact. Past float32's range gradients become
-    # infinite, and the optimiser leaves the step out.
-    bits = tl.maximum(largest, 1e-30).to(tl.int32, bitcast=True)
-    exponent = (bits >> 23) - 127 + tl.where((bits & 0x7FFFFF) != 0, 1, 0) + HEADROOM
-    exponent = tl.minimum(exponent, 126)
-    factor = ((127 - exponent) << 23).to(tl.float32, bitcast=True)
+    factor, inverse = power_of_two(largest_ptr, parts, HEADROOM, PARTS)
     if (tl.program_id(0) == 0) & (tl.program_id(1) == 0):
-        tl.store(inverse_ptr, ((127 + exponent) << 23).to(tl.float32, bitcast=True))
+        tl.store(inverse_ptr, inverse)
     image = tl.program_id(0).to(tl.int64) * pixels * C
     pixel = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     channel = tl.arange(0, C)
@@ -88,6 +95,16 @@ def features(z: Tensor, skip: Tensor | None) -> Tensor:
     return out
 
 
+def largest(grad: Tensor) -> Tensor:
+    """Return the largest magnitudes of a contiguous tensor, in at most `MOST_PARTS` parts; infinite for NaN."""
+    size = grad.numel()
+    steps = triton.cdiv(size, TILE * MOST_PARTS)
+    parts = triton.cdiv(size, TILE * steps)
+    out = torch.empty(parts, device=grad.device)
+    _largest[(parts,)](grad, out, size, steps, BLOCK=TILE, num_warps=8)
+    return out
+
+
 def features_backward(
     grad: Tensor, z: Tensor, inverse: Tensor, headroom: int, *, add: bool
 ) -> tuple[Tensor, Tensor | None]:
@@ -97,14 +114,10 @@ def features_backward(
     """
     _, c, h, w = z.shape
     grad_z, grad_skip = torch.empty_like(z), torch.empty_like(z) if add else None
-    size = grad.numel()
-    steps = triton.cdiv(size, TILE * MOST_PARTS)
-    parts = triton.cdiv(size, TILE * steps)
-    largest = torch.empty(parts, device=z.device)
-    _largest[(parts,)](grad, largest, size, steps, BLOCK=TILE, num_warps=8)
+    most = largest(grad)
     grid, rows = _grid(z)
     _features_backward[grid](
-        grad, z, largest, inverse, grad_z, grad_z if grad_skip is None else grad_skip, h * w, parts,
+        grad, z, most, inverse, grad_z, grad_z if grad_skip is None else grad_skip, h * w, len(most),
         HEADROOM=headroom, PARTS=MOST_PARTS, C=c, ROWS=rows, ADD=add,
     )  # fmt: skip
     return grad_z, grad_skip

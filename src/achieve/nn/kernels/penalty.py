@@ -19,7 +19,7 @@ from achieve.nn.model import ActorCritic
 
 
 @triton.jit
-def _weigh_states(
+def weigh_states(
     images_ptr, states_ptr, weights_ptr, returns_ptr, mean_ptr, square_ptr, weight_ptr, counts_ptr, scale_ptr,
     states, decay, floor, NORMALIZE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -243,7 +243,7 @@ def policy_value_penalties(
     counts = torch.zeros(len(images), device=phi.device)
     scale = torch.empty(3, device=phi.device)
     averages = [normalizer.mean_ewma, normalizer.square_ewma, normalizer.weight] if normalizer.enabled else [scale] * 3
-    _weigh_states[(1,)](
+    weigh_states[(1,)](
         images, states.contiguous(), weights.contiguous(), returns, *averages, counts, scale,
         len(states), normalizer.decay, normalizer.floor, NORMALIZE=normalizer.enabled, BLOCK=1024, num_warps=8,
     )  # fmt: skip

@@ -68,11 +68,30 @@ def _statistics(mean, square, weight, floor):
 
 
 @triton.jit
+def _advantages(advantages_ptr, index_ptr, count, ALL: tl.constexpr):
+    """Mean and unbiased deviation of a minibatch's advantages."""
+    total = 0.0
+    for start in range(0, count, ALL):
+        every = start + tl.arange(0, ALL)
+        index = tl.load(index_ptr + every, mask=every < count, other=0)
+        total += tl.sum(tl.load(advantages_ptr + index, mask=every < count, other=0.0), 0)
+    mean = total / count
+    squares = 0.0
+    for start in range(0, count, ALL):
+        every = start + tl.arange(0, ALL)
+        index = tl.load(index_ptr + every, mask=every < count, other=0)
+        rest = tl.load(advantages_ptr + index, mask=every < count, other=0.0) - mean
+        squares += tl.sum(tl.where(every < count, rest * rest, 0.0), 0)
+    return mean, tl.sqrt(squares / (count - 1))
+
+
+@triton.jit
 def _ppo(
     logits_ptr, values_ptr, index_ptr, actions_ptr, log_probs_ptr, advantages_ptr, returns_ptr,
     mean_ptr, square_ptr, weight_ptr, grad_logits_ptr, grad_values_ptr, sums_ptr,
     count, actions, clip, vf_coef, half, ent_coef, decay, floor,
     ALL: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr, SUMS: tl.constexpr, NORMALIZE: tl.constexpr,
+    CENTER: tl.constexpr,
 ):  # fmt: skip
     # Targets are normalised by what the whole minibatch makes of the normaliser: each program sums up all returns.
     return_sum = 0.0
@@ -96,6 +115,9 @@ def _ppo(
     action = tl.load(actions_ptr + index, mask=inside, other=0)
     old = tl.load(log_probs_ptr + index, mask=inside, other=0.0)
     advantage = tl.load(advantages_ptr + index, mask=inside, other=0.0)
+    if CENTER:
+        center, scale = _advantages(advantages_ptr, index_ptr, count, ALL)
+        advantage = tl.where(inside, (advantage - center) / (scale + 1e-8), 0.0)
     returns = tl.load(returns_ptr + index, mask=inside, other=0.0)
     values = tl.load(values_ptr + rows, mask=inside, other=0.0)
     at = rows[:, None] * actions + a[None, :]
@@ -227,6 +249,8 @@ class Coefficients(NamedTuple):
     vf_coef: float
     ent_coef: float
     value_half: bool
+    center: bool = False
+    """Whether advantages are normalised over the minibatch."""
 
 
 def ppo_loss(
@@ -262,7 +286,7 @@ def ppo_loss(
             *given, index, *steps, *state, grad_logits, grad_values, sums,
             count, actions, clip, vf_coef, half, ent_coef, normalizer.decay, normalizer.floor,
             ALL=min(1024, triton.next_power_of_2(count)), ROWS=ROWS, HEADS=triton.next_power_of_2(actions), SUMS=SUMS,
-            NORMALIZE=normalizer.enabled, num_warps=4,
+            NORMALIZE=normalizer.enabled, CENTER=coefficients.center, num_warps=4,
         )  # fmt: skip
         _ppo_statistics[(1,)](
             sums, *state, loss, statistics,
