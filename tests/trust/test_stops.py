@@ -242,6 +242,25 @@ def test_a_run_killed_after_a_phase_resumes_without_rows(tmp_path: Path, monkeyp
         assert (run / name).read_bytes() == (whole / name).read_bytes()
 
 
+def test_a_run_killed_after_its_first_checkpoint_has_its_first_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that starts from weights of another is saved before it begins."""
+    train(small_config("ppo"), tmp_path / "other", quiet=True)
+    real = Journal.save
+
+    def save_and_die(journal: Journal) -> None:
+        real(journal)
+        journal._writer.wait()
+        raise SimulatedCrashError
+
+    monkeypatch.setattr(Journal, "save", save_and_die)
+    with pytest.raises(SimulatedCrashError):
+        train(small_config("ppo", init_from=str(tmp_path / "other"), snapshots=2), tmp_path / "run", quiet=True)
+    assert saved_state(tmp_path / "run")["rollouts"] == 0
+    assert (tmp_path / "run" / "snapshots" / "0.safetensors").exists()
+
+
 def test_a_checkpoint_of_an_earlier_version_is_named(tmp_path: Path) -> None:
     config, run = small_config("ppo"), tmp_path / "run"
     with stopping(5), pytest.raises(Interrupted):
