@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from achieve.data import buffer as buffers
 from achieve.data.buffer import RolloutBuffer
 from achieve.errors import CheckpointError
 from achieve.run.checkpoint import load_checkpoint, save_checkpoint
@@ -282,3 +283,11 @@ def test_lent_rows_are_settled_before_the_buffer_is_filled_anew() -> None:
     buffer.clear()
     buffer.clear()
     assert calls == ["settled"]
+
+
+def test_a_host_without_page_locked_memory_saves_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> torch.Tensor:
+        raise RuntimeError("CUDA error: out of memory")
+
+    monkeypatch.setattr(torch, "empty", refuse)
+    assert buffers._locked({"observations": torch.zeros(2, 3)}) is None

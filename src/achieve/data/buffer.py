@@ -145,7 +145,7 @@ class RolloutBuffer:
         like = {name: getattr(self, name) for name in self.no_rows()}
         if self.device.type != "cuda" or sum(values.nbytes for values in like.values()) > MOST_LOCKED:
             return None
-        return {name: torch.empty(v.shape, dtype=v.dtype, pin_memory=True) for name, v in like.items()}
+        return _locked(like)
 
     def restore(self, first: int, rows: dict[str, Tensor]) -> None:
         """Put rows back where :meth:`lend` took them."""
@@ -157,3 +157,11 @@ class RolloutBuffer:
         """Return a tensor with time and environments merged: [(S + 1) * N, ...]."""
         tensor: Tensor = getattr(self, name)
         return tensor.flatten(0, 1)
+
+
+def _locked(like: dict[str, Tensor]) -> dict[str, Tensor] | None:
+    """Return page-locked memory for tensors like these; None where the host has none to give."""
+    try:
+        return {name: torch.empty(v.shape, dtype=v.dtype, pin_memory=True) for name, v in like.items()}
+    except RuntimeError:  # PyTorch's own error, or CUDA's: a limit, or little memory
+        return None
