@@ -14,6 +14,7 @@ from torch import Tensor
 from achieve.algo import ppo
 from achieve.algo.gae import gae, normalize_advantages
 from achieve.algo.meters import Meters
+from achieve.algo.schedule import Scheduled, scheduled
 from achieve.config import PPOConfig
 from achieve.data.buffer import RolloutBuffer
 from achieve.data.chunks import chunk_order
@@ -62,7 +63,15 @@ class PPOLearner:
         self._network = network
         self._buffer = buffer
         self._config = config
-        self.optimizer = ClippedAdam(network, config.learning_rate, config.max_grad_norm, config.adam_eps)
+        self.optimizer = ClippedAdam(
+            network,
+            config.learning_rate,
+            config.max_grad_norm,
+            config.adam_eps,
+            changing=config.learning_rate_end is not None,
+        )
+        # On the device, where captured updates read it: another value needs no other graph.
+        self._ent_coef = torch.tensor(config.ent_coef, device=buffer.device)
         self._kernels = available.small_kernels(buffer.device, enabled=cuda_graphs)
         self._meters = Meters(STATISTICS, buffer.device, kernels=self._kernels)
         self.done = 0
@@ -80,10 +89,18 @@ class PPOLearner:
         """Return what is carried from minibatch to minibatch. The tensors are live: copying into them restores it."""
         return {"order": self._order, "meters": self._meters.sums}
 
-    def update(self, rng: np.random.Generator) -> dict[str, float]:
-        """Learn from the newest rollout, or go on with it. Returns the mean of each statistic over the updates."""
+    def update(self, rng: np.random.Generator, step: int = 0) -> dict[str, float]:
+        """Learn from the newest rollout, or go on with it. Returns the mean of each statistic over the updates.
+
+        ``step`` counts the steps of the environments up to the end of this rollout, for settings that change along the
+        run.
+        """
         config, buffer = self._config, self._buffer
-        self._estimate_advantages()
+        now = scheduled(config, step)
+        self._ent_coef.fill_(now.ent_coef)
+        if config.learning_rate_end is not None:
+            self.optimizer.set_learning_rate(now.learning_rate)
+        self._estimate_advantages(now)
         if self._network.core is not None:
             self._find_restarts()
         offset = (buffer.filled - buffer.length) * buffer.num_envs
@@ -99,7 +116,7 @@ class PPOLearner:
         self.done = 0
         skipped = self.optimizer.take_skipped()
         check_finite(skipped, updates, "PPO")
-        return {**self._meters.means(), "skipped_updates": skipped}
+        return {**self._meters.means(), "skipped_updates": skipped, **now.changing(config)}
 
     def _draw_order(self, rng: np.random.Generator) -> IntArray:
         """Return the steps of the rollout in the order of an epoch."""
@@ -117,7 +134,7 @@ class PPOLearner:
         self._restart.copy_(upload(restart.ravel(), buffer.device))
         self._first.fill_(first * buffer.num_envs)
 
-    def _estimate_advantages(self) -> None:
+    def _estimate_advantages(self, now: Scheduled) -> None:
         config, buffer = self._config, self._buffer
         last = buffer.filled
         first = last - buffer.length
@@ -127,11 +144,11 @@ class PPOLearner:
             from achieve.nn.kernels import policy
 
             given = upload(rewards, buffer.device), values, upload(dones, buffer.device)
-            advantages, returns = policy.gae(*given, config.gamma, config.gae_lambda)
+            advantages, returns = policy.gae(*given, now.gamma, now.gae_lambda)
         else:
             # The recursion runs over time: on the host, where the rewards are.
             given = torch.from_numpy(rewards), values.cpu(), torch.from_numpy(dones)
-            advantages, returns = gae(*given, config.gamma, config.gae_lambda)
+            advantages, returns = gae(*given, now.gamma, now.gae_lambda)
         if config.advantage_norm == "rollout":
             advantages = normalize_advantages(advantages)
         buffer.advantages[first:last] = advantages.to(buffer.device)
@@ -163,7 +180,7 @@ class PPOLearner:
         policy_loss = self.policy_loss(log_probs, old_log_probs, advantages)
         value_loss = ppo.value_loss(values, targets, half=config.value_half)
         entropy = ppo.entropy(logits).mean()
-        loss = policy_loss + config.vf_coef * value_loss - config.ent_coef * entropy
+        loss = policy_loss + config.vf_coef * value_loss - self._ent_coef * entropy
         with torch.no_grad():
             statistics = (
                 policy_loss,
@@ -184,7 +201,7 @@ class PPOLearner:
         config = self._config
         steps = policy.Steps(*(self._buffer.flat(name) for name in LEARNED_FROM))
         coefficients = policy.Coefficients(
-            config.clip_coef, config.vf_coef, config.ent_coef, config.value_half
+            config.clip_coef, config.vf_coef, self._ent_coef, config.value_half
         )
         loss, statistics = policy.ppo_loss(
             logits, values, index, steps, self._network.normalizer, coefficients

@@ -78,7 +78,7 @@ class PPOTrainer(BaseTrainer):
             if self.stage == UPDATING:
                 journal.show("PPO")
                 with self.timed("ppo"):
-                    statistics = self.learner.update(self.generators.shuffles)
+                    statistics = self.learner.update(self.generators.shuffles, self.step)
                 self.rollouts += 1
                 self.stage = DISTILLING if self.distiller is not None and self.buffer.full else COLLECTING
                 journal.write_episodes()
