@@ -121,6 +121,9 @@ class PPOConfig:
     """Environment steps after which gamma and lambda have reached their ends."""
     num_epochs: PositiveInt = 3
     """E_pi: epochs per rollout."""
+    target_kl: PositiveFloat | None = None
+    """Make no further epochs on a rollout after one in which the policy's mean approximate KL divergence from the one
+    that acted exceeds this; by default, all epochs are made."""
     num_minibatches: PositiveInt = 8
     """Minibatches per epoch."""
     clip_coef: NonNegativeFloat = 0.2

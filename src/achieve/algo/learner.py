@@ -31,6 +31,7 @@ STATISTICS = (
     "value_mean", "return_mean", "explained_variance",
 )  # fmt: skip
 GRAD_NORM = STATISTICS.index("grad_norm")
+KL = STATISTICS.index("kl")
 LEARNED_FROM = ("actions", "log_probs", "advantages", "returns")
 
 
@@ -74,6 +75,7 @@ class PPOLearner:
         self._ent_coef = torch.tensor(config.ent_coef, device=buffer.device)
         self._kernels = available.small_kernels(buffer.device, enabled=cuda_graphs)
         self._meters = Meters(STATISTICS, buffer.device, kernels=self._kernels)
+        self._before_epoch = torch.zeros_like(self._meters.sums)  # what the meters showed when it began
         self.done = 0
         """Minibatches of the phase under way that are done."""
         self._order = torch.zeros(buffer.length * buffer.num_envs, dtype=torch.int64, device=buffer.device)
@@ -87,7 +89,8 @@ class PPOLearner:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return what is carried from minibatch to minibatch. The tensors are live: copying into them restores it."""
-        return {"order": self._order, "meters": self._meters.sums}
+        stopping = {} if self._config.target_kl is None else {"before_epoch": self._before_epoch}
+        return {"order": self._order, "meters": self._meters.sums, **stopping}
 
     def update(self, rng: np.random.Generator, step: int = 0) -> dict[str, float]:
         """Learn from the newest rollout, or go on with it. Returns the mean of each statistic over the updates.
@@ -109,14 +112,27 @@ class PPOLearner:
             self._safe_point()
             part = self.done % config.num_minibatches
             if part == 0:
+                if config.target_kl is not None and self.done and self._epoch_kl() > config.target_kl:
+                    break
+                self._before_epoch.copy_(self._meters.sums)
                 self._order.copy_(torch.from_numpy(self._draw_order(rng) + offset))
             batch = self._order.chunk(config.num_minibatches)[part]
             self._run(("ppo", len(batch)), self._minibatch, batch)
             self.done += 1
-        self.done = 0
+        updates, self.done = self.done, 0
         skipped = self.optimizer.take_skipped()
         check_finite(skipped, updates, "PPO")
-        return {**self._meters.means(), "skipped_updates": skipped, **now.changing(config)}
+        stopping = {} if config.target_kl is None else {"epochs": updates / config.num_minibatches}
+        return {**self._meters.means(), "skipped_updates": skipped, **stopping, **now.changing(config)}
+
+    def _epoch_kl(self) -> float:
+        """Return the mean approximate KL divergence over the minibatches of the epoch that has just ended.
+
+        Waits for the device, once per epoch. That costs next to nothing: copying the order of the next epoch there
+        waits for it too.
+        """
+        sums = (self._meters.sums - self._before_epoch).tolist()
+        return sums[KL] / sums[-1] if sums[-1] else 0.0
 
     def _draw_order(self, rng: np.random.Generator) -> IntArray:
         """Return the steps of the rollout in the order of an epoch."""
