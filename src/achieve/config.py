@@ -119,6 +119,9 @@ class PPOConfig:
     """Environment steps after which gamma and lambda begin to change, if they have an end."""
     horizon_to: NonNegativeInt = 600_000
     """Environment steps after which gamma and lambda have reached their ends."""
+    value_gammas: tuple[UnitFloat, ...] = ()
+    """Discounts of further value heads, increasing, such as 0.9 0.95 0.98 0.995. The policy's advantages are then those
+    of the two heads that gamma lies between, mixed; with `gamma_end`, they move from head to head. By default, none."""
     num_epochs: PositiveInt = 3
     """E_pi: epochs per rollout."""
     target_kl: PositiveFloat | None = None
@@ -432,6 +435,7 @@ def validate(config: TrainConfig) -> None:
     else:
         _validate_core(config)
         _validate_schedules(ppo)
+        _validate_horizons(config)
     if config.trainer != "ppo":
         return
     if other := list(differences(config.qrdqn, QRDQNConfig())):
@@ -496,6 +500,24 @@ def _validate_schedules(ppo: PPOConfig) -> None:
             if getattr(ppo, setting) != getattr(PPOConfig, setting):
                 flags = " or ".join(f"--ppo.{end.replace('_', '-')}" for end in ends)
                 raise ConfigError(f"ppo.{setting} has no effect without a value to change to; use {flags}")
+
+
+def _validate_horizons(config: TrainConfig) -> None:
+    """Raise ConfigError for value heads with discounts that cannot be mixed to those of the policy."""
+    ppo, gammas = config.ppo, config.ppo.value_gammas
+    if not gammas:
+        return
+    listed = " ".join(map(str, gammas))
+    if list(gammas) != sorted(set(gammas)) or gammas[-1] >= 1:
+        raise ConfigError(f"ppo.value_gammas is {listed}; give different discounts below 1, in increasing order")
+    for name in ("gamma", "gamma_end"):
+        gamma = getattr(ppo, name)
+        if gamma is not None and not gammas[0] <= gamma <= gammas[-1]:
+            raise ConfigError(f"ppo.{name} is {gamma}, outside ppo.value_gammas, which is {listed}; change one of them")
+    if config.model.core != "none":
+        raise ConfigError(
+            "the heads of ppo.value_gammas cannot see a recurrent core; leave them out, or use --model.core none"
+        )
 
 
 def _known_or_plugin(setting: str, name: str, known: tuple[str, ...] = ()) -> None:

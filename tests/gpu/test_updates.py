@@ -112,9 +112,12 @@ def filled(rollouts: int = 1) -> RolloutBuffer:
 
 
 @pytest.mark.parametrize(("precision", "fused"), ARITHMETICS)
-def test_ppo(precision: str, fused: bool) -> None:
+@pytest.mark.parametrize("gammas", [(), (0.9, 0.97, 0.995)], ids=["", "several horizons"])
+def test_ppo(precision: str, fused: bool, gammas: tuple[float, ...]) -> None:
     buffer, network = filled(2), make_network(MODEL)
-    config = PPOConfig(rollout_length=buffer.length, num_minibatches=4, learning_rate=SLOWLY)
+    config = PPOConfig(
+        rollout_length=buffer.length, num_minibatches=4, learning_rate=SLOWLY, value_gammas=gammas
+    )
     assert buffer.length * buffer.num_envs % 4 == 0
     ends, reports = [], []
     for cuda_graphs in (False, True):
@@ -128,7 +131,7 @@ def test_ppo(precision: str, fused: bool) -> None:
     assert difference(weights(network), *ends) < CLOSE
     for eager, replayed in zip(reports[:2], reports[2:], strict=True):
         assert eager.keys() == replayed.keys()
-        for name in ("entropy", "return_mean", "value_loss", "grad_norm"):
+        for name in ("entropy", "return_mean", "value_loss", "grad_norm", *(["horizon_loss"] if gammas else [])):
             assert replayed[name] == pytest.approx(eager[name], rel=2e-2), name
 
 

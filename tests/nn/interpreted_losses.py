@@ -129,7 +129,7 @@ def test_an_update_with_kernels_is_one_without(monkeypatch: pytest.MonkeyPatch) 
         network = make_network()
         config = PPOConfig(
             rollout_length=8, num_minibatches=2, gamma_end=0.99, gae_lambda_end=0.9, ent_coef_end=0.2,
-            learning_rate_end=1e-3, horizon_to=900_000, target_kl=1e9,
+            learning_rate_end=1e-3, horizon_to=900_000, target_kl=1e9, value_gammas=(0.9, 0.97, 0.995),
         )  # fmt: skip
         learner = PPOLearner(network, buffer, config, cuda_graphs=False)
         statistics = learner.update(np.random.default_rng(1), 800_000)

@@ -23,7 +23,10 @@ ENDS: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("core", [{}, GRU], ids=["", "gru"])
+SEVERAL: dict[str, Any] = {"ppo": {"value_gammas": [0.9, 0.95, 0.98, 0.995]}}
+
+
+@pytest.mark.parametrize("core", [SEVERAL, GRU], ids=["several horizons", "gru"])
 def test_a_run_resumes_bit_for_bit(core: dict[str, Any], tmp_path: Path) -> None:
     """Stopped within a rollout, within its third epoch, just before an epoch is judged, and within the next rollout."""
     ppo = {**core.get("ppo", {}), **ENDS}
@@ -41,3 +44,7 @@ def test_a_run_resumes_bit_for_bit(core: dict[str, Any], tmp_path: Path) -> None
     assert [row["gamma"] for row in metrics] == sorted({row["gamma"] for row in metrics}), "one after the other"
     assert all(row["ent_coef"] < 0.01 and row["learning_rate"] < 1e-3 for row in metrics)
     assert all(2 < row["epochs"] < 6 for row in metrics)
+    phases = [row for row in rows(tmp_path / "whole" / "metrics.jsonl") if row["kind"] == "distill"]
+    if core is SEVERAL:
+        assert all(row["explained_variance_0.98"] < 1 for row in metrics)
+        assert all(row["prediction_horizon_reg"] > 0 for row in phases) and phases

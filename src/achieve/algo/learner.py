@@ -13,6 +13,7 @@ from torch import Tensor
 
 from achieve.algo import ppo
 from achieve.algo.gae import gae, normalize_advantages
+from achieve.algo.horizons import HorizonValues
 from achieve.algo.meters import Meters
 from achieve.algo.schedule import Scheduled, scheduled
 from achieve.config import PPOConfig
@@ -64,17 +65,20 @@ class PPOLearner:
         self._network = network
         self._buffer = buffer
         self._config = config
+        self.horizons = HorizonValues(network, buffer, config) if config.value_gammas else None
         self.optimizer = ClippedAdam(
             network,
             config.learning_rate,
             config.max_grad_norm,
             config.adam_eps,
+            self.horizons,
             changing=config.learning_rate_end is not None,
         )
         # On the device, where captured updates read it: another value needs no other graph.
         self._ent_coef = torch.tensor(config.ent_coef, device=buffer.device)
         self._kernels = available.small_kernels(buffer.device, enabled=cuda_graphs)
-        self._meters = Meters(STATISTICS, buffer.device, kernels=self._kernels)
+        names = STATISTICS if self.horizons is None else (*STATISTICS, "horizon_loss")
+        self._meters = Meters(names, buffer.device, kernels=self._kernels)
         self._before_epoch = torch.zeros_like(self._meters.sums)  # what the meters showed when it began
         self.done = 0
         """Minibatches of the phase under way that are done."""
@@ -90,7 +94,9 @@ class PPOLearner:
     def tensors(self) -> dict[str, Tensor]:
         """Return what is carried from minibatch to minibatch. The tensors are live: copying into them restores it."""
         stopping = {} if self._config.target_kl is None else {"before_epoch": self._before_epoch}
-        return {"order": self._order, "meters": self._meters.sums, **stopping}
+        horizons = {} if self.horizons is None else self.horizons.tensors()
+        own = {f"horizons.{name}": tensor for name, tensor in horizons.items()}
+        return {"order": self._order, "meters": self._meters.sums, **stopping, **own}
 
     def update(self, rng: np.random.Generator, step: int = 0) -> dict[str, float]:
         """Learn from the newest rollout, or go on with it. Returns the mean of each statistic over the updates.
@@ -104,12 +110,16 @@ class PPOLearner:
         if config.learning_rate_end is not None:
             self.optimizer.set_learning_rate(now.learning_rate)
         self._estimate_advantages(now)
+        if self.horizons is not None and self.done:
+            self._mix_horizons(self.horizons, now)
         if self._network.core is not None:
             self._find_restarts()
         offset = (buffer.filled - buffer.length) * buffer.num_envs
         updates = config.num_epochs * config.num_minibatches
         while self.done < updates:
             self._safe_point()
+            if self.horizons is not None and not self.done:
+                self._mix_horizons(self.horizons, now)
             part = self.done % config.num_minibatches
             if part == 0:
                 if config.target_kl is not None and self.done and self._epoch_kl() > config.target_kl:
@@ -123,7 +133,8 @@ class PPOLearner:
         skipped = self.optimizer.take_skipped()
         check_finite(skipped, updates, "PPO")
         stopping = {} if config.target_kl is None else {"epochs": updates / config.num_minibatches}
-        return {**self._meters.means(), "skipped_updates": skipped, **stopping, **now.changing(config)}
+        figures = {} if self.horizons is None else self.horizons.figures()
+        return {**self._meters.means(), "skipped_updates": skipped, **stopping, **now.changing(config), **figures}
 
     def _epoch_kl(self) -> float:
         """Return the mean approximate KL divergence over the minibatches of the epoch that has just ended.
@@ -151,24 +162,52 @@ class PPOLearner:
         self._first.fill_(first * buffer.num_envs)
 
     def _estimate_advantages(self, now: Scheduled) -> None:
-        config, buffer = self._config, self._buffer
-        last = buffer.filled
-        first = last - buffer.length
-        rewards, dones = buffer.rewards[first:last], buffer.dones[first:last]
-        values = buffer.values[first : last + 1]
+        buffer, rows = self._buffer, self._newest
+        values = buffer.values[rows.start : rows.stop + 1]
+        advantages, returns = self._estimate(values, now.gamma, now.gae_lambda)
+        if self._config.advantage_norm == "rollout":
+            advantages = normalize_advantages(advantages)
+        buffer.advantages[rows] = advantages.to(buffer.device)
+        buffer.returns[rows] = returns.to(buffer.device)
+
+    def _estimate(self, values: Tensor, gamma: float, gae_lambda: float) -> tuple[Tensor, Tensor]:
+        """Return advantages and value targets of the newest rollout [T, N], by values [T+1, N]."""
+        buffer, rows = self._buffer, self._newest
+        rewards, dones = buffer.rewards[rows], buffer.dones[rows]
         if self._kernels:
             from achieve.nn.kernels import policy
 
-            given = upload(rewards, buffer.device), values, upload(dones, buffer.device)
-            advantages, returns = policy.gae(*given, now.gamma, now.gae_lambda)
-        else:
-            # The recursion runs over time: on the host, where the rewards are.
-            given = torch.from_numpy(rewards), values.cpu(), torch.from_numpy(dones)
-            advantages, returns = gae(*given, now.gamma, now.gae_lambda)
-        if config.advantage_norm == "rollout":
+            return policy.gae(
+                upload(rewards, buffer.device), values, upload(dones, buffer.device), gamma, gae_lambda
+            )
+        # The recursion runs over time: on the host, where the rewards are.
+        return gae(torch.from_numpy(rewards), values.cpu(), torch.from_numpy(dones), gamma, gae_lambda)
+
+    @property
+    def _newest(self) -> slice:
+        """The rows of the newest rollout."""
+        return slice(self._buffer.filled - self._buffer.length, self._buffer.filled)
+
+    def _mix_horizons(self, horizons: HorizonValues, now: Scheduled) -> None:
+        """Let the advantages be those of several discounts. Their values are computed once, before the first update."""
+        buffer, rows = self._buffer, self._newest
+        if not self.done:
+            steps = np.arange(rows.start * buffer.num_envs, (rows.stop + 1) * buffer.num_envs)
+            size = len(self._order) // self._config.num_minibatches
+            if self._run.enabled:
+                steps = np.pad(steps, (0, -len(steps) % size), mode="edge")
+            for part in upload(steps, buffer.device).split(size):
+                self._run(("values", len(part)), self._record_horizons, part)
+        advantages = horizons.prepare(self._estimate, now, recorded=not self.done)
+        if self._config.advantage_norm == "rollout":
             advantages = normalize_advantages(advantages)
-        buffer.advantages[first:last] = advantages.to(buffer.device)
-        buffer.returns[first:last] = returns.to(buffer.device)
+        buffer.advantages[rows] = advantages
+
+    @torch.no_grad()
+    def _record_horizons(self, index: Tensor) -> None:
+        assert self.horizons is not None
+        images, memory = (self._buffer.flat(name).index_select(0, index) for name in ("observations", "memory"))
+        self.horizons.record(index, self._network.encode(images), memory)
 
     def policy_loss(self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor) -> Tensor:
         """Return what the policy minimises on a minibatch, ``-J_pi``; all inputs are [B]."""
@@ -230,6 +269,9 @@ class PPOLearner:
         phi = network.encode(images)
         logits, values = network.heads(phi, memory) if network.core is None else self._unroll(phi, memory, index)
         loss, statistics = (self._fused_loss if self._fusible else self.loss)(logits, values, index)
+        if self.horizons is not None:
+            of_horizons = self.horizons.loss(phi, memory, index)
+            loss, statistics = loss + self._config.vf_coef * of_horizons, (*statistics, of_horizons)
         self.optimizer.zero_grad()
         loss.backward()
         grad_norm = self.optimizer.step()

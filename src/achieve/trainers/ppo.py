@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from achieve.algo.collect import Collector
+from achieve.algo.horizons import HorizonRegularizer
 from achieve.algo.learner import PPOLearner
 from achieve.algo.regularizers import PolicyValueRegularizer
 from achieve.config import TrainConfig
@@ -59,7 +60,11 @@ class PPOTrainer(BaseTrainer):
         self.collector = Collector(self.network, self.envs, self.buffer, env.threshold, **how)
         self.learner = self.learner_class(self.network, self.buffer, config.ppo, **how)
         if config.distill.enabled:
-            regularizer = PolicyValueRegularizer(self.network, self.buffer, config.distill)
+            experience = self.network, self.buffer, config.distill
+            horizons = self.learner.horizons
+            regularizer = (
+                PolicyValueRegularizer(*experience) if horizons is None else HorizonRegularizer(*experience, horizons)
+            )
             self.distiller = self.make_distiller(self.buffer, regularizer)
 
     def start(self) -> None:
