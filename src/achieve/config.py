@@ -111,8 +111,22 @@ class PPOConfig:
     """Discount factor gamma."""
     gae_lambda: UnitFloat = 0.65
     """Smoothing parameter lambda of generalised advantage estimation."""
+    gamma_end: UnitFloat | None = None
+    """Discount factor from step `horizon_to` on, approached linearly from `horizon_from`; by default, gamma stays."""
+    gae_lambda_end: UnitFloat | None = None
+    """Lambda from step `horizon_to` on, approached linearly from `horizon_from`; by default, it stays."""
+    horizon_from: NonNegativeInt = 300_000
+    """Environment steps after which gamma and lambda begin to change, if they have an end."""
+    horizon_to: NonNegativeInt = 600_000
+    """Environment steps after which gamma and lambda have reached their ends."""
+    value_gammas: tuple[UnitFloat, ...] = ()
+    """Discounts of further value heads, increasing, such as 0.9 0.95 0.98 0.995. The policy's advantages are then those
+    of the two heads that gamma lies between, mixed; with `gamma_end`, they move from head to head. By default, none."""
     num_epochs: PositiveInt = 3
     """E_pi: epochs per rollout."""
+    target_kl: PositiveFloat | None = None
+    """Make no further epochs on a rollout after one in which the policy's mean approximate KL divergence from the one
+    that acted exceeds this; by default, all epochs are made."""
     num_minibatches: PositiveInt = 8
     """Minibatches per epoch."""
     clip_coef: NonNegativeFloat = 0.2
@@ -125,6 +139,16 @@ class PPOConfig:
     """Coefficient of the entropy bonus."""
     learning_rate: PositiveFloat = 3e-4
     """Learning rate of Adam."""
+    ent_coef_end: NonNegativeFloat | None = None
+    """Coefficient of the entropy bonus from step `anneal_to` on, approached linearly from `anneal_from`; by default,
+    it stays."""
+    learning_rate_end: PositiveFloat | None = None
+    """Learning rate from step `anneal_to` on, approached linearly from `anneal_from`; by default, it stays. Auxiliary
+    phases keep their own."""
+    anneal_from: NonNegativeInt = 600_000
+    """Environment steps after which entropy bonus and learning rate begin to change, if they have an end."""
+    anneal_to: NonNegativeInt = 1_000_000
+    """Environment steps after which entropy bonus and learning rate have reached their ends."""
     max_grad_norm: PositiveFloat = 0.5
     """Maximum norm of the gradient."""
     adam_eps: PositiveFloat = 1e-8
@@ -340,6 +364,9 @@ _UNUSED = {
     ),
 }  # fmt: skip
 
+# Settings that a schedule leads to; its steps are `ppo.horizon_from` and `ppo.horizon_to`, and so on.
+SCHEDULES = {"horizon": ("gamma_end", "gae_lambda_end"), "anneal": ("ent_coef_end", "learning_rate_end")}
+
 _RESERVED_OPTIONS = ("name", "id", "num_envs", "seed", "threads", "infos", "unlock_threshold", "render_mode")
 
 
@@ -407,6 +434,8 @@ def validate(config: TrainConfig) -> None:
         _validate_qrdqn(config)
     else:
         _validate_core(config)
+        _validate_schedules(ppo)
+        _validate_horizons(config)
     if config.trainer != "ppo":
         return
     if other := list(differences(config.qrdqn, QRDQNConfig())):
@@ -455,6 +484,40 @@ def _validate_core(config: TrainConfig) -> None:
                 f"a {what} of {steps} steps cannot be cut into chunks of {ppo.chunk_length}; change ppo.chunk-length, "
                 "ppo.rollout-length or ppo.num-minibatches"
             )
+
+
+def _validate_schedules(ppo: PPOConfig) -> None:
+    """Raise ConfigError for steps of a schedule in the wrong order, or with nothing that changes between them."""
+    for name, ends in SCHEDULES.items():
+        first, last = f"{name}_from", f"{name}_to"
+        if getattr(ppo, first) > getattr(ppo, last):
+            raise ConfigError(
+                f"ppo.{first} is {getattr(ppo, first)}, after ppo.{last}, which is {getattr(ppo, last)}; exchange them"
+            )
+        if any(getattr(ppo, end) is not None for end in ends):
+            continue
+        for setting in (first, last):
+            if getattr(ppo, setting) != getattr(PPOConfig, setting):
+                flags = " or ".join(f"--ppo.{end.replace('_', '-')}" for end in ends)
+                raise ConfigError(f"ppo.{setting} has no effect without a value to change to; use {flags}")
+
+
+def _validate_horizons(config: TrainConfig) -> None:
+    """Raise ConfigError for value heads with discounts that cannot be mixed to those of the policy."""
+    ppo, gammas = config.ppo, config.ppo.value_gammas
+    if not gammas:
+        return
+    listed = " ".join(map(str, gammas))
+    if list(gammas) != sorted(set(gammas)) or gammas[-1] >= 1:
+        raise ConfigError(f"ppo.value_gammas is {listed}; give different discounts below 1, in increasing order")
+    for name in ("gamma", "gamma_end"):
+        gamma = getattr(ppo, name)
+        if gamma is not None and not gammas[0] <= gamma <= gammas[-1]:
+            raise ConfigError(f"ppo.{name} is {gamma}, outside ppo.value_gammas, which is {listed}; change one of them")
+    if config.model.core != "none":
+        raise ConfigError(
+            "the heads of ppo.value_gammas cannot see a recurrent core; leave them out, or use --model.core none"
+        )
 
 
 def _known_or_plugin(setting: str, name: str, known: tuple[str, ...] = ()) -> None:

@@ -72,6 +72,23 @@ def test_arithmetics(tmp_path: Path, precision: str, compiled: bool, arithmetic:
     assert summary["arithmetic"] == arithmetic
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+def test_options_of_ppo(tmp_path: Path, compiled: bool) -> None:
+    """Settings that change along the run, several horizons, epochs that end early."""
+    ppo = replace(
+        CONFIG.ppo, gamma_end=0.985, gae_lambda_end=0.8, horizon_from=0, horizon_to=STEPS, ent_coef_end=0.003,
+        learning_rate_end=1e-4, anneal_from=0, anneal_to=STEPS, target_kl=0.02, num_epochs=6,
+        value_gammas=(0.9, 0.95, 0.98, 0.995),
+    )  # fmt: skip
+    summary = train(replace(CONFIG, ppo=ppo, compile=compiled), tmp_path / "run", quiet=True)
+    check(tmp_path / "run", summary)
+    metrics = rows(tmp_path / "run" / "metrics.jsonl")
+    updates = [row for row in metrics if row["kind"] == "ppo"]
+    assert updates[-1]["gamma"] == 0.985 and updates[-1]["learning_rate"] == 1e-4
+    assert all(1 <= row["epochs"] <= 6 and row["horizon_loss"] < 10 for row in updates)
+    assert all(row["prediction_horizon_reg"] > 0 for row in metrics if row["kind"] == "distill")
+
+
 def test_ppo_alone(tmp_path: Path) -> None:
     config = replace(
         CONFIG,

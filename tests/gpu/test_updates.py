@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -109,9 +110,12 @@ def filled(rollouts: int = 1) -> RolloutBuffer:
 
 
 @pytest.mark.parametrize(("precision", "fused"), ARITHMETICS)
-def test_ppo(precision: str, fused: bool) -> None:
+@pytest.mark.parametrize("gammas", [(), (0.9, 0.97, 0.995)], ids=["", "several horizons"])
+def test_ppo(precision: str, fused: bool, gammas: tuple[float, ...]) -> None:
     buffer, network = filled(2), make_network(MODEL)
-    config = PPOConfig(rollout_length=buffer.length, num_minibatches=4, learning_rate=SLOWLY)
+    config = PPOConfig(
+        rollout_length=buffer.length, num_minibatches=4, learning_rate=SLOWLY, value_gammas=gammas
+    )
     assert buffer.length * buffer.num_envs % 4 == 0
     ends, reports = [], []
     for cuda_graphs in (False, True):
@@ -125,8 +129,45 @@ def test_ppo(precision: str, fused: bool) -> None:
     assert difference(weights(network), *ends) < CLOSE
     for eager, replayed in zip(reports[:2], reports[2:], strict=True):
         assert eager.keys() == replayed.keys()
-        for name in ("entropy", "return_mean", "value_loss", "grad_norm"):
+        for name in ("entropy", "return_mean", "value_loss", "grad_norm", *(["horizon_loss"] if gammas else [])):
             assert replayed[name] == pytest.approx(eager[name], rel=2e-2), name
+
+
+@pytest.mark.parametrize(("precision", "fused"), ARITHMETICS)
+@pytest.mark.parametrize("advantage_norm", ["rollout", "minibatch"])
+def test_replayed_updates_go_by_the_settings_of_their_step(precision: str, fused: bool, advantage_norm: Any) -> None:
+    """Entropy bonus, learning rate and horizon change along a run; what was captured with others reads them anew."""
+    buffer, network = filled(1), make_network(MODEL)
+    constant = PPOConfig(
+        rollout_length=buffer.length, num_minibatches=4, learning_rate=SLOWLY, ent_coef=5.0,
+        advantage_norm=advantage_norm,
+    )  # fmt: skip
+    config = replace(
+        constant, gamma=0.5, gamma_end=constant.gamma, gae_lambda=0.1, gae_lambda_end=constant.gae_lambda,
+        ent_coef=0.0, ent_coef_end=5.0, learning_rate=1e-30, learning_rate_end=SLOWLY, target_kl=1e9,
+    )  # fmt: skip
+    ends = []
+    for cuda_graphs in (False, True):
+        mine, experience = copy_to_gpu(network, precision, fused=fused), on_gpu(buffer)
+        # The first updates change no weights, but capture; then the normaliser is as before.
+        learner = PPOLearner(mine, experience, config if cuda_graphs else constant, cuda_graphs=cuda_graphs)
+        rng = np.random.default_rng(0)
+        if cuda_graphs:
+            start, kept = weights(mine), [b.clone() for b in mine.normalizer.buffers()]
+            before = learner.update(rng, 0)
+            assert torch.equal(weights(mine), start) and before["ent_coef"] == 0.0
+            for mine_now, was in zip(mine.normalizer.buffers(), kept, strict=True):
+                mine_now.copy_(was)
+            for name, tensor in learner.optimizer.state_tensors().items():
+                assert tensor.isfinite().all(), name
+                tensor.zero_()
+            graphs = len(learner._run._graphs)
+        statistics = learner.update(np.random.default_rng(1), 10**6)
+        ends.append(weights(mine))
+        if cuda_graphs:
+            assert len(learner._run._graphs) == graphs == 1, "nothing is captured again"
+            assert statistics["epochs"] == config.num_epochs and statistics["learning_rate"] == SLOWLY
+    assert difference(weights(network), *ends) < CLOSE
 
 
 def test_ppo_agrees_with_the_cpu() -> None:

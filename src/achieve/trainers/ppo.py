@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 
+from achieve.algo.horizons import HorizonRegularizer
 from achieve.algo.learner import PPOLearner
 from achieve.algo.pipelined import make_collector
 from achieve.algo.regularizers import PolicyValueRegularizer
@@ -59,7 +60,11 @@ class PPOTrainer(BaseTrainer):
         self.collector = make_collector(self.network, self.envs, self.buffer, env.threshold, **how)
         self.learner = self.learner_class(self.network, self.buffer, config.ppo, **how)
         if config.distill.enabled:
-            regularizer = PolicyValueRegularizer(self.network, self.buffer, config.distill)
+            experience = self.network, self.buffer, config.distill
+            horizons = self.learner.horizons
+            regularizer = (
+                PolicyValueRegularizer(*experience) if horizons is None else HorizonRegularizer(*experience, horizons)
+            )
             self.distiller = self.make_distiller(self.buffer, regularizer)
 
     def start(self) -> None:
@@ -78,7 +83,7 @@ class PPOTrainer(BaseTrainer):
             if self.stage == UPDATING:
                 journal.show("PPO")
                 with self.timed("ppo"):
-                    statistics = self.learner.update(self.generators.shuffles)
+                    statistics = self.learner.update(self.generators.shuffles, self.step)
                 self.rollouts += 1
                 self.stage = DISTILLING if self.distiller is not None and self.buffer.full else COLLECTING
                 journal.write_episodes()
