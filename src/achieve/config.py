@@ -87,6 +87,9 @@ class ModelConfig:
     """Normalise the value targets by an exponential moving average of their mean and standard deviation."""
     memory: bool = True
     """Condition policy and value on nu(g-), the representation of the previous achievement."""
+    set_memory: bool = False
+    """Condition policy and value of PPO on the sum of nu over all achievements unlocked so far in the episode: what is
+    done already, which the image does not show. Joined to nu(g-) or, without `memory`, in its place."""
     film: Literal["single", "double"] = "single"
     """FiLM layer: one MLP for both scale eta and shift delta (published code), or one for each (the paper)."""
     core: Literal["none", "gru", "lstm"] = "none"
@@ -99,6 +102,11 @@ class ModelConfig:
     """Heads that see the core's output: both, or the policy alone, with a value that is not recurrent."""
     value_hidden: NonNegativeInt = 0
     """Units of a linear layer in front of the value, without an activation; 0 for none."""
+
+    @property
+    def memory_size(self) -> int:
+        """Numbers that the heads see besides the latent: nu(g-), then the sum of all so far."""
+        return self.hidden_size * (self.memory + self.set_memory)
 
 
 @dataclass(frozen=True)
@@ -467,6 +475,8 @@ def _validate_qrdqn(config: TrainConfig) -> None:
     values, rows = config.qrdqn, config.replay_rows
     if other := list(differences(config.ppo, PPOConfig())):
         raise ConfigError(f"ppo.{other[0]} has no effect on QR-DQN; its settings are qrdqn.*")
+    if config.model.set_memory:
+        raise ConfigError("model.set_memory is for PPO: QR-DQN remembers the previous achievement alone; leave it out")
     if config.model.core != "none" or config.model.value_hidden:
         raise ConfigError(
             "QR-DQN has neither a recurrent core (model.core) nor a hidden layer for values (model.value_hidden); "

@@ -72,6 +72,12 @@ def test_arithmetics(tmp_path: Path, precision: str, compiled: bool, arithmetic:
     assert summary["arithmetic"] == arithmetic
 
 
+def test_set_memory(tmp_path: Path) -> None:
+    summary = train(replace(CONFIG, model=replace(CONFIG.model, set_memory=True)), tmp_path / "run", quiet=True)
+    check(tmp_path / "run", summary)
+    assert summary["arithmetic"] == "fp16, fused"
+
+
 def test_ppo_alone(tmp_path: Path) -> None:
     config = replace(
         CONFIG,

@@ -45,7 +45,7 @@ class PPOTrainer(BaseTrainer):
         self.prepare_device()
         self.network: ActorCritic = network.to(self.device)
         self.arithmetic = self.network.use_precision(config.precision, fused=config.compile)
-        memory_size = config.model.hidden_size if config.model.memory else 0
+        memory_size = config.model.memory_size
         state_size = self.network.state_size
         room = (config.rollouts_per_phase, config.ppo.rollout_length, env.num_envs, self.observation_shape, memory_size)
         check_memory(
@@ -89,7 +89,7 @@ class PPOTrainer(BaseTrainer):
                 journal.show("distilling")
                 with self.timed("distill"):
                     report = self.distiller.run(self.generators.shuffles, self.generators.actions)
-                    self.collector.refresh_states()
+                    self.collector.refresh()
                 self.stage = COLLECTING
                 journal.log_phase(report)
 
