@@ -143,6 +143,14 @@ class PPOConfig:
     """With a recurrent core: consecutive steps it is unrolled over in an update; gradients flow back through them."""
     burn_in: NonNegativeInt = 0
     """With a recurrent core: steps before each chunk that are run first, without gradients, for an up-to-date state."""
+    reflection: Literal["none", "samples", "consistency"] = "none"
+    """Learn from mirrored worlds too, where the environment says what its images and actions look like in a mirror
+    (crafter): `samples` reflects steps of each minibatch, `consistency` asks for the same policy and value on both
+    sides of the mirror, of images that an update then sees in addition."""
+    reflection_share: UnitFloat = 0.5
+    """Share of each minibatch that is reflected."""
+    reflection_coef: NonNegativeFloat = 0.1
+    """With `consistency`: coefficient of the divergence between both sides, of policy and value together."""
 
 
 @dataclass(frozen=True)
@@ -415,6 +423,7 @@ def validate(config: TrainConfig) -> None:
         _validate_qrdqn(config)
     else:
         _validate_core(config)
+        _validate_reflection(config)
     if config.trainer != "ppo":
         return
     if other := list(differences(config.qrdqn, QRDQNConfig())):
@@ -429,6 +438,25 @@ def validate(config: TrainConfig) -> None:
             f"a rollout of {config.env.num_envs} x {ppo.rollout_length} = {config.rollout_steps} steps "
             f"cannot be split into {ppo.num_minibatches} equal minibatches; "
             "change ppo.num-minibatches or ppo.rollout-length"
+        )
+
+
+def _validate_reflection(config: TrainConfig) -> None:
+    """Raise ConfigError for settings of reflection that have no effect, and for a core, whose past is not reflected."""
+    ppo = config.ppo
+    for name, kinds in (
+        ("reflection_share", ("samples", "consistency")), ("reflection_coef", ("consistency",)),
+    ):  # fmt: skip
+        if ppo.reflection not in kinds and getattr(ppo, name) != getattr(PPOConfig, name):
+            raise ConfigError(
+                f"ppo.{name} has no effect with ppo.reflection {ppo.reflection}; use --ppo.reflection {kinds[-1]}"
+            )
+    if ppo.reflection != "none" and not ppo.reflection_share:
+        raise ConfigError("ppo.reflection_share is 0, which reflects nothing; increase it, or use --ppo.reflection none")
+    if ppo.reflection != "none" and config.model.core != "none":
+        raise ConfigError(
+            "ppo.reflection needs a network without a recurrent core, whose state is of a world that is not reflected; "
+            "use --model.core none or --ppo.reflection none"
         )
 
 

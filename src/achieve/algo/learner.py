@@ -14,11 +14,13 @@ from torch import Tensor
 from achieve.algo import ppo
 from achieve.algo.gae import gae, normalize_advantages
 from achieve.algo.meters import Meters
+from achieve.algo.reflection import Mirror
 from achieve.config import PPOConfig
 from achieve.data.buffer import RolloutBuffer
 from achieve.data.chunks import chunk_order
 from achieve.data.trajectories import IntArray
 from achieve.data.transfer import upload
+from achieve.envs.reflection import Reflection
 from achieve.errors import DivergedError
 from achieve.nn.cuda_graphs import GraphRunner
 from achieve.nn.kernels import available
@@ -57,6 +59,7 @@ class PPOLearner:
         *,
         cuda_graphs: bool,
         safe_point: Callable[[], None] = lambda: None,
+        reflection: Reflection | None = None,
     ) -> None:
         self._safe_point = safe_point
         self._network = network
@@ -64,7 +67,9 @@ class PPOLearner:
         self._config = config
         self.optimizer = ClippedAdam(network, config.learning_rate, config.max_grad_norm, config.adam_eps)
         self._kernels = available.small_kernels(buffer.device, enabled=cuda_graphs)
-        self._meters = Meters(STATISTICS, buffer.device, kernels=self._kernels)
+        self._mirror = None if reflection is None else Mirror(reflection, config, buffer.device)
+        own = () if self._mirror is None else self._mirror.statistics
+        self._meters = Meters((*STATISTICS, *own), buffer.device, kernels=self._kernels)
         self.done = 0
         """Minibatches of the phase under way that are done."""
         self._order = torch.zeros(buffer.length * buffer.num_envs, dtype=torch.int64, device=buffer.device)
@@ -194,13 +199,32 @@ class PPOLearner:
     def _minibatch(self, index: Tensor) -> None:
         network, buffer = self._network, self._buffer
         images, memory = (buffer.flat(name).index_select(0, index) for name in ("observations", "memory"))
-        phi = network.encode(images)
-        logits, values = network.heads(phi, memory) if network.core is None else self._unroll(phi, memory, index)
-        loss, statistics = (self._fused_loss if self._fusible else self.loss)(logits, values, index)
+        if self._mirror is None:
+            phi = network.encode(images)
+            logits, values = network.heads(phi, memory) if network.core is None else self._unroll(phi, memory, index)
+            loss, statistics = self._loss(logits, values, index)
+        else:
+            loss, statistics = self._mirrored_loss(self._mirror, images, memory, index)
         self.optimizer.zero_grad()
         loss.backward()
         grad_norm = self.optimizer.step()
         self._meters.add(*statistics[:GRAD_NORM], grad_norm, *statistics[GRAD_NORM:])
+
+    def _mirrored_loss(
+        self, mirror: Mirror, images: Tensor, memory: Tensor, index: Tensor
+    ) -> tuple[Tensor, Sequence[Tensor]]:
+        """Return the loss of a minibatch that is partly reflected, or joined by reflected images."""
+        network, size = self._network, len(index)
+        images, memory, names = mirror.show(images, memory)
+        logits, values = network.heads(network.encode(images), memory)
+        logits = logits.gather(1, names)
+        loss, statistics = self._loss(logits[:size], values[:size], index)
+        stored = (self._buffer.flat(name).index_select(0, index) for name in ("actions", "log_probs"))
+        added, own = mirror.terms(logits, values, names, *stored)
+        return (loss if added is None else loss + added), (*statistics, *own)
+
+    def _loss(self, logits: Tensor, values: Tensor, index: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
+        return (self._fused_loss if self._fusible else self.loss)(logits, values, index)
 
     def _unroll(self, phi: Tensor, memory: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits and values of a minibatch of chunks, whose steps come time by time."""

@@ -12,6 +12,8 @@ from achieve.algo.learner import PPOLearner
 from achieve.algo.regularizers import PolicyValueRegularizer
 from achieve.config import TrainConfig
 from achieve.data.buffer import RolloutBuffer
+from achieve.envs.reflection import Reflection
+from achieve.errors import ConfigError
 from achieve.nn.model import ActorCritic
 from achieve.nn.optim import ClippedAdam
 from achieve.run.checkpoint import Checkpoint
@@ -57,10 +59,22 @@ class PPOTrainer(BaseTrainer):
         self.buffer = self.store = RolloutBuffer(*room, self.device, self.observation_dtype, state_size)
         how: dict[str, Any] = {"cuda_graphs": config.compile, "safe_point": self.safe_point}
         self.collector = Collector(self.network, self.envs, self.buffer, env.threshold, **how)
+        if config.ppo.reflection != "none":
+            how["reflection"] = self._reflection()
         self.learner = self.learner_class(self.network, self.buffer, config.ppo, **how)
         if config.distill.enabled:
             regularizer = PolicyValueRegularizer(self.network, self.buffer, config.distill)
             self.distiller = self.make_distiller(self.buffer, regularizer)
+
+    def _reflection(self) -> Reflection:
+        """Return what the environment says it looks like in a mirror."""
+        reflection: Reflection | None = getattr(self.envs, "reflection", None)
+        if reflection is None:
+            raise ConfigError(
+                f"ppo.reflection needs an environment that says what it looks like in a mirror, and {self.config.env.name} "
+                "as it is set up here does not: use crafter with its own rules, or --ppo.reflection none"
+            )
+        return reflection
 
     def start(self) -> None:
         self.collector.start()
