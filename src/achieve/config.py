@@ -452,7 +452,7 @@ def _validate_reflection(config: TrainConfig) -> None:
                 f"ppo.{name} has no effect with ppo.reflection {ppo.reflection}; use --ppo.reflection {kinds[-1]}"
             )
     if ppo.reflection != "none" and not ppo.reflection_share:
-        raise ConfigError("ppo.reflection_share is 0, which reflects nothing; increase it, or use --ppo.reflection none")
+        raise ConfigError("ppo.reflection_share is 0, which reflects nothing; increase it or use --ppo.reflection none")
     if ppo.reflection != "none" and config.model.core != "none":
         raise ConfigError(
             "ppo.reflection needs a network without a recurrent core, whose state is of a world that is not reflected; "

@@ -13,24 +13,25 @@ from achieve.errors import ConfigError
 from achieve.presets import PRESETS, get_preset
 from tests.system.runs import assert_same_run, rows
 from tests.system.test_vectors import corridor
-from tests.system.tiny import NUM_ENVS, ROLLOUT, ROLLOUTS_PER_PHASE, tiny_config
+from tests.system.tiny import NUM_ENVS, ROLLOUT, tiny_config
 from tests.trust.stopping import SimulatedCrashError, stopping
 
-STEPS = NUM_ENVS * ROLLOUT * ROLLOUTS_PER_PHASE
+STEPS = 2 * NUM_ENVS * ROLLOUT
+PLAIN: dict[str, Any] = {"model": {"memory": False}, "distill": {"enabled": False}}
 
 
 @pytest.mark.parametrize("kind", ["samples", "consistency"])
 def test_a_run_resumes_bit_for_bit(kind: str, tmp_path: Path) -> None:
     ppo = {"reflection": kind, "reflection_share": 0.25}
-    config = tiny_config(ppo=ppo, total_steps=STEPS, score_steps=STEPS, checkpoint_seconds=0.0)
+    config = tiny_config(ppo=ppo, **PLAIN, total_steps=STEPS, score_steps=STEPS, checkpoint_seconds=0.0)
     train(config, tmp_path / "whole", quiet=True)
-    for stop in (70, 66):
+    for stop in (66, 30):
         with pytest.raises(SimulatedCrashError), stopping(stop, crash=True):
             train(config, tmp_path / "parts", quiet=True)
     train(config, tmp_path / "parts", quiet=True)
     assert_same_run(tmp_path / "parts", tmp_path / "whole")
     policy = [row for row in rows(tmp_path / "whole" / "metrics.jsonl") if row["kind"] == "ppo"]
-    assert len(policy) == ROLLOUTS_PER_PHASE and all(row["reflected"] == 0.25 for row in policy)
+    assert len(policy) == 2 and all(row["reflected"] == 0.25 for row in policy)
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,14 @@ from achieve.algo.contrastive import policy_divergence
 from achieve.config import PPOConfig
 from achieve.envs.reflection import Reflection
 
+MARKS = 3
+"""Numbers by which a picture is recognised: with one, of 23 bits, others would be mistaken for it now and then."""
+
 
 class Tables(NamedTuple):
     """A :class:`~achieve.envs.reflection.Reflection` on a device, and what is computed from it once."""
 
     actions: Tensor
-    pixels: Tensor
     tiles: Tensor
     looks: Tensor
     turned: Tensor
@@ -28,29 +30,29 @@ class Tables(NamedTuple):
     directed_turned: Tensor
     lengths: Tensor
     """Squared norms of the player's looks [K]."""
-    marks: Tensor
-    """A number for each directed picture [L, V] that tells it from other tiles."""
     weights: Tensor
-    """What these numbers are sums with [3 P]."""
+    """A few random numbers for each byte of a tile [3 P, N]."""
+    marks: Tensor
+    """Sums of the directed pictures with them [L, V, N], which tell these from other tiles."""
+    corner: tuple[int, int]
+    grid: tuple[int, int]
+    unit: tuple[int, int]
     centre: int
     tolerance: float
 
 
 def make_tables(reflection: Reflection, device: torch.device) -> Tables:
     """Bring the tables of an environment to a device."""
-    named = {name: torch.from_numpy(value).to(device) for name, value in vars(reflection).items() if _is_array(value)}
-    looks = named.pop("looks").float()
-    # Sums of bytes with numbers below 2^40 stay below 2^63, and hardly any two tiles have the same one.
-    generator = torch.Generator().manual_seed(0)
-    weights = torch.randint(0, 2**40, (looks.shape[1],), generator=generator).to(device)
+    given = vars(reflection)
+    tensors = {name: torch.from_numpy(value).to(device) for name, value in given.items() if _is_array(value)}
+    looks = tensors["looks"].float()
+    weights = torch.randint(0, 256, (looks.shape[1], MARKS), generator=torch.Generator().manual_seed(0))
+    weights = weights.float().to(device)
     return Tables(
-        **named,
-        looks=looks,
+        **{**given, **tensors, "looks": looks},
         lengths=looks.square().sum(1),
-        marks=(named["directed"].long() * weights).sum(2),
         weights=weights,
-        centre=reflection.centre,
-        tolerance=reflection.tolerance,
+        marks=tensors["directed"].float() @ weights,
     )
 
 
@@ -61,35 +63,42 @@ def _is_array(value: object) -> bool:
 def reflect(
     images: UInt8[Tensor, "B H W C"], which: Int[Tensor, " B"], tables: Tables
 ) -> tuple[UInt8[Tensor, "B H W C"], Int[Tensor, " B"]]:
-    """Return images of the mirrored worlds, and the reflection made of each: the first, which is none, where there is
-    no player to be found.
+    """Return images of the mirrored worlds, and the reflection made of each.
+
+    That is the first one, which is none, where there is no player to be found. All products here are sums of products
+    of bytes, whole numbers that float32 holds, with TF32 and half-precision factors as well.
 
     Args:
         images: of the environment.
         which: the reflection to make of each image, 0 to R - 1.
         tables: of the environment.
     """
-    count, places = len(images), tables.pixels.flatten()
-    pixels = images.flatten(1, 2)
-    tiles = pixels.index_select(1, places).view(count, len(tables.pixels), -1)
-    look = tiles[:, tables.centre].float()
-    # All these products and sums are whole numbers that float32 holds, and so do TF32 and half precision of the bytes.
-    distance = tables.lengths - 2 * (look @ tables.looks.T)
-    nearest, seen = distance.min(1)
-    known = nearest + look.square().sum(1) <= tables.tolerance * look.shape[1]
-    which = torch.where(known, which, 0)
+    count, (rows, columns), (height, width) = len(images), tables.grid, tables.unit
+    top, left = tables.corner
+    here = slice(top, top + rows * height), slice(left, left + columns * width)
+    area = images[:, here[0], here[1]].unflatten(2, (columns, width)).unflatten(1, (rows, height))
+    tiles = area.transpose(2, 3).reshape(count, rows * columns, -1)
 
-    moved = tiles.gather(1, tables.tiles[which][:, :, None].expand_as(tiles))
+    look = tiles[:, tables.centre].float()
+    distance, seen = torch.addmm(tables.lengths, look, tables.looks.T, alpha=-2).min(1)
+    known = distance + look.square().sum(1) <= tables.tolerance * look.shape[1]
+    which = which.masked_fill(~known, 0)
+    first = torch.arange(0, tiles.shape[0] * tiles.shape[1], tiles.shape[1], device=images.device)
+    moved = tiles.flatten(0, 1).index_select(0, (first[:, None] + tables.tiles[which]).flatten()).view_as(tiles)
     turned = look + tables.looks[tables.turned[which, seen]] - tables.looks[seen]  # the night's noise stays
     moved[:, tables.centre] = turned.clamp(0, 255).to(torch.uint8)
 
     bright = tables.brightness[seen]
-    alike = (moved.long() * tables.weights).sum(2)[:, :, None] == tables.marks[bright][:, None]
+    alike = ((moved.float() @ tables.weights)[:, :, None] == tables.marks[bright][:, None]).all(3)
     found, kind = alike.any(2), alike.to(torch.uint8).argmax(2)
     in_mirror = tables.directed_turned[which[:, None], kind]
     moved = torch.where(found[:, :, None], tables.directed[bright[:, None], in_mirror], moved)
 
-    return pixels.index_copy(1, places, moved.view(count, len(places), -1)).view_as(images), which
+    result = images.clone()
+    result[:, here[0], here[1]] = moved.view(count, rows, columns, height, width, -1).transpose(2, 3).reshape(
+        count, rows * height, columns * width, -1
+    )
+    return result, which
 
 
 def consistency(

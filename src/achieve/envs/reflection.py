@@ -15,16 +15,18 @@ ByteArray = NDArray[np.uint8]
 class Reflection:
     """Tables that take an image and an action to those of the mirrored world.
 
-    The image consists of T tiles of P pixels, and of whatever else is not mirrored. Tiles change places; what is on
-    them does not change sides, as in a game that draws a tree the same way everywhere. Pictures that have a direction
-    are exchanged: that of the player, whose tile is known, and others, which may be on any tile. The brightness of
-    pictures varies; the player's tells how bright it is.
+    The image consists of T tiles of P pixels in a grid, and of whatever else is not mirrored. Tiles change places; what
+    is on them does not change sides, as in a game that draws a tree the same way everywhere. Pictures that have a
+    direction are exchanged: that of the player, whose tile is known, and others, which may be on any tile. The
+    brightness of pictures varies; the player's tells how bright it is.
 
     The first of the R reflections leaves everything as it is.
 
     Attributes:
         actions: [R, A], what each action is in the mirror.
-        pixels: [T, P], the pixels of each tile, counted row by row through the image.
+        corner: top and left of the grid in the image, in pixels.
+        grid: its rows and columns.
+        unit: height and width of a tile, in pixels.
         tiles: [R, T], the tile that comes to each place.
         centre: the player's tile.
         looks: [K, 3 P], all the player can look like.
@@ -36,7 +38,9 @@ class Reflection:
     """
 
     actions: IntArray
-    pixels: IntArray
+    corner: tuple[int, int]
+    grid: tuple[int, int]
+    unit: tuple[int, int]
     tiles: IntArray
     centre: int
     looks: ByteArray

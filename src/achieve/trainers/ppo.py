@@ -71,8 +71,9 @@ class PPOTrainer(BaseTrainer):
         reflection: Reflection | None = getattr(self.envs, "reflection", None)
         if reflection is None:
             raise ConfigError(
-                f"ppo.reflection needs an environment that says what it looks like in a mirror, and {self.config.env.name} "
-                "as it is set up here does not: use crafter with its own rules, or --ppo.reflection none"
+                "ppo.reflection needs an environment that says what it looks like in a mirror, and "
+                f"{self.config.env.name} as it is set up here does not; use crafter with its own rules, or "
+                "--ppo.reflection none"
             )
         return reflection
 

@@ -30,7 +30,7 @@ from .data import (
     _material,
 )
 from .daylight import daylight
-from .render import luma
+from .render import VIEW, luma
 from .textures import make_view
 
 DAY = 300
@@ -45,50 +45,57 @@ TOLERANCE = 25.0
 def make_reflection(view: tuple[int, int], size: tuple[int, int]) -> Reflection | None:
     """Return the tables for images of ``view`` cells and ``size`` pixels; None if the player is not in the middle."""
     prepared = make_view(view, size)
-    record = prepared.record[0]
-    columns, rows = int(record["grid_x"]), int(record["grid_y"])
+    record = {name: int(prepared.record[name][0]) for name in VIEW.names or ()}
+    columns, rows = record["grid_x"], record["grid_y"]
     if columns % 2 == 0 or rows % 2 == 0:
         return None
-    pictures, dark = prepared.parts[0], prepared.parts[2]
-    times = [daylight(step) for step in range(DAY)]
     walked = [_material(name) for name in WALKABLE]
-    flown = np.flatnonzero(WALKABLE_BY[ARROW])
     awake = [m * NUM_TEXTURES + TEXTURE_PLAYER + d for m in walked for d in range(4)]
     asleep = [m * NUM_TEXTURES + TEXTURE_SLEEP for m in walked]
-    arrows = [m * NUM_TEXTURES + TEXTURE_ARROW + d for m in flown for d in range(4)]
-
-    def lit(which: list[int], *, sleeping: bool) -> ByteArray:
-        return np.stack([_lit(pictures[which], dark[which], time, sleeping=sleeping) for time in times])
-
-    # By time of day, first awake, then asleep.
-    looks = np.concatenate([np.concatenate(lit(awake, sleeping=False)), np.concatenate(lit(asleep, sleeping=True))])
-    directed = np.concatenate([lit(arrows, sleeping=sleeping) for sleeping in (False, True)])
-    turned = np.stack([
-        np.concatenate([_repeated(_turned(len(awake), flip), DAY), DAY * len(awake) + np.arange(DAY * len(asleep))])
-        for flip in FLIPS
-    ])  # fmt: skip
+    arrows = [m * NUM_TEXTURES + TEXTURE_ARROW + d for m in np.flatnonzero(WALKABLE_BY[ARROW]) for d in range(4)]
+    pictures = prepared.parts[0][[*awake, *asleep, *arrows]]
+    dark = prepared.parts[2][[*awake, *asleep, *arrows]]
+    day = _distinct([_lit(pictures, dark, daylight(step)) for step in range(DAY)])  # [times, pictures, 3 P]
+    night = _greyed(day)  # with the eyes closed
+    times = len(day)
+    parts = slice(len(awake)), slice(len(awake), len(awake) + len(asleep)), slice(len(awake) + len(asleep), None)
+    looks = day[:, parts[0]], night[:, parts[1]]
     return Reflection(
         actions=np.stack([_actions(flip) for flip in FLIPS]),
-        pixels=_pixels(view, size),
+        corner=(record["top"], record["left"]),
+        grid=(rows, columns),
+        unit=(record["unit_y"], record["unit_x"]),
         tiles=np.stack([_tiles(columns, rows, flip) for flip in FLIPS]),
         centre=(rows // 2) * columns + columns // 2,
-        looks=looks,
-        turned=turned,
-        brightness=np.concatenate([np.arange(DAY).repeat(len(awake)), DAY + np.arange(DAY).repeat(len(asleep))]),
-        directed=directed,
+        looks=np.concatenate([part.reshape(-1, part.shape[2]) for part in looks]),
+        turned=np.stack([_looks_turned(times, len(awake), len(asleep), flip) for flip in FLIPS]),
+        brightness=np.concatenate([np.arange(times).repeat(len(awake)), times + np.arange(times).repeat(len(asleep))]),
+        directed=np.concatenate([lit[:, parts[2]] for lit in (day, night)]),
         directed_turned=np.stack([_turned(len(arrows), flip) for flip in FLIPS]),
         tolerance=TOLERANCE,
     )
 
 
-def _lit(pictures: ByteArray, dark: np.ndarray, time: float, *, sleeping: bool) -> ByteArray:
-    """Return tiles [V, 3 P] as `render.light_tile` draws them."""
-    lit: ByteArray = (time * pictures + (1 - time) * (0.5 * dark)).astype(np.int32).astype(np.uint8)
-    if sleeping:
-        red, green, blue = np.moveaxis(lit.reshape(len(lit), -1, 3).astype(np.int32), 2, 0)
-        grey = luma(red, green, blue)
-        lit = np.stack([grey >> 1, grey >> 1, (grey + 16) >> 1], 2).astype(np.uint8).reshape(lit.shape)
-    return lit
+def _lit(pictures: ByteArray, dark: np.ndarray, time: float) -> ByteArray:
+    """Return tiles [V, 3 P] as `render.light_tile` draws them for a player who is awake."""
+    return (time * pictures + (1 - time) * (0.5 * dark)).astype(np.int32).astype(np.uint8)
+
+
+def _greyed(tiles: ByteArray) -> ByteArray:
+    """Return lit tiles [..., 3 P] as a sleeping player sees them."""
+    red, green, blue = np.moveaxis(tiles.reshape(*tiles.shape[:-1], -1, 3).astype(np.int32), -1, 0)
+    grey = luma(red, green, blue)
+    return np.stack([grey >> 1, grey >> 1, (grey + 16) >> 1], -1).astype(np.uint8).reshape(tiles.shape)
+
+
+def _distinct(pictures: list[ByteArray]) -> ByteArray:
+    """Return those that look different."""
+    return np.stack(list({picture.tobytes(): picture for picture in pictures}.values()))
+
+
+def _looks_turned(times: int, awake: int, asleep: int, flip: tuple[bool, bool]) -> IntArray:
+    """Return what the player looks like in the mirror, at all times awake, then at all times asleep."""
+    return np.concatenate([_repeated(_turned(awake, flip), times), times * awake + np.arange(times * asleep)])
 
 
 def _actions(flip: tuple[bool, bool]) -> IntArray:
@@ -118,13 +125,3 @@ def _tiles(columns: int, rows: int, flip: tuple[bool, bool]) -> IntArray:
     tiles = np.arange(columns * rows).reshape(rows, columns)
     tiles = tiles[:, ::-1] if flip[0] else tiles
     return (tiles[::-1] if flip[1] else tiles).ravel()
-
-
-def _pixels(view: tuple[int, int], size: tuple[int, int]) -> IntArray:
-    record = make_view(view, size).record[0]
-    columns, rows, unit_x, unit_y = (int(record[name]) for name in ("grid_x", "grid_y", "unit_x", "unit_y"))
-    image = np.arange(size[0] * size[1]).reshape(size[1], size[0])
-    left, top = int(record["left"]), int(record["top"])
-    map_ = image[top : top + rows * unit_y, left : left + columns * unit_x]
-    tiles: IntArray = map_.reshape(rows, unit_y, columns, unit_x).swapaxes(1, 2).reshape(rows * columns, -1)
-    return tiles
