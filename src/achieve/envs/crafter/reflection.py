@@ -17,17 +17,18 @@ from ..reflection import ByteArray, IntArray, Reflection
 from .data import (
     ACTIONS,
     ARROW,
+    GRASS,
     MOVE_DOWN,
     MOVE_LEFT,
     MOVE_RIGHT,
     MOVE_UP,
     NUM_TEXTURES,
+    PATH,
+    SAND,
     TEXTURE_ARROW,
     TEXTURE_PLAYER,
     TEXTURE_SLEEP,
-    WALKABLE,
     WALKABLE_BY,
-    _material,
 )
 from .daylight import daylight
 from .render import VIEW, luma
@@ -37,6 +38,8 @@ DAY = 300
 """Steps after which the time of day repeats."""
 FLIPS = ((False, False), (True, False), (False, True), (True, True))
 """Columns and rows that change places, by reflection."""
+WALKED = (GRASS, PATH, SAND)
+"""What a living player stands on."""
 TOLERANCE = 25.0
 """The noise of a night is about 3 at the player's tile; pictures of different directions are 157 apart at midnight."""
 
@@ -49,17 +52,16 @@ def make_reflection(view: tuple[int, int], size: tuple[int, int]) -> Reflection 
     columns, rows = record["grid_x"], record["grid_y"]
     if columns % 2 == 0 or rows % 2 == 0:
         return None
-    walked = [_material(name) for name in WALKABLE]
-    awake = [m * NUM_TEXTURES + TEXTURE_PLAYER + d for m in walked for d in range(4)]
-    asleep = [m * NUM_TEXTURES + TEXTURE_SLEEP for m in walked]
+    awake = [m * NUM_TEXTURES + TEXTURE_PLAYER + d for m in WALKED for d in range(4)]
+    asleep = [m * NUM_TEXTURES + TEXTURE_SLEEP for m in WALKED]
     arrows = [m * NUM_TEXTURES + TEXTURE_ARROW + d for m in np.flatnonzero(WALKABLE_BY[ARROW]) for d in range(4)]
-    pictures = prepared.parts[0][[*awake, *asleep, *arrows]]
-    dark = prepared.parts[2][[*awake, *asleep, *arrows]]
-    day = _distinct([_lit(pictures, dark, daylight(step)) for step in range(DAY)])  # [times, pictures, 3 P]
-    night = _greyed(day)  # with the eyes closed
-    times = len(day)
+    which = np.array([*awake, *asleep, *arrows])
+    pictures, dark = prepared.parts[0][which], prepared.parts[2][which]
+    lit = _distinct([_lit(pictures, dark, daylight(step)) for step in range(DAY)])  # [times, pictures, 3 P]
+    grey = _greyed(lit)
+    times = len(lit)
     parts = slice(len(awake)), slice(len(awake), len(awake) + len(asleep)), slice(len(awake) + len(asleep), None)
-    looks = day[:, parts[0]], night[:, parts[1]]
+    looks = lit[:, parts[0]], grey[:, parts[1]]
     return Reflection(
         actions=np.stack([_actions(flip) for flip in FLIPS]),
         corner=(record["top"], record["left"]),
@@ -70,7 +72,7 @@ def make_reflection(view: tuple[int, int], size: tuple[int, int]) -> Reflection 
         looks=np.concatenate([part.reshape(-1, part.shape[2]) for part in looks]),
         turned=np.stack([_looks_turned(times, len(awake), len(asleep), flip) for flip in FLIPS]),
         brightness=np.concatenate([np.arange(times).repeat(len(awake)), times + np.arange(times).repeat(len(asleep))]),
-        directed=np.concatenate([lit[:, parts[2]] for lit in (day, night)]),
+        directed=np.concatenate([lit[:, parts[2]], grey[:, parts[2]]]),
         directed_turned=np.stack([_turned(len(arrows), flip) for flip in FLIPS]),
         tolerance=TOLERANCE,
     )
