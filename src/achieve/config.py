@@ -87,6 +87,9 @@ class ModelConfig:
     """Normalise the value targets by an exponential moving average of their mean and standard deviation."""
     memory: bool = True
     """Condition policy and value on nu(g-), the representation of the previous achievement."""
+    set_memory: bool = False
+    """Condition policy and value of PPO on the sum of nu over all achievements unlocked so far in the episode: what is
+    done already, which the image does not show. Joined to nu(g-) or, without `memory`, in its place."""
     film: Literal["single", "double"] = "single"
     """FiLM layer: one MLP for both scale eta and shift delta (published code), or one for each (the paper)."""
     core: Literal["none", "gru", "lstm"] = "none"
@@ -99,6 +102,11 @@ class ModelConfig:
     """Heads that see the core's output: both, or the policy alone, with a value that is not recurrent."""
     value_hidden: NonNegativeInt = 0
     """Units of a linear layer in front of the value, without an activation; 0 for none."""
+
+    @property
+    def memory_size(self) -> int:
+        """Numbers that the heads see besides the latent: nu(g-), then the sum of all so far."""
+        return self.hidden_size * (self.memory + self.set_memory)
 
 
 @dataclass(frozen=True)
@@ -159,6 +167,14 @@ class PPOConfig:
     """With a recurrent core: consecutive steps it is unrolled over in an update; gradients flow back through them."""
     burn_in: NonNegativeInt = 0
     """With a recurrent core: steps before each chunk that are run first, without gradients, for an up-to-date state."""
+    reflection: Literal["none", "samples", "consistency"] = "none"
+    """Learn from mirrored worlds too, where the environment says what its images and actions look like in a mirror
+    (crafter): `samples` reflects steps of each minibatch, `consistency` asks for the same policy and value on both
+    sides of the mirror, of images that an update then sees in addition."""
+    reflection_share: UnitFloat = 0.5
+    """Share of each minibatch that is reflected."""
+    reflection_coef: NonNegativeFloat = 0.1
+    """With `consistency`: coefficient of the divergence between both sides, of policy and value together."""
 
 
 @dataclass(frozen=True)
@@ -436,6 +452,7 @@ def validate(config: TrainConfig) -> None:
         _validate_core(config)
         _validate_schedules(ppo)
         _validate_horizons(config)
+        _validate_reflection(config)
     if config.trainer != "ppo":
         return
     if other := list(differences(config.qrdqn, QRDQNConfig())):
@@ -450,6 +467,25 @@ def validate(config: TrainConfig) -> None:
             f"a rollout of {config.env.num_envs} x {ppo.rollout_length} = {config.rollout_steps} steps "
             f"cannot be split into {ppo.num_minibatches} equal minibatches; "
             "change ppo.num-minibatches or ppo.rollout-length"
+        )
+
+
+def _validate_reflection(config: TrainConfig) -> None:
+    """Raise ConfigError for settings of reflection that have no effect, and for a core, whose past is not reflected."""
+    ppo = config.ppo
+    for name, kinds in (
+        ("reflection_share", ("samples", "consistency")), ("reflection_coef", ("consistency",)),
+    ):  # fmt: skip
+        if ppo.reflection not in kinds and getattr(ppo, name) != getattr(PPOConfig, name):
+            raise ConfigError(
+                f"ppo.{name} has no effect with ppo.reflection {ppo.reflection}; use --ppo.reflection {kinds[-1]}"
+            )
+    if ppo.reflection != "none" and not ppo.reflection_share:
+        raise ConfigError("ppo.reflection_share is 0, which reflects nothing; increase it or use --ppo.reflection none")
+    if ppo.reflection != "none" and config.model.core != "none":
+        raise ConfigError(
+            "ppo.reflection needs a network without a recurrent core, whose state is of a world that is not reflected; "
+            "use --model.core none or --ppo.reflection none"
         )
 
 
@@ -530,6 +566,8 @@ def _validate_qrdqn(config: TrainConfig) -> None:
     values, rows = config.qrdqn, config.replay_rows
     if other := list(differences(config.ppo, PPOConfig())):
         raise ConfigError(f"ppo.{other[0]} has no effect on QR-DQN; its settings are qrdqn.*")
+    if config.model.set_memory:
+        raise ConfigError("model.set_memory is for PPO: QR-DQN remembers the previous achievement alone; leave it out")
     if config.model.core != "none" or config.model.value_hidden:
         raise ConfigError(
             "QR-DQN has neither a recurrent core (model.core) nor a hidden layer for values (model.value_hidden); "

@@ -99,7 +99,7 @@ def make_setting(
         config = replace(config, max_grad_norm=1e9)
     network = make_network(model, seed=seed)
     rewards, dones = script(episodes)
-    memory = model.hidden_size if model.memory else 0
+    memory = model.memory_size
     buffer = make_buffer(rewards, dones, memory=memory, seed=seed, state_size=network.state_size)
     distiller = make_distiller(network, buffer, config, solver=solver)
     trajectories = cut_trajectories(buffer.rewards, buffer.dones, buffer.fresh, 0.15)

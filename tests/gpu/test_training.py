@@ -89,6 +89,12 @@ def test_options_of_ppo(tmp_path: Path, compiled: bool) -> None:
     assert all(row["prediction_horizon_reg"] > 0 for row in metrics if row["kind"] == "distill")
 
 
+def test_set_memory(tmp_path: Path) -> None:
+    summary = train(replace(CONFIG, model=replace(CONFIG.model, set_memory=True)), tmp_path / "run", quiet=True)
+    check(tmp_path / "run", summary)
+    assert summary["arithmetic"] == "fp16, fused"
+
+
 def test_ppo_alone(tmp_path: Path) -> None:
     config = replace(
         CONFIG,

@@ -87,11 +87,12 @@ def test_the_loss_of_a_minibatch(case: str) -> None:
 
 
 @pytest.mark.parametrize(("rows", "hidden", "actions"), [(5, 40, 5), (70, 130, 17), (3, 16, 1)])
-@pytest.mark.parametrize("remembers", [True, False])
-def test_heads(rows: int, hidden: int, actions: int, remembers: bool) -> None:
+@pytest.mark.parametrize("memories", [0, 1, 2])
+def test_heads(rows: int, hidden: int, actions: int, memories: int) -> None:
     """Outputs, and the gradients of latents, weights and biases."""
-    policy, value = (torch.nn.Linear((1 + remembers) * hidden, outputs) for outputs in (actions, 1))
-    phi, memory = random(rows, hidden).requires_grad_(), random(rows, hidden, seed=1) if remembers else None
+    policy, value = (torch.nn.Linear((1 + memories) * hidden, outputs) for outputs in (actions, 1))
+    phi = random(rows, hidden).requires_grad_()
+    memory = random(rows, memories * hidden, seed=1) if memories else None
     x = phi if memory is None else torch.cat([phi, memory], 1)
     by_logits, by_values = random(rows, actions, seed=2), random(rows, seed=3)
     inputs = [phi, *policy.parameters(), *value.parameters()]

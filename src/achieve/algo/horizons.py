@@ -88,10 +88,10 @@ class HorizonValues(nn.Module):
         super().__init__()
         self._config = config
         self._buffer = buffer
-        self._remembers = network.config.memory
+        self._remembers = network.config.memory_size > 0
         self._normalize = network.config.normalize_value
         heads = len(config.value_gammas)
-        width = network.latent_size * (2 if self._remembers else 1)
+        width = network.latent_size + network.config.memory_size
         # Zero, which is the mean of the targets, and draws no random numbers.
         self.weight = nn.Parameter(torch.zeros(heads, width))
         self.bias = nn.Parameter(torch.zeros(heads))

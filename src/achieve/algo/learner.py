@@ -15,12 +15,14 @@ from achieve.algo import ppo
 from achieve.algo.gae import gae, normalize_advantages
 from achieve.algo.horizons import HorizonValues
 from achieve.algo.meters import Meters
+from achieve.algo.reflection import Mirror
 from achieve.algo.schedule import Scheduled, scheduled
 from achieve.config import PPOConfig
 from achieve.data.buffer import RolloutBuffer
 from achieve.data.chunks import chunk_order
 from achieve.data.trajectories import IntArray
 from achieve.data.transfer import upload
+from achieve.envs.reflection import Reflection
 from achieve.errors import DivergedError
 from achieve.nn.cuda_graphs import GraphRunner
 from achieve.nn.kernels import available
@@ -60,6 +62,7 @@ class PPOLearner:
         *,
         cuda_graphs: bool,
         safe_point: Callable[[], None] = lambda: None,
+        reflection: Reflection | None = None,
     ) -> None:
         self._safe_point = safe_point
         self._network = network
@@ -77,8 +80,10 @@ class PPOLearner:
         # On the device, where captured updates read it: another value needs no other graph.
         self._ent_coef = torch.tensor(config.ent_coef, device=buffer.device)
         self._kernels = available.small_kernels(buffer.device, enabled=cuda_graphs)
-        names = STATISTICS if self.horizons is None else (*STATISTICS, "horizon_loss")
-        self._meters = Meters(names, buffer.device, kernels=self._kernels)
+        self._mirror = None if reflection is None else Mirror(reflection, config, buffer.device)
+        of_mirror = () if self._mirror is None else self._mirror.statistics
+        of_horizons = () if self.horizons is None else ("horizon_loss",)
+        self._meters = Meters((*STATISTICS, *of_mirror, *of_horizons), buffer.device, kernels=self._kernels)
         self._before_epoch = torch.zeros_like(self._meters.sums)  # what the meters showed when it began
         self.done = 0
         """Minibatches of the phase under way that are done."""
@@ -266,9 +271,12 @@ class PPOLearner:
     def _minibatch(self, index: Tensor) -> None:
         network, buffer = self._network, self._buffer
         images, memory = (buffer.flat(name).index_select(0, index) for name in ("observations", "memory"))
-        phi = network.encode(images)
-        logits, values = network.heads(phi, memory) if network.core is None else self._unroll(phi, memory, index)
-        loss, statistics = (self._fused_loss if self._fusible else self.loss)(logits, values, index)
+        if self._mirror is None:
+            phi = network.encode(images)
+            logits, values = network.heads(phi, memory) if network.core is None else self._unroll(phi, memory, index)
+            loss, statistics = self._loss(logits, values, index)
+        else:
+            phi, loss, statistics = self._mirrored_loss(self._mirror, images, memory, index)
         if self.horizons is not None:
             of_horizons = self.horizons.loss(phi, memory, index)
             loss, statistics = loss + self._config.vf_coef * of_horizons, (*statistics, of_horizons)
@@ -276,6 +284,26 @@ class PPOLearner:
         loss.backward()
         grad_norm = self.optimizer.step()
         self._meters.add(*statistics[:GRAD_NORM], grad_norm, *statistics[GRAD_NORM:])
+
+    def _mirrored_loss(
+        self, mirror: Mirror, images: Tensor, memory: Tensor, index: Tensor
+    ) -> tuple[Tensor, Tensor, Sequence[Tensor]]:
+        """Return latents, loss and statistics of a minibatch that is partly reflected, or joined by reflected images.
+
+        The latents are those of the minibatch alone.
+        """
+        network, size = self._network, len(index)
+        images, memory, names = mirror.show(images, memory)
+        phi = network.encode(images)
+        logits, values = network.heads(phi, memory)
+        logits = logits.gather(1, names)
+        loss, statistics = self._loss(logits[:size], values[:size], index)
+        stored = (self._buffer.flat(name).index_select(0, index) for name in ("actions", "log_probs"))
+        added, own = mirror.terms(logits, values, names, *stored)
+        return phi[:size], (loss if added is None else loss + added), (*statistics, *own)
+
+    def _loss(self, logits: Tensor, values: Tensor, index: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
+        return (self._fused_loss if self._fusible else self.loss)(logits, values, index)
 
     def _unroll(self, phi: Tensor, memory: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits and values of a minibatch of chunks, whose steps come time by time."""

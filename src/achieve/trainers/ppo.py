@@ -13,6 +13,8 @@ from achieve.algo.pipelined import make_collector
 from achieve.algo.regularizers import PolicyValueRegularizer
 from achieve.config import TrainConfig
 from achieve.data.buffer import RolloutBuffer
+from achieve.envs.reflection import Reflection
+from achieve.errors import ConfigError
 from achieve.nn.model import ActorCritic
 from achieve.nn.optim import ClippedAdam
 from achieve.run.checkpoint import Checkpoint
@@ -46,7 +48,7 @@ class PPOTrainer(BaseTrainer):
         self.prepare_device()
         self.network: ActorCritic = network.to(self.device)
         self.arithmetic = self.network.use_precision(config.precision, fused=config.compile)
-        memory_size = config.model.hidden_size if config.model.memory else 0
+        memory_size = config.model.memory_size
         state_size = self.network.state_size
         room = (config.rollouts_per_phase, config.ppo.rollout_length, env.num_envs, self.observation_shape, memory_size)
         check_memory(
@@ -58,6 +60,8 @@ class PPOTrainer(BaseTrainer):
         self.buffer = self.store = RolloutBuffer(*room, self.device, self.observation_dtype, state_size)
         how: dict[str, Any] = {"cuda_graphs": config.compile, "safe_point": self.safe_point}
         self.collector = make_collector(self.network, self.envs, self.buffer, env.threshold, **how)
+        if config.ppo.reflection != "none":
+            how["reflection"] = self._reflection()
         self.learner = self.learner_class(self.network, self.buffer, config.ppo, **how)
         if config.distill.enabled:
             experience = self.network, self.buffer, config.distill
@@ -66,6 +70,17 @@ class PPOTrainer(BaseTrainer):
                 PolicyValueRegularizer(*experience) if horizons is None else HorizonRegularizer(*experience, horizons)
             )
             self.distiller = self.make_distiller(self.buffer, regularizer)
+
+    def _reflection(self) -> Reflection:
+        """Return what the environment says it looks like in a mirror."""
+        reflection: Reflection | None = getattr(self.envs, "reflection", None)
+        if reflection is None:
+            raise ConfigError(
+                "ppo.reflection needs an environment that says what it looks like in a mirror, and "
+                f"{self.config.env.name} as it is set up here does not; use crafter with its own rules, or "
+                "--ppo.reflection none"
+            )
+        return reflection
 
     def start(self) -> None:
         self.collector.start()
@@ -94,7 +109,7 @@ class PPOTrainer(BaseTrainer):
                 journal.show("distilling")
                 with self.timed("distill"):
                     report = self.distiller.run(self.generators.shuffles, self.generators.actions)
-                    self.collector.refresh_states()
+                    self.collector.refresh()
                 self.stage = COLLECTING
                 journal.log_phase(report)
 

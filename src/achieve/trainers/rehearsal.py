@@ -79,7 +79,7 @@ def shortened(config: TrainConfig) -> TrainConfig:
     return replace(
         config,
         distill=replace(config.distill, rollouts_per_phase=1),
-        ppo=replace(config.ppo, num_epochs=1),
+        ppo=replace(config.ppo, num_epochs=1, reflection="none"),  # which has no kernels
     )
 
 
