@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from achieve.envs.registry import find_env_spec, is_known, unknown
 from achieve.errors import ConfigError
@@ -25,6 +25,7 @@ from achieve.settings import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    Range,
     UnfitError,
     UnitFloat,
     check_name,
@@ -219,6 +220,15 @@ class DistillConfig:
     """Learning rate of Adam, for each objective's optimiser."""
     max_grad_norm: PositiveFloat = 0.5
     """Maximum norm of the gradient."""
+    rarity_power: UnitFloat = 0.0
+    """PPO learns from rewards of unlocks times (rarity_rate / p)^rarity_power, where a share p of episodes unlocks that
+    kind; kinds are clusters of nu, found without labels. 0 leaves all rewards as they are. Logs always do."""
+    rarity_rate: Annotated[float, Range(0, 1, above=True)] = 0.2
+    """Share of episodes from which on a kind of unlock is not rare: its weight is 1."""
+    rarity_limit: Annotated[float, Range(1)] = 5.0
+    """Largest weight of a rare unlock."""
+    rarity_from: NonNegativeInt = 250_000
+    """Environment steps before which all weights are 1."""
 
 
 @dataclass(frozen=True)
@@ -396,6 +406,7 @@ def validate(config: TrainConfig) -> None:
         raise ConfigError("distill.objectives is empty; name at least one, or use --distill.no-enabled")
     if len(set(distill.objectives)) < len(distill.objectives):
         raise ConfigError(f"distill.objectives names one twice: {' '.join(distill.objectives)}")
+    _validate_rarity(config)
     _known_or_plugin("model.encoder", model.encoder, ENCODER_NAMES)
     if config.trainer != EXTERNAL:
         _known_or_plugin("trainer", config.trainer, TRAINER_NAMES)
@@ -422,6 +433,18 @@ def validate(config: TrainConfig) -> None:
             f"cannot be split into {ppo.num_minibatches} equal minibatches; "
             "change ppo.num-minibatches or ppo.rollout-length"
         )
+
+
+def _validate_rarity(config: TrainConfig) -> None:
+    """Raise ConfigError for weights of rare unlocks where there can be none, and for settings without them."""
+    distill = config.distill
+    if distill.rarity_power and not distill.enabled:
+        raise ConfigError("distill.rarity_power needs distillation, which tells unlocks apart; use --preset ad")
+    if distill.rarity_power and config.trainer == "qrdqn":
+        raise ConfigError("distill.rarity_power has no effect on QR-DQN; use a preset of PPO, such as ad")
+    for name in ("rarity_rate", "rarity_limit", "rarity_from"):
+        if not distill.rarity_power and getattr(distill, name) != getattr(DistillConfig, name):
+            raise ConfigError(f"distill.{name} has no effect without weights; use --distill.rarity-power 0.5")
 
 
 def _validate_core(config: TrainConfig) -> None:

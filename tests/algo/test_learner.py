@@ -184,3 +184,29 @@ def test_statistics_are_means_over_all_minibatches() -> None:
     ratio = (chosen - rows.flat("log_probs")[now].double()).exp()
     expected = float((ratio - 1 - ratio.log()).mean())
     assert phase.statistics["kl"] == pytest.approx(expected, rel=1e-3)
+
+
+def test_it_learns_from_weighted_rewards_and_leaves_the_true_ones() -> None:
+    buffer = filled_buffer()
+    buffer.filled = 2 * LENGTH
+    learner = PPOLearner(make_network(), buffer, CONFIG, cuda_graphs=False)
+    before, now = buffer.rewards.copy(), slice(LENGTH, 2 * LENGTH)
+    plain = _returns(learner, buffer)
+    buffer.weigh_rewards()
+    np.testing.assert_array_equal(_returns(learner, buffer), plain)
+    assert buffer.reward_weights is not None
+    buffer.reward_weights[:] = np.random.default_rng(1).uniform(1, 5, buffer.rewards.shape)
+    _, expected = ppo.gae(
+        (buffer.rewards * buffer.reward_weights)[now],
+        buffer.values[LENGTH : 2 * LENGTH + 1],
+        buffer.dones[now],
+        CONFIG.gamma,
+        CONFIG.gae_lambda,
+    )
+    np.testing.assert_allclose(_returns(learner, buffer)[now], expected, rtol=1e-5)
+    np.testing.assert_array_equal(buffer.rewards, before)
+
+
+def _returns(learner: PPOLearner, buffer: RolloutBuffer) -> np.ndarray:
+    learner._estimate_advantages()
+    return buffer.returns.numpy().copy()

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from achieve.analysis.clusters import (
+from achieve.algo.clusters import (
     average_linkage,
     choose_clusters,
     cosine_distances,

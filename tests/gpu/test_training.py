@@ -82,6 +82,16 @@ def test_ppo_alone(tmp_path: Path) -> None:
     assert summary["steps"] == STEPS
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+def test_rare_unlocks_count_more(tmp_path: Path, compiled: bool) -> None:
+    distill = replace(CONFIG.distill, rarity_power=0.5, rarity_rate=1.0, rarity_from=0)
+    summary = train(replace(CONFIG, distill=distill, compile=compiled), tmp_path / "run", quiet=True)
+    check(tmp_path / "run", summary)
+    metrics = rows(tmp_path / "run" / "metrics.jsonl")
+    assert [row["kinds"] for row in metrics if row["kind"] == "distill"][-1] >= 2
+    assert any(row.get("unlock_weight", 0) > 1 for row in metrics)
+
+
 def test_stopped_and_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped in the second phase: the run goes on from its start, and nothing is doubled."""
     phases = 0

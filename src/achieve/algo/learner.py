@@ -121,7 +121,7 @@ class PPOLearner:
         config, buffer = self._config, self._buffer
         last = buffer.filled
         first = last - buffer.length
-        rewards, dones = buffer.rewards[first:last], buffer.dones[first:last]
+        rewards, dones = buffer.learned_rewards(first, last), buffer.dones[first:last]
         values = buffer.values[first : last + 1]
         if self._kernels:
             from achieve.nn.kernels import policy

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import torch
@@ -20,6 +21,9 @@ from achieve.settings import Range, UnfitError
 from achieve.trainers.base import BaseTrainer
 from achieve.trainers.journal import Journal, resources
 from achieve.trainers.setup import check_memory
+
+if TYPE_CHECKING:
+    from achieve.algo.rarity import UnlockKinds
 
 COLLECTING, UPDATING, DISTILLING = "collecting", "updating", "distilling"
 
@@ -61,6 +65,12 @@ class PPOTrainer(BaseTrainer):
         if config.distill.enabled:
             regularizer = PolicyValueRegularizer(self.network, self.buffer, config.distill)
             self.distiller = self.make_distiller(self.buffer, regularizer)
+        self.kinds: UnlockKinds | None = None
+        if config.distill.rarity_power:
+            from achieve.algo.rarity import UnlockKinds
+
+            self.kinds = UnlockKinds(self.network, self.buffer, env.threshold)
+            self.buffer.weigh_rewards()
 
     def start(self) -> None:
         self.collector.start()
@@ -78,6 +88,8 @@ class PPOTrainer(BaseTrainer):
             if self.stage == UPDATING:
                 journal.show("PPO")
                 with self.timed("ppo"):
+                    if self.kinds is not None and self.learner.done == 0:
+                        self._weigh_unlocks(self.kinds)
                     statistics = self.learner.update(self.generators.shuffles)
                 self.rollouts += 1
                 self.stage = DISTILLING if self.distiller is not None and self.buffer.full else COLLECTING
@@ -90,6 +102,8 @@ class PPOTrainer(BaseTrainer):
                 with self.timed("distill"):
                     report = self.distiller.run(self.generators.shuffles, self.generators.actions)
                     self.collector.refresh_states()
+                    if self.kinds is not None:
+                        report = replace(report, statistics={**report.statistics, **self.kinds.learn()})
                 self.stage = COLLECTING
                 journal.log_phase(report)
 
@@ -97,13 +111,19 @@ class PPOTrainer(BaseTrainer):
                 self.buffer.clear()
             journal.snapshot()
 
+    def _weigh_unlocks(self, kinds: UnlockKinds) -> None:
+        """Weight the rewards of the newest rollout by how rare its unlocks are."""
+        distill = self.config.distill
+        if self.rollouts * self.config.rollout_steps >= distill.rarity_from:
+            kinds.weigh(distill.rarity_rate, distill.rarity_power, distill.rarity_limit)
+
     def _figures(self, *phases: str) -> dict[str, float]:
-        """Return the statistics of value normalisation, episodes, and resources."""
+        """Return the statistics of value normalisation, weights of unlocks, episodes, and resources."""
         normalizer = self.network.normalizer
-        figures = {}
+        figures = {} if self.kinds is None else self.kinds.weight_figures()
         if normalizer.enabled:
             mean, std = normalizer.statistics()
-            figures = {"normalizer_mean": mean.item(), "normalizer_std": std.item()}
+            figures |= {"normalizer_mean": mean.item(), "normalizer_std": std.item()}
         return {**figures, **self.running_score.figures(), **resources(self, *phases)}
 
     @property
@@ -131,6 +151,7 @@ class PPOTrainer(BaseTrainer):
             **{f"collector/{k}": v for k, v in self.collector.tensors().items()},
             **{f"learner/{k}": v for k, v in self.learner.tensors().items()},
             **{f"buffer/{k}": v for k, v in self.buffer.small().items()},
+            **({} if self.kinds is None else {f"kinds/{k}": v for k, v in self.kinds.tensors().items()}),
         }
 
     def own_state(self) -> dict[str, Any]:
@@ -156,7 +177,11 @@ class PPOTrainer(BaseTrainer):
         }
 
     def ranges(self) -> dict[str, tuple[int, int]]:
-        return {"buffer/actions": (0, self.num_actions - 1), "learner/order": (0, self.buffer.steps - 1)}
+        return {
+            "buffer/actions": (0, self.num_actions - 1),
+            "learner/order": (0, self.buffer.steps - 1),
+            **({} if self.kinds is None else {f"kinds/{k}": v for k, v in self.kinds.ranges().items()}),
+        }
 
     def check_own_state(self, saved: Checkpoint) -> None:
         state, buffer = saved.state, self.buffer
