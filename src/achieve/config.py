@@ -188,7 +188,8 @@ class DistillConfig:
     """Run auxiliary phases."""
     objectives: tuple[str, ...] = ("matching", "prediction")
     """Objectives of an epoch, in order: `prediction` (intra-trajectory, L_pred), `matching` (cross-trajectory,
-    L_match), or your own as module:Class. The published code has matching first, the paper's Algorithm 1 prediction."""
+    L_match), `imitation` (self-imitation of rare episodes, not in the paper), or your own as module:Class. The
+    published code has matching first, the paper's Algorithm 1 prediction."""
     rollouts_per_phase: PositiveInt = 8
     """N_pi: policy phases (rollouts) per auxiliary phase. Their complete episodes are distilled."""
     num_epochs: PositiveInt = 6
@@ -228,7 +229,17 @@ class DistillConfig:
     rarity_limit: Annotated[float, Range(1)] = 5.0
     """Largest weight of a rare unlock."""
     rarity_from: NonNegativeInt = 250_000
-    """Environment steps before which all weights are 1."""
+    """Environment steps before which all weights are 1, and nothing is imitated."""
+    imitation_coef: NonNegativeFloat = 0.1
+    """With the objective `imitation`: coefficient of the self-imitation loss, -log pi(a|s) (R - V)+ in the mean."""
+    imitation_value_coef: NonNegativeFloat = 0.01
+    """Its value loss, half of the square of (R - V)+ in the mean, relative to that."""
+    imitation_rate: Annotated[float, Range(0, 1, above=True)] = 0.05
+    """Episodes are kept and imitated if they have an unlock of a kind that a smaller share of episodes has."""
+    imitation_steps: PositiveInt = 51_200
+    """Steps of kept episodes there is room for; newer ones take the place of the oldest."""
+    imitation_updates: PositiveInt = 16
+    """Updates of self-imitation per epoch of the auxiliary phase."""
 
 
 @dataclass(frozen=True)
@@ -436,15 +447,28 @@ def validate(config: TrainConfig) -> None:
 
 
 def _validate_rarity(config: TrainConfig) -> None:
-    """Raise ConfigError for weights of rare unlocks where there can be none, and for settings without them."""
+    """Raise ConfigError for what depends on kinds of unlocks where there are none, and for settings without effect."""
     distill = config.distill
+    imitates = distill.enabled and "imitation" in distill.objectives
     if distill.rarity_power and not distill.enabled:
         raise ConfigError("distill.rarity_power needs distillation, which tells unlocks apart; use --preset ad")
-    if distill.rarity_power and config.trainer == "qrdqn":
-        raise ConfigError("distill.rarity_power has no effect on QR-DQN; use a preset of PPO, such as ad")
-    for name in ("rarity_rate", "rarity_limit", "rarity_from"):
-        if not distill.rarity_power and getattr(distill, name) != getattr(DistillConfig, name):
-            raise ConfigError(f"distill.{name} has no effect without weights; use --distill.rarity-power 0.5")
+    for what, is_wanted in (("distill.rarity_power", distill.rarity_power), ("the objective `imitation`", imitates)):
+        if is_wanted and config.trainer == "qrdqn":
+            raise ConfigError(f"{what} has no effect on QR-DQN; use a preset of PPO, such as ad")
+    if imitates and config.model.core != "none":
+        raise ConfigError(
+            "the objective `imitation` needs a policy without a recurrent core, whose states would be outdated; use "
+            "--model.core none or leave it out of --distill.objectives"
+        )
+    weighted = "weights; use --distill.rarity-power 0.5"
+    imitated = "the objective `imitation`; use --distill.objectives matching prediction imitation"
+    needs = {"rarity_rate": weighted, "rarity_limit": weighted} if not distill.rarity_power else {}
+    if not imitates:
+        needs |= {f"imitation_{name}": imitated for name in ("coef", "value_coef", "rate", "steps", "updates")}
+        needs |= {"rarity_from": weighted} if not distill.rarity_power else {}
+    for name, missing in needs.items():
+        if getattr(distill, name) != getattr(DistillConfig, name):
+            raise ConfigError(f"distill.{name} has no effect without {missing}")
 
 
 def _validate_core(config: TrainConfig) -> None:

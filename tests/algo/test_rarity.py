@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -142,7 +143,7 @@ def true_kinds(buffer: RolloutBuffer) -> tuple[np.ndarray, np.ndarray]:
 
 def assert_right(kinds: UnlockKinds, buffer: RolloutBuffer, rates: np.ndarray) -> None:
     """Every unlock has a weight that fits its true kind's rate; all other steps have 1."""
-    kinds.weigh(0.2, 0.5, 5.0)
+    kinds.weigh(partial(rarity_weights, rate=0.2, power=0.5, limit=5.0))
     assert buffer.reward_weights is not None
     steps, true = true_kinds(buffer)
     weights = buffer.reward_weights.ravel()
@@ -199,7 +200,7 @@ def test_nothing_is_weighted_before_there_are_kinds() -> None:
     kinds, buffer, _ = make()
     buffer.filled = buffer.rows
     buffer.rewards[3, 2] = 1
-    kinds.weigh(0.2, 0.5, 5.0)
+    kinds.weigh(partial(rarity_weights, rate=0.2, power=0.5, limit=5.0))
     assert buffer.reward_weights is not None and (buffer.reward_weights == 1).all()
     assert kinds.learn() == {"kinds": 0, "rare_kinds": 0, "examples": 1}
     assert kinds.weight_figures() == {"unlock_weight": 1.0, "rare_unlocks": 0.0}

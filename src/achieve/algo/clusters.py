@@ -10,8 +10,6 @@ from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.cluster.hierarchy import linkage, to_tree
-from scipy.spatial.distance import squareform
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -27,6 +25,9 @@ def cosine_distances(vectors: ArrayLike) -> NDArray[np.float32]:
 
 def average_linkage(distances: ArrayLike) -> Floats:
     """Cluster by the mean distance between clusters: distances [n, n] -> scipy's merges [n - 1, 4]."""
+    from scipy.cluster.hierarchy import linkage
+    from scipy.spatial.distance import squareform
+
     return linkage(squareform(np.asarray(distances, np.float64), checks=False), "average")
 
 
@@ -36,6 +37,8 @@ def cut(merges: Floats, count: int, groups: Ints | None = None, tolerance: float
     groups: [n]. A cluster contradicts itself where more than ``tolerance`` of its points are not their group's first in
     it; it is then split into its two branches, and so on.
     """
+    from scipy.cluster.hierarchy import to_tree
+
     n = len(merges) + 1
     clusters, waiting = [], [to_tree(merges)]
     while waiting:

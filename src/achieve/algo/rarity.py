@@ -8,6 +8,8 @@ join, the masses go where their examples go.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from jaxtyping import Float, Int
@@ -159,7 +161,7 @@ class UnlockKinds:
         if seen > MOST:
             some = np.linspace(0, seen - 1, MOST).astype(np.int64)
             steps, numbers = steps[some], numbers[some]
-        old, new = self._representations(self._pairs[:held]), self.represent(steps)
+        old, new = self.representations(self._pairs[:held]), self.represent(steps)
         vectors = torch.cat([old, new])
         distances = (1 - vectors @ vectors.T).clamp(0, 2).fill_diagonal_(0).cpu().numpy().astype(np.float64)
         masses = np.concatenate([self._masses[:held] * FADING, np.full(len(steps), seen / max(1, len(steps)))])
@@ -201,8 +203,8 @@ class UnlockKinds:
     # Recognising kinds
 
     @torch.no_grad()
-    def weigh(self, rate: float, power: float, limit: float) -> None:
-        """Set the weights of the newest rollout's rewards: those of unlocks by how rare their kind is, others 1."""
+    def weigh(self, weights_of: Callable[[Floats], Floats]) -> None:
+        """Set the weights of the newest rollout's rewards: those of unlocks by the rate of their kind, others 1."""
         buffer = self._buffer
         assert buffer.reward_weights is not None
         rows = slice(buffer.filled - buffer.length, buffer.filled)
@@ -211,15 +213,15 @@ class UnlockKinds:
         steps, _ = find_unlocks(buffer.rewards[rows], buffer.dones[rows], self._threshold)
         if len(steps) and len(self.rates):
             of = self.recognize(self.represent(steps + rows.start * buffer.num_envs))
-            weights.reshape(-1)[steps] = rarity_weights(self.rates[of], rate, power, limit)
+            weights.reshape(-1)[steps] = weights_of(self.rates[of])
 
     def recognize(self, vectors: Tensor) -> Ints:
         """Return the kinds of unlocks with these ``nu`` [n, D], by the encoder as it is now."""
-        return nearest(vectors, self._centres(self._representations(self._pairs[: self.examples])))
+        return nearest(vectors, self._centres(self.representations(self._pairs[: self.examples])))
 
     def represent(self, steps: Ints) -> Tensor:
         """Return ``nu`` of the unlocks at these positions in the buffer: [n, D]."""
-        return self._representations(self._pairs_at(steps))
+        return self.representations(self._pairs_at(steps))
 
     def _centres(self, vectors: Tensor) -> Tensor:
         return centres(vectors, self._masses[: self.examples], self._kinds[: self.examples])
@@ -228,7 +230,7 @@ class UnlockKinds:
         images, before = self._buffer.flat("observations"), torch.from_numpy(steps).to(self._buffer.device)
         return torch.stack([images[before], images[before + self._buffer.num_envs]], 1)
 
-    def _representations(self, pairs: Tensor) -> Tensor:
+    def representations(self, pairs: Tensor) -> Tensor:
         """Return ``nu`` of pairs of images [n, 2, ...]: [n, D]."""
         images = pairs.flatten(0, 1)
         missing = -len(images) % ENCODED_AT_ONCE
@@ -244,12 +246,11 @@ class UnlockKinds:
     def weight_figures(self) -> dict[str, float]:
         """Return the mean weight of the newest rollout's unlocks, and the share of those with a weight above 1."""
         buffer = self._buffer
-        assert buffer.reward_weights is not None
         rows = slice(buffer.filled - buffer.length, buffer.filled)
         unlocked = buffer.rewards[rows] > np.float32(self._threshold)
-        weights = buffer.reward_weights[rows][unlocked]
-        if not len(weights):
+        if buffer.reward_weights is None or not unlocked.any():
             return {}
+        weights = buffer.reward_weights[rows][unlocked]
         return {"unlock_weight": float(weights.mean()), "rare_unlocks": float((weights > 1).mean())}
 
     def _figures(self) -> dict[str, float]:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 
+from achieve.algo.clusters import Floats
 from achieve.algo.collect import Collector
+from achieve.algo.imitation import keep_rare, refresh
 from achieve.algo.learner import PPOLearner
+from achieve.algo.rarity import UnlockKinds, rarity_weights
 from achieve.algo.regularizers import PolicyValueRegularizer
 from achieve.config import TrainConfig
 from achieve.data.buffer import RolloutBuffer
+from achieve.data.kept import KeptEpisodes
 from achieve.nn.model import ActorCritic
 from achieve.nn.optim import ClippedAdam
 from achieve.run.checkpoint import Checkpoint
@@ -21,9 +25,6 @@ from achieve.settings import Range, UnfitError
 from achieve.trainers.base import BaseTrainer
 from achieve.trainers.journal import Journal, resources
 from achieve.trainers.setup import check_memory
-
-if TYPE_CHECKING:
-    from achieve.algo.rarity import UnlockKinds
 
 COLLECTING, UPDATING, DISTILLING = "collecting", "updating", "distilling"
 
@@ -62,15 +63,28 @@ class PPOTrainer(BaseTrainer):
         how: dict[str, Any] = {"cuda_graphs": config.compile, "safe_point": self.safe_point}
         self.collector = Collector(self.network, self.envs, self.buffer, env.threshold, **how)
         self.learner = self.learner_class(self.network, self.buffer, config.ppo, **how)
+        self.kinds: UnlockKinds | None = None
+        imitates = config.distill.enabled and "imitation" in config.distill.objectives
+        if config.distill.rarity_power or imitates:
+            self.kinds = UnlockKinds(self.network, self.buffer, env.threshold)
+        if config.distill.rarity_power:
+            self.buffer.weigh_rewards()
+        if imitates:
+            self.kept = self._make_kept(memory_size)
         if config.distill.enabled:
             regularizer = PolicyValueRegularizer(self.network, self.buffer, config.distill)
             self.distiller = self.make_distiller(self.buffer, regularizer)
-        self.kinds: UnlockKinds | None = None
-        if config.distill.rarity_power:
-            from achieve.algo.rarity import UnlockKinds
 
-            self.kinds = UnlockKinds(self.network, self.buffer, env.threshold)
-            self.buffer.weigh_rewards()
+    def _make_kept(self, memory_size: int) -> KeptEpisodes:
+        """Return room for rare episodes."""
+        rows, shape = self.config.distill.imitation_steps, self.observation_shape
+        check_memory(
+            KeptEpisodes.nbytes(rows, shape, memory_size, self.observation_dtype.itemsize),
+            self.device,
+            f"room for {rows:,} steps of rare episodes",
+            "reduce distill.imitation-steps",
+        )
+        return KeptEpisodes(rows, shape, memory_size, self.device, self.observation_dtype)
 
     def start(self) -> None:
         self.collector.start()
@@ -88,8 +102,8 @@ class PPOTrainer(BaseTrainer):
             if self.stage == UPDATING:
                 journal.show("PPO")
                 with self.timed("ppo"):
-                    if self.kinds is not None and self.learner.done == 0:
-                        self._weigh_unlocks(self.kinds)
+                    if self.learner.done == 0:
+                        self._weigh_unlocks()
                     statistics = self.learner.update(self.generators.shuffles)
                 self.rollouts += 1
                 self.stage = DISTILLING if self.distiller is not None and self.buffer.full else COLLECTING
@@ -100,10 +114,10 @@ class PPOTrainer(BaseTrainer):
                 journal.save()  # a phase cannot be resumed in the middle
                 journal.show("distilling")
                 with self.timed("distill"):
+                    self._refresh_kept()
                     report = self.distiller.run(self.generators.shuffles, self.generators.actions)
                     self.collector.refresh_states()
-                    if self.kinds is not None:
-                        report = replace(report, statistics={**report.statistics, **self.kinds.learn()})
+                    report = replace(report, statistics={**report.statistics, **self._learn_kinds()})
                 self.stage = COLLECTING
                 journal.log_phase(report)
 
@@ -111,11 +125,38 @@ class PPOTrainer(BaseTrainer):
                 self.buffer.clear()
             journal.snapshot()
 
-    def _weigh_unlocks(self, kinds: UnlockKinds) -> None:
-        """Weight the rewards of the newest rollout by how rare its unlocks are."""
+    @property
+    def _counts_rarity(self) -> bool:
+        """Whether rare unlocks count more already, or are imitated."""
+        return self.rollouts * self.config.rollout_steps >= self.config.distill.rarity_from
+
+    def _weights(self, rates: Floats) -> Floats:
+        """Return the weights of unlocks of kinds with these rates."""
         distill = self.config.distill
-        if self.rollouts * self.config.rollout_steps >= distill.rarity_from:
-            kinds.weigh(distill.rarity_rate, distill.rarity_power, distill.rarity_limit)
+        return rarity_weights(rates, distill.rarity_rate, distill.rarity_power, distill.rarity_limit)
+
+    def _weigh_unlocks(self) -> None:
+        """Weight the rewards of the newest rollout by how rare its unlocks are."""
+        if self.kinds is not None and self.buffer.reward_weights is not None and self._counts_rarity:
+            self.kinds.weigh(self._weights)
+
+    def _refresh_kept(self) -> None:
+        """Bring what is computed of kept episodes up to date."""
+        distill = self.config.distill
+        if self.kinds is not None and self.kept is not None and self._counts_rarity:
+            how = (self.config.env.threshold, self.config.ppo.gamma, distill.imitation_rate)
+            refresh(self.kept, self.kinds, *how, self._weights)
+
+    def _learn_kinds(self) -> dict[str, float]:
+        """Find the kinds of unlocks anew and keep rare episodes, after a phase. Returns figures for the log."""
+        if self.kinds is None:
+            return {}
+        figures = self.kinds.learn()
+        if self.kept is not None:
+            imitated = len(self.kept.worth)
+            keep_rare(self.kept, self.kinds, self.buffer, self.config.env.threshold, self.config.distill.imitation_rate)
+            figures |= {"imitated_steps": imitated, "kept_episodes": len(self.kept)}
+        return figures
 
     def _figures(self, *phases: str) -> dict[str, float]:
         """Return the statistics of value normalisation, weights of unlocks, episodes, and resources."""
