@@ -10,14 +10,9 @@ Single-thread figures are CPU time, vector figures wall time. Nothing else shoul
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
-import importlib.metadata
+import functools
 import importlib.util
-import json
-import os
 import pathlib
-import platform
 import statistics
 import sys
 import time
@@ -25,6 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+from report import Table, machine, options, publish, rate, usable_cores
 
 _HERE = pathlib.Path(__file__).resolve().parent
 # Python puts a script's folder first on its path, where this file would pass for `crafter` itself.
@@ -40,74 +36,6 @@ from achieve.envs.crafter.batch import RENDER  # noqa: E402
 
 NUM_ACTIONS = 17
 PACKAGES = ("achieve", "crafter", "opensimplex", "numpy", "numba", "pillow", "gymnasium")
-
-
-@dataclasses.dataclass
-class Table:
-    """One table of the report."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: list[tuple[Any, ...]]
-    note: str = ""
-
-    def markdown(self) -> str:
-        lines = [f"### {self.title}", ""]
-        if self.note:
-            lines += [self.note, ""]
-        lines.append("| " + " | ".join(self.columns) + " |")
-        lines.append("| " + " | ".join(["---"] + ["---:"] * (len(self.columns) - 1)) + " |")
-        lines += ["| " + " | ".join(map(_text, row)) + " |" for row in self.rows]
-        return "\n".join(lines)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def machine() -> Table:
-    """What this was measured on, and with which versions."""
-    cpu = platform.processor() or platform.machine()
-    cpuinfo = pathlib.Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        models = [x for x in cpuinfo.read_text().splitlines() if x.startswith("model name")]
-        cpu = models[0].partition(":")[2].strip() if models else cpu
-    rows: list[tuple[Any, ...]] = [
-        ("processor", cpu),
-        ("cores usable", str(_cores())),
-        ("system", f"{platform.system()} {platform.machine()}"),
-        ("load before", " ".join(f"{load:.2f}" for load in os.getloadavg())),
-        ("python", platform.python_version()),
-    ]
-    for name in PACKAGES:
-        try:
-            rows.append((name, importlib.metadata.version(name)))
-        except importlib.metadata.PackageNotFoundError:
-            rows.append((name, "run from source" if name == "achieve" else "not installed"))
-    return Table("Machine and versions", ("what", "value"), rows)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-class Clock:
-    """CPU time of this process, or wall time."""
-
-    def __init__(self, seconds: float, timer: Callable[[], float] = time.process_time) -> None:
-        self.seconds = seconds
-        self.timer = timer
-
-    def rate(self, work: Callable[[], int]) -> float:
-        """Units of work per second, repeating `work` (which returns its units) until time is up."""
-        units, start = 0, self.timer()
-        while True:
-            units += work()
-            elapsed = self.timer() - start
-            if elapsed >= self.seconds:
-                return units / elapsed
 
 
 def play_single(env: CrafterEnv, actions: Iterator[int], steps: int) -> int:
@@ -166,10 +94,9 @@ def single_thread(rounds: int, seconds: float) -> Table:
     for work in contestants.values():
         work()
     rates: dict[str, list[float]] = {name: [] for name in contestants}
-    clock = Clock(seconds)
     for _ in range(rounds):
         for name, work in contestants.items():
-            rates[name].append(clock.rate(work))
+            rates[name].append(rate(work, seconds))
     reference = rates["crafter.Env"]
     rows: list[tuple[Any, ...]] = []
     for name, values in rates.items():
@@ -219,7 +146,7 @@ def _our_phases(seconds: float) -> dict[str, float]:
         batch.program.advance(RENDER, context, no_actions, play.out, 0, play.num_envs)
         return play.num_envs
 
-    reset = 1 / Clock(seconds).rate(lambda: len(play.vec.reset(out=play.out)[0]))
+    reset = 1 / rate(lambda: len(play.vec.reset(out=play.out)[0]), seconds)
     # Steps of the day or night, and frames of the same moments, in turns.
     spent = {"step by day": 0.0, "frame by day": 0.0, "step by night": 0.0}
     turns = 0
@@ -287,7 +214,6 @@ def vector_rates(
 ) -> Table:
     """Steps per second of wall time for each number of environments and threads, in turns."""
     rows: list[tuple[Any, ...]] = []
-    clock = Clock(seconds, time.perf_counter)
     for num_envs in sizes:
         plays = {threads: VectorPlay(num_envs, threads) for threads in thread_counts}
         ticks = max(1, 512 // num_envs)
@@ -296,7 +222,8 @@ def vector_rates(
             play.steps(ticks)
         for _ in range(rounds):
             for threads, play in plays.items():
-                rates[threads].append(clock.rate(lambda play=play, n=ticks: play.steps(n)))  # type: ignore[misc]
+                work = functools.partial(play.steps, ticks)
+                rates[threads].append(rate(work, seconds, time.perf_counter))
         base = rates[thread_counts[0]]
         for threads in thread_counts:
             gains = [rate / one for rate, one in zip(rates[threads], base, strict=True)]
@@ -327,12 +254,10 @@ def growth(seconds: float) -> Table:
     for kwargs in settings:
         env = CrafterEnv(seed=3, **kwargs)
         env.reset()
-        resets = Clock(seconds).rate(lambda env=env: bool(env.reset()))  # type: ignore[misc]
+        resets = rate(lambda env=env: bool(env.reset()), seconds)  # type: ignore[misc]
         actions = random_actions(5)
         play_single(env, actions, 200)
-        steps = Clock(seconds).rate(
-            lambda env=env, actions=actions: play_single(env, actions, 100)  # type: ignore[misc]
-        )
+        steps = rate(functools.partial(play_single, env, actions, 100), seconds)
         settings_text = ", ".join(f"{k} {v[0]}x{v[1]}" for k, v in kwargs.items()) or "defaults"
         rows.append((settings_text, 1e3 / resets, 1e6 / steps, len(env.save_state()) / 1024))
     return Table(
@@ -344,44 +269,27 @@ def growth(seconds: float) -> Table:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--quick", action="store_true", help="3 rounds of half a second")
-    parser.add_argument("--rounds", type=int, help="rounds per figure (7)")
-    parser.add_argument("--seconds", type=float, help="length of a round (3)")
-    parser.add_argument(
-        "--many", action="store_true", help="8, 64 and 1,024 environments on 1, 2, ... all cores"
-    )
-    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write them as JSON")
-    parser.add_argument("--markdown", type=pathlib.Path, metavar="FILE", help="write the report")
+    parser = options(__doc__, 3)
+    parser.add_argument("--many", action="store_true", help="8, 64 and 1,024 environments on 1, 2, ... all cores")
     args = parser.parse_args(argv)
     rounds = args.rounds or (3 if args.quick else 7)
     seconds = args.seconds or (0.5 if args.quick else 3.0)
     if args.many:
-        cores = _cores()
+        cores = usable_cores()
         thread_counts = (*(n for n in (1, 2, 4, 8, 16, 32) if n < cores), cores)
         sizes: tuple[int, ...] = (8, 64, 1024)
     else:
         thread_counts, sizes = (1, 2), (8, 64, 256)
 
-    tables: list[Table] = []
-    for make in (
-        machine,
-        lambda: single_thread(rounds, seconds),
-        lambda: time_breakdown(seconds),
-        lambda: vector_rates(sizes, thread_counts, rounds, seconds),
-        lambda: growth(seconds),
-    ):
-        tables.append(make())
-        print(tables[-1].markdown() + "\n", flush=True)
+    def tables() -> Iterator[Table]:
+        yield machine(PACKAGES)
+        yield single_thread(rounds, seconds)
+        yield time_breakdown(seconds)
+        yield vector_rates(sizes, thread_counts, rounds, seconds)
+        yield growth(seconds)
 
-    command = f"python benchmarks/crafter.py --rounds {rounds} --seconds {seconds:g}"
-    command += " --many" if args.many else ""
-    if args.markdown:
-        report = [f"# Crafter, measured by `{command}`", *(t.markdown() for t in tables)]
-        args.markdown.write_text("\n\n".join(report) + "\n")
-    if args.json:
-        document = {"command": command, "tables": [dataclasses.asdict(t) for t in tables]}
-        args.json.write_text(json.dumps(document, indent=1) + "\n")
+    command = f"python benchmarks/crafter.py --rounds {rounds} --seconds {seconds:g}{' --many' if args.many else ''}"
+    publish("Crafter", command, tables(), args)
 
 
 if __name__ == "__main__":

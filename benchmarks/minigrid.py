@@ -9,22 +9,16 @@ Everything runs on one thread and is CPU time, so that other work on the machine
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
-import importlib.metadata
 import importlib.util
-import json
-import os
 import pathlib
-import platform
 import statistics
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
+from report import Table, machine, options, publish, rate
 
 _HERE = pathlib.Path(__file__).resolve().parent
 # Python puts a script's folder first on its path, where this file would pass for `minigrid` itself.
@@ -51,61 +45,6 @@ from achieve.envs.minigrid.engine import (  # noqa: E402
 PACKAGES = ("achieve", "minigrid", "numpy", "numba", "gymnasium")
 SKILLED = 83
 """Mean length of the episodes of a player who knows the level, which are the shortest and so need the most resets."""
-
-
-@dataclasses.dataclass
-class Table:
-    """One table of the report."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: list[tuple[Any, ...]]
-    note: str = ""
-
-    def markdown(self) -> str:
-        lines = [f"### {self.title}", "", *([self.note, ""] if self.note else [])]
-        lines.append("| " + " | ".join(self.columns) + " |")
-        lines.append("| " + " | ".join(["---"] + ["---:"] * (len(self.columns) - 1)) + " |")
-        lines += ["| " + " | ".join(map(_text, row)) + " |" for row in self.rows]
-        return "\n".join(lines)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-    return str(value)
-
-
-def machine() -> Table:
-    """What this was measured on, and with which versions."""
-    cpu = platform.processor() or platform.machine()
-    cpuinfo = pathlib.Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        models = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
-        cpu = models[0].partition(":")[2].strip() if models else cpu
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    rows: list[tuple[Any, ...]] = [
-        ("processor", cpu),
-        ("cores usable", cores),
-        ("system", f"{platform.system()} {platform.machine()}"),
-        ("load before", " ".join(f"{load:.2f}" for load in os.getloadavg())),
-        ("python", platform.python_version()),
-    ]
-    for name in PACKAGES:
-        try:
-            rows.append((name, importlib.metadata.version(name)))
-        except importlib.metadata.PackageNotFoundError:
-            rows.append((name, "run from source"))
-    return Table("Machine and versions", ("what", "value"), rows)
-
-
-def rate(work: Callable[[], int], seconds: float) -> float:
-    """Units of work per second of CPU time, repeating `work`, which returns its units, until time is up."""
-    units, start = 0, time.process_time()
-    while True:
-        units += work()
-        if (elapsed := time.process_time() - start) >= seconds:
-            return units / elapsed
 
 
 class PlainPlay:
@@ -257,33 +196,19 @@ def next_door(episodes: int) -> Table:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--quick", action="store_true", help="3 rounds of half a second")
-    parser.add_argument("--rounds", type=int, help="rounds per figure (7)")
-    parser.add_argument("--seconds", type=float, help="length of a round (2)")
-    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write them as JSON")
-    parser.add_argument("--markdown", type=pathlib.Path, metavar="FILE", help="write the report")
-    args = parser.parse_args(argv)
+    args = options(__doc__, 2).parse_args(argv)
     rounds = args.rounds or (3 if args.quick else 7)
     seconds = args.seconds or (0.5 if args.quick else 2.0)
-    tables: list[Table] = []
     episodes = 1024 if seconds >= 0.5 else 64
-    for make in (
-        machine,
-        lambda: rates(rounds, seconds),
-        lambda: time_breakdown(seconds),
-        lambda: random_agent(episodes),
-        lambda: next_door(episodes),
-    ):
-        tables.append(make())
-        print(tables[-1].markdown() + "\n", flush=True)
-    command = f"python benchmarks/minigrid.py --rounds {rounds} --seconds {seconds:g}"
-    if args.markdown:
-        report = [f"# MiniGrid, measured by `{command}`", *(table.markdown() for table in tables)]
-        args.markdown.write_text("\n\n".join(report) + "\n")
-    if args.json:
-        document = {"command": command, "tables": [dataclasses.asdict(table) for table in tables]}
-        args.json.write_text(json.dumps(document, indent=1) + "\n")
+
+    def tables() -> Iterator[Table]:
+        yield machine(PACKAGES)
+        yield rates(rounds, seconds)
+        yield time_breakdown(seconds)
+        yield random_agent(episodes)
+        yield next_door(episodes)
+
+    publish("MiniGrid", f"python benchmarks/minigrid.py --rounds {rounds} --seconds {seconds:g}", tables(), args)
 
 
 if __name__ == "__main__":

@@ -101,6 +101,15 @@ def test_file_runs_no_code_of_its_own_accord(recorded: Path) -> None:
         read_replay(recorded)
 
 
+def test_a_video_that_cannot_be_written_is_refused_before_anything_is_played(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("achieve.app.replays.make_world", pytest.fail)
+    assert main(["replay", str(recorded), "--video", str(tmp_path / "game.avi")]) == 2
+    said = capsys.readouterr()
+    assert said.err == "achieve replay: the video's name is 'game.avi'; it must end in .mp4 or .gif\n" and not said.out
+
+
 def test_command_compares_and_films(recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", str(recorded), "--check"]) == 0
     assert "6 steps in world 6, return 2.0: the same, bit for bit" in " ".join(capsys.readouterr().out.split())

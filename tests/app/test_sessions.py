@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import queue
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -225,6 +226,28 @@ def test_two_play_in_the_same_world(offer: Make, open_page: Any) -> None:
     assert one.at == two.at == 5
     page.do("seek", to=2)
     assert (one.at, two.at) == (2, 2)
+
+
+def test_two_of_one_agent_play_two_games_and_the_same_two_again(offer: Make, open_page: Any) -> None:
+    games = []
+    for players in (("one", "one"), ("one", "one"), ("one",), ("you", "one")):
+        page = open_page(offer(*players, first_world=6))
+        for _ in range(12):
+            page.do("step")
+        games.append([[point.action for point in lane.points] for lane in page.session.lanes if lane.mind])
+    (first, second), again, alone, beside = games
+    assert first != second and again == [first, second]
+    assert alone == beside == [first], "an agent plays alone as it does beside somebody"
+
+
+def test_agents_of_one_name_are_told_apart(agents: Path, tmp_path: Path) -> None:
+    for folder in ("a/runs/one", "b/runs/one", "b/runs/two", "b/runs/pretrained"):
+        shutil.copytree(agents / "two", tmp_path / folder)
+    shelf = Shelf(["tests.app.test_sessions:Walker"], [tmp_path / "a/runs", tmp_path / "b/runs"])
+    names = [entry.name for entry in shelf.entries.values()]
+    assert names == ["Walker", "a/runs/one", "b/runs/one", "runs/pretrained", "two", "pretrained"]
+    weights = str(tmp_path / "a/runs/one/weights.safetensors")
+    assert next(iter(Shelf([weights], [tmp_path / "b/runs"]).entries.values())).name == "a/runs/one"
 
 
 def test_you_beside_an_agent_which_waits_for_you(offer: Make, open_page: Any) -> None:

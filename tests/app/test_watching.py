@@ -68,6 +68,28 @@ def look(watcher: Watcher, metric: str | None = None) -> dict[str, Any]:
     return found
 
 
+def test_runs_of_one_name_are_told_apart(run: Path, tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("runs", "a/runs", "b/runs", "b/runs/other-s0")]
+    for folder in folders[1:3]:
+        shutil.copytree(run, folder / "tiny-s0")
+    shutil.copytree(run, folders[3])
+
+    def told(*watched: Path) -> tuple[list[str], list[str]]:
+        found = Watcher(watched).look([], None)
+        return found["folders"], sorted(each["name"] for each in found["runs"])
+
+    assert told(folders[0]) == (["runs"], ["tiny-s0"])
+    assert told(*folders[1:3]) == (["a/runs", "b/runs"], ["a/runs/tiny-s0", "b/runs/tiny-s0", "other-s0"])
+    assert told(folders[1] / "tiny-s0", folders[2] / "tiny-s0")[1] == ["a/runs/tiny-s0", "b/runs/tiny-s0"]
+    assert told(folders[0], folders[0]) == (["runs"], ["tiny-s0"])
+    # A second run of the name may begin while one is watched.
+    watcher = Watcher(folders[:2])
+    shutil.move(folders[1] / "tiny-s0", tmp_path / "elsewhere")
+    assert [each["name"] for each in watcher.look([], None)["runs"]] == ["tiny-s0"]
+    shutil.move(tmp_path / "elsewhere", folders[1] / "tiny-s0")
+    assert len({each["name"] for each in watcher.look([], None)["runs"]}) == 2
+
+
 def test_curves_rates_and_progress(run: Path) -> None:
     found = look(Watcher([run.parent]), "entropy")
     assert found["name"] == "tiny-s0" and found["status"] == "stopped" and found["env"] == "Crafter"

@@ -15,6 +15,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from achieve.envs import make_vec, register
 from achieve.envs.crafter import CrafterEnv, CrafterVecEnv, Env
+from tests.envs.common import assert_same
 
 register()
 
@@ -52,21 +53,6 @@ def test_make_vec_gives_ours():
     assert vec.unwrapped.metadata["autoreset_mode"] == AutoresetMode.SAME_STEP
     vec.step(vec.action_space.sample())
     vec.close()
-
-
-def assert_same(ours, theirs, path=""):
-    assert type(ours) is type(theirs), path
-    if isinstance(ours, dict):
-        assert set(ours) == set(theirs), path
-        for key in ours:
-            assert_same(ours[key], theirs[key], f"{path}/{key}")
-    elif ours.dtype == object:
-        assert theirs.dtype == object and len(ours) == len(theirs), path
-        for a, b in zip(ours, theirs, strict=True):
-            assert (a is None and b is None) or (a == b).all(), path
-    else:
-        assert ours.dtype == theirs.dtype and ours.shape == theirs.shape, path
-        assert (ours == theirs).all(), path
 
 
 @pytest.mark.parametrize("infos", ["all", "final"])

@@ -12,12 +12,10 @@ import torch
 from achieve.algo.collect import Collector
 from achieve.algo.learner import PPOLearner
 from achieve.config import DistillConfig, ModelConfig, PPOConfig
-from achieve.data import batches
 from achieve.data.buffer import RolloutBuffer
-from achieve.data.trajectories import cut_trajectories
 from achieve.nn.cuda_graphs import GraphRunner
 from achieve.nn.model import ActorCritic
-from tests.algo.distilling import make_distiller, prepare, script, update
+from tests.algo.distilling import make_distiller, script
 from tests.gpu.common import DEVICE, copy_to_gpu, difference, on_gpu, weights
 from tests.helpers.envs import ScriptedEnv
 from tests.helpers.setup import IMAGE, make_buffer, make_network
@@ -216,40 +214,6 @@ def test_an_auxiliary_phase_agrees_with_the_cpu() -> None:
         distiller = make_distiller(one, data, config, cuda_graphs=True)
         distiller.run(np.random.default_rng(0), torch.Generator(device))
     assert difference(start, weights(network), weights(mine)) < CLOSE
-
-
-@pytest.mark.parametrize(("precision", "fused"), ARITHMETICS)
-def test_padded_updates_equal_unpadded_ones(precision: str, fused: bool) -> None:
-    buffer, network = filled(), make_network(MODEL)
-    experience = on_gpu(buffer)
-    config = DistillConfig(num_targets=6, max_grad_norm=1e9)
-    trajectories = cut_trajectories(buffer.rewards, buffer.dones, buffer.fresh, 0.15)
-    width, grads = 24, []
-    for padded in (False, True):
-        mine = copy_to_gpu(network, precision, fused=fused)
-        distiller = make_distiller(mine, experience, config)
-        distiller._freeze(trajectories)
-        (batch,) = batches.prediction_batches(trajectories[3], 512, np.random.default_rng(0))
-        update(distiller, "prediction", batch.padded() if padded else batch)
-        mine.finish_backward()
-        grads.append([p.grad.clone() for p in mine.parameters() if p.grad is not None])
-
-        source, target = batches.matching_batch(
-            trajectories[0], trajectories[1:6], 6, width, np.random.default_rng(0)
-        )
-        if padded:
-            source, target = source.padded(), target.padded()
-        objective = distiller.objectives["matching"]
-        objective.use_width(width)  # type: ignore[operator]
-        objective.draw(torch.Generator(DEVICE).manual_seed(0))
-        prepare(distiller, "matching", target)
-        update(distiller, "matching", source)
-        assert distiller.meters["matching"].count() == 1
-        mine.finish_backward()
-        grads.append([p.grad.clone() for p in mine.parameters() if p.grad is not None])
-    for plain, longer in ((grads[0], grads[2]), (grads[1], grads[3])):
-        mine, wanted = (torch.cat([g.flatten() for g in part]) for part in (longer, plain))
-        assert (mine - wanted).norm() / wanted.norm() < (5e-2 if fused else 1e-2)
 
 
 def play(network: ActorCritic, *, cuda_graphs: bool) -> RolloutBuffer:

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from achieve.nn.kernels import tower
+from achieve.nn.kernels import norm_conv
+from achieve.nn.kernels.norm_conv import Before, Folded, Gradient, Tile, WeightTile
 from achieve.nn.kernels.norms import norm_forward
 from achieve.nn.kernels.pools import pool_forward
-from achieve.nn.kernels.tower import Before, Folded, Gradient, Tile, WeightTile
+from achieve.nn.kernels.tower import Tower
 from achieve.nn.layers import NormConv
 
 EPS = 1e-5
@@ -27,7 +28,7 @@ def draw(*shape: int, seed: int, offset: float = 0.0) -> Tensor:
 
 
 def fold(*layer: Tensor) -> Folded:
-    (folded,) = tower.fold([layer], tower.empty_folded(layer[:1], torch.float32))
+    (folded,) = norm_conv.fold([layer], norm_conv.empty_folded(layer[:1], torch.float32))
     return folded
 
 
@@ -41,8 +42,8 @@ class Layer:
         self.bias = draw(inputs, seed=seed + 3) / 3
         self.folded = fold(self.weight, self.gain, self.bias)
 
-    def convolve(self, **options: object) -> tower.Result:
-        return tower.convolve(self.x, tower.image_sums(self.x), self.folded, EPS, **options)
+    def convolve(self, **options: object) -> norm_conv.Result:
+        return norm_conv.convolve(self.x, norm_conv.image_sums(self.x), self.folded, EPS, **options)
 
     def twin(self, x: Tensor, weight: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
         return F.conv2d(F.group_norm(x, 1, gain, bias, EPS), weight, padding=1)
@@ -78,7 +79,7 @@ def test_a_norm_leaves_the_sums_of_what_it_makes(side: int) -> None:
     x = draw(2, 16, side, side, seed=0, offset=0.5)
     sums = torch.empty(2, 2, 1)
     _, y, _, _ = norm_forward(x, None, draw(16, seed=1), draw(16, seed=2), EPS, relu=False, sums=sums)
-    torch.testing.assert_close(sums, tower.image_sums(y).sum(2, keepdim=True), atol=1e-2, rtol=1e-4)
+    torch.testing.assert_close(sums, norm_conv.image_sums(y).sum(2, keepdim=True), atol=1e-2, rtol=1e-4)
 
 
 # With every shape; and whole rows of images, for the tensor memory accelerator.
@@ -111,9 +112,9 @@ def test_forward(shape: tuple[int, ...], tile: Tile | None, relu: bool, add: boo
         torch.testing.assert_close(result.sums.sum(2).double(), sums, atol=1e-3, rtol=1e-5)
 
 
-def backward(layer: Layer, upstream: Tensor) -> tuple[Gradient, tower.Result]:
+def backward(layer: Layer, upstream: Tensor) -> tuple[Gradient, norm_conv.Result]:
     result = layer.convolve(relu=False)
-    return tower.begin_backward(upstream, result.out, layer.folded, result.moments, relu=False), result
+    return norm_conv.begin_backward(upstream, result.out, layer.folded, result.moments, relu=False), result
 
 
 @pytest.mark.parametrize(("shape", "tile"), TILES)
@@ -125,7 +126,7 @@ def test_input_gradient(shape: tuple[int, ...], tile: Tile | None) -> None:
     upstream, other = draw(*out.shape, seed=5), draw(*layer.x.shape, seed=6)
     (expected,) = torch.autograd.grad((out * upstream).sum() + (leaves[0] * other).sum(), leaves[:1])
     grad, result = backward(layer, upstream)
-    mine, passed = tower.convolve_backward(
+    mine, passed = norm_conv.convolve_backward(
         grad, layer.folded, layer.x, result.moments, grad_sum=other, store=True, before=None, tile=tile
     )
     assert mine is not None and passed is None
@@ -152,7 +153,7 @@ def test_what_is_passed_to_the_convolution_before(shape: tuple[int, ...], tile: 
     upstream = draw(*out.shape, seed=5)
     (wanted, expected) = torch.autograd.grad((out * upstream).sum(), [y, leaves[0]])
     grad, result = backward(layer, upstream)
-    stored, passed = tower.convolve_backward(
+    stored, passed = norm_conv.convolve_backward(
         grad, layer.folded, layer.x, result.moments, store=False,
         before=Before(relu if kept else None, earlier.folded, made.moments), tile=tile,
     )  # fmt: skip
@@ -160,10 +161,10 @@ def test_what_is_passed_to_the_convolution_before(shape: tuple[int, ...], tile: 
     rstd = made.moments[:, 1].double().view(-1, 1, 1, 1)
     torch.testing.assert_close(passed.scaled.double() / rstd, wanted, atol=1e-4, rtol=1e-4)
     exact = wanted.float().contiguous(memory_format=torch.channels_last)
-    begun = tower.begin_backward(exact, relu, earlier.folded, made.moments, relu=True)
+    begun = norm_conv.begin_backward(exact, relu, earlier.folded, made.moments, relu=True)
     torch.testing.assert_close(passed.sums.sum(2), begun.sums.sum(2), atol=1e-3, rtol=1e-3)
     torch.testing.assert_close(passed.class_sums.sum(1), begun.class_sums.sum(1), atol=1e-3, rtol=1e-3)
-    mine, _ = tower.convolve_backward(
+    mine, _ = norm_conv.convolve_backward(
         passed, earlier.folded, earlier.x, made.moments, store=True, before=None
     )
     assert mine is not None
@@ -179,11 +180,11 @@ def test_beginning_at_a_pool(shape: tuple[int, ...]) -> None:
     expected = F.max_pool2d(y.relu(), 3, stride=2, padding=1)
     upstream = draw(*expected.shape, seed=5)
     (at_y,) = torch.autograd.grad(expected, y, upstream)
-    wanted = tower.begin_backward(
+    wanted = norm_conv.begin_backward(
         at_y.contiguous(memory_format=torch.channels_last), result.out, layer.folded, result.moments, relu=False
     )
     pooled, winner = pool_forward(result.out, None)
-    mine = tower.begin_pool_backward(
+    mine = norm_conv.begin_pool_backward(
         upstream, pooled, winner, (shape[3], shape[4]), layer.folded, result.moments
     )
     for got, one in zip(mine, wanted, strict=True):
@@ -209,7 +210,7 @@ def test_weight_gradients(shape: tuple[int, ...], tile: WeightTile | None) -> No
     _, *expected = torch.autograd.grad((out * upstream).sum(), leaves)
     grad, result = backward(layer, upstream)
     affine = torch.full((9 * out.shape[1], 2, layer.x.shape[1]), torch.nan)
-    weight = tower.weight_gradient(
+    weight = norm_conv.weight_gradient(
         grad, layer.x, result.moments, layer.weight, layer.gain, layer.bias, affine, tile
     )
     for mine, wanted in zip((weight, *affine.sum(0)), expected, strict=True):
@@ -241,7 +242,7 @@ def test_a_tower(count: int) -> None:
     for layer in layers:
         layer.float()
     x = start.clone(memory_format=torch.preserve_format).requires_grad_()
-    result = tower.Tower(layers, torch.float32)(x, cached=False)
+    result = Tower(layers, torch.float32)(x, cached=False)
     torch.testing.assert_close(result.double(), expected, atol=1e-4, rtol=1e-4)
     for mine, one in zip(torch.autograd.grad((result * upstream).sum(), [x, *parameters]), wanted, strict=True):
         assert (mine.double() - one).norm() < 1e-4 * one.norm()

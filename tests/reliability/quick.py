@@ -20,8 +20,10 @@ from typing import Any, BinaryIO
 
 from tests.envs.parity.lockstep import LockStep
 from tests.reliability import fuzz as fuzzing
+from tests.reliability import inputs
 from tests.reliability.forks import Tally, prepare
-from tests.reliability.fuzz import KINDS, Broken, Kind, fuzz
+from tests.reliability.fuzz import KINDS, fuzz
+from tests.reliability.inputs import Broken, Kind
 from tests.reliability.kill import kill_runs
 from tests.reliability.lockstep import lockstep
 
@@ -72,7 +74,7 @@ def fuzz_quick() -> dict[str, Tally]:
 
 
 def _change_and_refuse(faulty: Faulty) -> None:
-    with fuzzing.untouched(Random(0), lambda: faulty.touched):
+    with inputs.untouched(Random(0), lambda: faulty.touched):
         faulty.touched += 1
         raise ValueError("no")
 
@@ -114,7 +116,7 @@ class Faulty(Kind):
     def begin(self, seed: int) -> None:
         self.touched = 0
         self.faults = dict(enumerate(FAULTS.values()))
-        fuzzing.SAMPLE = 1.0
+        inputs.SAMPLE = 1.0
 
     def attempt(self, rng: Random) -> None:
         drawn = rng.random()

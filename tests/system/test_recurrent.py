@@ -19,10 +19,10 @@ from achieve.run.checkpoint import load_checkpoint
 from achieve.run.weights import save_weights
 from achieve.train import PPOTrainer
 from tests.system.conftest import Command
-from tests.system.runs import assert_same_run, rows
+from tests.system.runs import rows
 from tests.system.test_vectors import CORRIDOR, corridor
 from tests.system.tiny import tiny_config
-from tests.trust.stopping import SimulatedCrashError, stopping
+from tests.trust.stopping import SimulatedCrashError, assert_resumes, stopping
 
 GRU: dict[str, Any] = {"model": {"core": "gru", "core_size": 8}, "ppo": {"chunk_length": 16}}
 LSTM: dict[str, Any] = {
@@ -50,13 +50,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_resumes_bit_for_bit(kind: str, tmp_path: Path) -> None:
     """Crashes within rollouts, updates and just before a phase; the states of the core are part of what is saved."""
-    config = corridor(**KINDS[kind], checkpoint_seconds=0.0)
-    train(config, tmp_path / "whole", quiet=True)
-    for stop in (37, 60, 20):
-        with pytest.raises(SimulatedCrashError), stopping(stop, crash=True):
-            train(config, tmp_path / "parts", quiet=True)
-    train(config, tmp_path / "parts", quiet=True)
-    assert_same_run(tmp_path / "parts", tmp_path / "whole")
+    assert_resumes(corridor(**KINDS[kind], checkpoint_seconds=0.0), tmp_path)
     if kind == "gru":
         assert [row["kind"] for row in rows(tmp_path / "whole" / "metrics.jsonl")] == ["ppo", "ppo", "distill"]
 

@@ -17,10 +17,9 @@ from achieve.errors import AchieveError, ConfigError
 from achieve.nn.encoder import Encoder
 from achieve.scoring.episodes import load_episodes
 from tests.system.conftest import Command
-from tests.system.runs import assert_same_run
 from tests.system.test_qrdqn import values_config
 from tests.system.tiny import tiny_config
-from tests.trust.stopping import SimulatedCrashError, stopping
+from tests.trust.stopping import assert_resumes
 
 HERE = __name__
 CORRIDOR = "examples.vector_env:Corridor"
@@ -124,13 +123,7 @@ LEARNERS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("learner", LEARNERS)
 def test_a_run_resumes_bit_for_bit(learner: str, tmp_path: Path) -> None:
-    config = corridor(**LEARNERS[learner], checkpoint_seconds=0.0)
-    train(config, tmp_path / "whole", quiet=True)
-    for stop in (37, 60, 20):
-        with pytest.raises(SimulatedCrashError), stopping(stop, crash=True):
-            train(config, tmp_path / "parts", quiet=True)
-    train(config, tmp_path / "parts", quiet=True)
-    assert_same_run(tmp_path / "parts", tmp_path / "whole")
+    assert_resumes(corridor(**LEARNERS[learner], checkpoint_seconds=0.0), tmp_path)
 
 
 def test_an_encoder_of_ones_own_sees_the_shape(tmp_path: Path) -> None:

@@ -5,8 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
+
+from achieve import train
+from achieve.config import TrainConfig
+from tests.system.runs import assert_same_run
 
 
 class SimulatedCrashError(BaseException):
@@ -41,3 +46,13 @@ def stopping(after: int, *, crash: bool = False) -> Iterator[StopAfter]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys.modules["achieve.train"], "StopRequest", lambda note: stop)
         yield stop
+
+
+def assert_resumes(config: TrainConfig, folder: Path) -> None:
+    """A run that crashes three times equals one that does not, bit for bit; they are `parts` and `whole`."""
+    train(config, folder / "whole", quiet=True)
+    for stop in (37, 60, 20):
+        with pytest.raises(SimulatedCrashError), stopping(stop, crash=True):
+            train(config, folder / "parts", quiet=True)
+    train(config, folder / "parts", quiet=True)
+    assert_same_run(folder / "parts", folder / "whole")

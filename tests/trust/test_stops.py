@@ -158,6 +158,25 @@ def test_saving_costs_no_more_than_its_share(monkeypatch: pytest.MonkeyPatch) ->
     assert journal._pause() == 1.0
 
 
+@pytest.mark.parametrize(("idle", "stopped", "saves"), [(True, False, 1), (False, False, 0), (False, True, 1)])
+def test_a_phase_does_not_wait_for_a_checkpoint_that_is_being_written(
+    idle: bool, stopped: bool, saves: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Writer:
+        pass
+
+    class Stop:
+        requested = stopped
+
+    saved: list[Journal] = []
+    monkeypatch.setattr(Journal, "save", lambda self: saved.append(self))
+    journal = Journal.__new__(Journal)
+    journal._writer, journal._stop = Writer(), Stop()  # type: ignore[assignment]
+    journal._writer.idle = idle  # type: ignore[misc]
+    journal.save_before_phase()
+    assert len(saved) == saves
+
+
 def test_a_checkpoint_of_an_earlier_version_is_named(tmp_path: Path) -> None:
     config, run = small_config("ppo"), tmp_path / "run"
     with stopping(5), pytest.raises(Interrupted):

@@ -248,7 +248,10 @@ class Session:
         if not 0 <= world < WORLDS:
             raise ConfigError(f"world is {world}; it must be from 0 to {WORLDS - 1}")
         # Alone, an agent can be taken over from; beside you, it plays its own game.
-        minds = [None if key == YOU else shelf.mind(key, world) for key in players]
+        minds = [
+            None if key == YOU else shelf.mind(key, world, place - players[:place].count(YOU))
+            for place, key in enumerate(players)
+        ]
         made: list[Lane] = []
         try:
             for mind in minds:

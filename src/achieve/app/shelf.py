@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from inspect import isclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from achieve.agent import PRETRAINED, Agent, find_weights, load_agent
 from achieve.analysis.discovered import Clusters, find_discovered
 from achieve.analysis.evaluate import unseen_seeds
 from achieve.app.minds import Mind
+from achieve.app.names import shortest_ends
 from achieve.config import EnvConfig, TrainConfig
 from achieve.envs.crafter.cache import cache_folder
 from achieve.errors import ConfigError, RunFolderError
@@ -77,6 +78,17 @@ class Shelf:
             if place not in self._places:
                 key = self._places[place] = f"a{len(self.entries)}"
                 self.entries[key] = Entry(key, _name(source), source)
+        self._tell_apart()
+
+    def _tell_apart(self) -> None:
+        """Rename agents of one name: by more of their paths, those of other libraries by their modules."""
+        names = Counter(entry.name for entry in self.entries.values())
+        alike = [entry for entry in self.entries.values() if names[entry.name] > 1]
+        paths = {entry.key: _named(entry.source) for entry in alike if not is_own(entry.source)}
+        ends = shortest_ends(paths.values())
+        for entry in alike:
+            name = ends[paths[entry.key]] if entry.key in paths else entry.source
+            self.entries[entry.key] = replace(entry, name=name)
 
     def key_of(self, source: str | Path) -> str:
         """Return the key of an agent that is here."""
@@ -94,15 +106,20 @@ class Shelf:
             self._loaded.move_to_end(key)
             return self._loaded[key]
 
-    def mind(self, key: str, world: int) -> Mind:
-        """Return an agent of its own for one game, with the shared network."""
+    def mind(self, key: str, world: int, number: int = 0) -> Mind:
+        """Return an agent of its own for one game, with the shared network.
+
+        ``number`` counts those that play side by side, each with a random stream of its own: two of the same agent
+        play two games.
+        """
+        seed = world + number * WORLDS
         found, entry = self.get(key), self.entries[key]
         shared, own = found.agent, found.agent
         if isinstance(shared, Agent):
-            own = Agent(shared.network, shared.config, shared.observation_shape, seed=world)
+            own = Agent(shared.network, shared.config, shared.observation_shape, seed=seed)
         else:  # it keeps what it likes, so each game makes one
             own = load_own(entry.source, self._own_env)
-        return Mind(own, world, name=entry.name, greedy=self._greedy, clusters=found.clusters)
+        return Mind(own, seed, name=entry.name, greedy=self._greedy, clusters=found.clusters)
 
     def _load(self, source: str) -> Loaded:
         if not is_own(source):
@@ -172,13 +189,19 @@ def _place(source: str) -> str | Path:
     return source if is_own(source) else find_weights(source).resolve()
 
 
-def _name(source: str) -> str:
-    if is_own(source):
-        return source.partition(":")[2]
+def _named(source: str) -> Path:
+    """Return the path that an agent is called by: its run folder or its weight file, without the suffix."""
     path = Path(source)
+    if source == PRETRAINED:
+        return path
+    path = path.absolute()
     if path.is_file():
-        return path.parent.name if path.stem == "weights" else path.stem
-    return path.name or source
+        return path.parent if path.stem == "weights" else path.with_suffix("")
+    return path
+
+
+def _name(source: str) -> str:
+    return source.partition(":")[2] if is_own(source) else _named(source).name or source
 
 
 def describe(config: TrainConfig) -> str:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from achieve.app.names import shortest_ends
 from achieve.config import EXTERNAL, TrainConfig, from_dict
 from achieve.envs import find_env_spec
 from achieve.errors import AchieveError, ConfigError, RunFolderError
@@ -96,10 +98,15 @@ class Watched:
 
     key: str
     path: Path
-    name: str
+    short: str
+    """Its path below the watched folder."""
+    full: str
+    """The same with the watched folder, which no other run is called."""
     config: TrainConfig
     metrics: Log
     log: Log
+    name: str = ""
+    """The short name, or the full one where that would be another's too."""
     stopping: int | None = None
     """The process that was asked to stop."""
     _curve: tuple[int, dict[str, Any]] | None = field(default=None, repr=False)
@@ -217,7 +224,7 @@ class Watcher:
     """The runs below some folders. Pages name them by keys, never by paths."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
-        self.folders = [folder.resolve() for folder in folders]
+        self._folders = shortest_ends(folder.resolve() for folder in folders)
         self._runs: dict[str, Watched] = {}
         self._lock = threading.Lock()
         self._gpus: tuple[float, list[dict[str, Any]]] = (-GPU_SECONDS, [])
@@ -253,7 +260,7 @@ class Watcher:
                         about["metric"] = run.metric(metric)
             machine = {"cores": usable_cores(), "cpu": self._cpu_share(), "gpus": self._gpu_state()}
             machine["memory_gib"] = None if (free := available_memory()) is None else round(free / 2**30, 1)
-        folders = [folder.name for folder in self.folders]
+        folders = list(self._folders.values())
         return {"kind": "runs", "runs": runs, "chosen": list(chosen), "machine": machine, "folders": folders}
 
     def stop(self, key: str) -> str:
@@ -285,7 +292,7 @@ class Watcher:
 
     def _search(self) -> None:
         found: dict[str, Watched] = {}
-        for folder in self.folders:
+        for folder, called in self._folders.items():
             for path in _run_folders(folder, DEPTH):
                 key = hashlib.blake2b(str(path).encode(), digest_size=8).hexdigest()
                 if key in self._runs:
@@ -295,11 +302,15 @@ class Watcher:
                     config = from_dict(read_config(path)["config"])
                 except (AchieveError, OSError):
                     continue
-                name = path.name if path == folder else str(path.relative_to(folder))
+                below = str(path.relative_to(folder))
+                names = (path.name, called) if path == folder else (below, f"{called}/{below}")
                 logs = Log(path / "metrics.jsonl"), Log(path / "episodes.jsonl")
-                found[key] = Watched(key, path, name, config, *logs)
+                found[key] = Watched(key, path, *names, config, *logs)
                 if len(found) >= MOST_RUNS:
                     break
+        called_so = Counter(run.short for run in found.values())
+        for run in found.values():
+            run.name = run.short if called_so[run.short] == 1 else run.full
         self._runs = found
 
     def _about(self, run: Watched) -> dict[str, Any]:

@@ -33,6 +33,10 @@ def run(arguments: list[str]) -> None:
     parsed: Arguments = parse(Arguments, "replay", arguments)
     from achieve.app.replays import read_replay, verify
 
+    if parsed.video is not None:
+        from achieve.viz.video import check_video
+
+        check_video(parsed.video)
     replay = read_replay(parsed.file, env=parsed.env, trust=parsed.trust)
     steps = len(replay.actions)
     with showing() as show:
@@ -43,9 +47,8 @@ def run(arguments: list[str]) -> None:
 
         from achieve.app.lanes import Lane
         from achieve.app.worlds import make_world
-        from achieve.viz.video import check_video, write_video
+        from achieve.viz.video import write_video
 
-        check_video(parsed.video)
         with closing(Lane(make_world(replay.env, replay.world), None, "recording", replay.actions)) as lane:
             while lane.step():
                 pass

@@ -196,17 +196,33 @@ class EnvRecorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._recorder.close()
 
 
-class VectorRecorder(VectorWrapper[Any, Any, Any, Any, Any]):
+class _RecordedVector(VectorWrapper[Any, Any, Any, Any, Any]):
+    """A vector environment with a run folder, which is complete when the environment is closed or forgotten."""
+
+    def __init__(self, env: VectorEnv[Any, Any, Any], run: RecordedRun) -> None:
+        super().__init__(env)
+        self._run = run
+        weakref.finalize(self, run.close)
+
+    def close(self, **kwargs: Any) -> None:
+        self._run.close()
+        self.env.close(**kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.env, name)
+
+
+class VectorRecorder(_RecordedVector):
     """Records a vector environment of ours, which counts its episodes itself."""
 
     env: AchievementVecEnv
 
     def __init__(self, env: AchievementVecEnv, run: RecordedRun) -> None:
-        super().__init__(env)
-        self._run = run
+        super().__init__(env, run)
         self._size = env.num_envs
         self._popped: deque[FinishedEpisodes] = deque(maxlen=KEPT)
-        weakref.finalize(self, run.close)
 
     def reset(self, **kwargs: Any) -> Any:
         self._popped.clear()
@@ -237,28 +253,17 @@ class VectorRecorder(VectorWrapper[Any, Any, Any, Any, Any]):
         self._popped.clear()
         return FinishedEpisodes(*(np.concatenate(column) for column in zip(*popped, strict=True)))
 
-    def close(self, **kwargs: Any) -> None:
-        self._run.close()
-        self.env.close(**kwargs)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self.env, name)
-
-
-class AnyVectorRecorder(VectorWrapper[Any, Any, Any, Any, Any]):
+class AnyVectorRecorder(_RecordedVector):
     """Records any other vector environment, from its rewards and infos, whatever its autoreset mode."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any], run: RecordedRun) -> None:
-        super().__init__(env)
-        self._run = run
+        super().__init__(env, run)
         self._tally = Tally(env, env.num_envs)
         mode = (env.metadata or {}).get("autoreset_mode", AutoresetMode.NEXT_STEP)
         self._mode = AutoresetMode(mode) if isinstance(mode, str) else mode
         self._over = np.zeros(env.num_envs, np.bool_)
         """Which environments take no step when next asked to, but begin an episode or wait for a reset."""
-        weakref.finalize(self, run.close)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
         mask = (options or {}).get("reset_mask")
@@ -285,15 +290,6 @@ class AnyVectorRecorder(VectorWrapper[Any, Any, Any, Any, Any]):
             self._run.write(*(self._tally.episode(i, _achievements(last, i)) for i in ended))
             self._tally.clear(ended)
         return result
-
-    def close(self, **kwargs: Any) -> None:
-        self._run.close()
-        self.env.close(**kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self.env, name)
 
 
 def _episode(length: int, total: float, achievements: Mapping[str, Any] | None, unlocks: int) -> Episode:

@@ -136,6 +136,15 @@ class Journal:
         elif time.perf_counter() - self._saved_at >= self._pause() and self._writer.idle:
             self.save()
 
+    def save_before_phase(self) -> None:
+        """Save the run before an auxiliary phase, which cannot be resumed in the middle.
+
+        If the last checkpoint is still being written, it has to do: to wait for the disk costs every run more than the
+        few steps since then would cost the rare run that is killed in this phase.
+        """
+        if self._stop.requested or self._writer.idle:
+            self.save()
+
     def raise_if_stopped(self) -> None:
         """Raise Interrupted if the run was asked to stop; it will resume from its last checkpoint."""
         if self._stop.requested:

@@ -111,7 +111,7 @@ class PPOTrainer(BaseTrainer):
                 journal.log("ppo", {**statistics, **self._figures("rollout", "ppo")})
 
             if self.distiller is not None and self.stage == DISTILLING:
-                journal.save()  # a phase cannot be resumed in the middle
+                journal.save_before_phase()
                 journal.show("distilling")
                 with self.timed("distill"):
                     self._refresh_kept()

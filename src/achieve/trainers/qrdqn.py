@@ -103,7 +103,7 @@ class QRDQNTrainer(BaseTrainer):
                 journal.log("qrdqn", {**statistics, **self.running_score.figures(), **resources(self, "interact")})
 
             if self.distiller is not None and self.learning:
-                journal.save()  # a phase cannot be resumed in the middle
+                journal.save_before_phase()
                 journal.show("distilling")
                 with self.timed("distill"):
                     report = self.distil()

@@ -15,6 +15,7 @@ import pytest
 from achieve.envs import arrays
 from achieve.envs.gym import WorkerError
 from achieve.envs.gym.vec import GymVecEnv
+from tests.envs.common import wrong_actions
 
 from .envs import HERE
 
@@ -210,22 +211,7 @@ def vec():
     vec.close()
 
 
-@pytest.mark.parametrize(
-    "actions",
-    [
-        [0, 1],
-        [[0, 1, 2]],
-        0,
-        [0, 1, 5],
-        [0, -1, 2],
-        np.array([0, 1, 2**63], np.uint64),
-        [0.0, 1.0, 2.0],
-        [0, 1, float("nan")],
-        [True, False, True],
-        ["a", "b", "c"],
-        [None, 1, 2],
-    ],
-)
+@pytest.mark.parametrize("actions", wrong_actions(5))
 def test_wrong_actions_are_refused_and_change_nothing(vec, actions):
     before, shown = vec.save_state(), vec.observe()
     with pytest.raises(ValueError, match="whole number"):

@@ -11,6 +11,7 @@ import pytest
 from achieve.envs import arrays
 from achieve.envs.heist import state
 from achieve.envs.heist.vec import HeistVecEnv
+from tests.envs.common import wrong_actions
 
 
 @pytest.fixture(scope="module")
@@ -21,22 +22,8 @@ def vec():
     vec.close()
 
 
-@pytest.mark.parametrize(
-    "actions",
-    [
-        [0, 1],
-        [[0, 1, 2]],
-        0,
-        [0, 1, 15],
-        [0, -1, 2],  # to Procgen itself, -1 means to start over
-        np.array([0, 1, 2**63], np.uint64),
-        [0.0, 1.0, 2.0],
-        [0, 1, float("nan")],
-        [True, False, True],
-        ["a", "b", "c"],
-        [None, 1, 2],
-    ],
-)
+# To Procgen itself, -1 means to start over.
+@pytest.mark.parametrize("actions", wrong_actions(15))
 def test_wrong_actions_are_refused_and_change_nothing(vec, actions):
     before = vec.save_state()
     with pytest.raises(ValueError, match="whole number"):

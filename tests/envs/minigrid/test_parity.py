@@ -10,6 +10,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from achieve.envs.minigrid import DoorKeyTreeEnv, DoorKeyTreeVecEnv, PixelView, pixel_env
 from achieve.envs.minigrid.engine import below
+from tests.envs.common import assert_same
 
 from .common import BOTH_RULES, LAYOUTS, Solver
 from .solver import level_of
@@ -121,18 +122,3 @@ def test_infos_are_those_of_gymnasiums_own_vector_environment(infos: str) -> Non
             wanted_info = {k: v for k, v in wanted_info.items() if k.lstrip("_").startswith("final")}
         assert_same(info, wanted_info)
     assert ends > 6
-
-
-def assert_same(ours, theirs, path: str = "") -> None:
-    assert type(ours) is type(theirs), path
-    if isinstance(ours, dict):
-        assert set(ours) == set(theirs), path
-        for key in ours:
-            assert_same(ours[key], theirs[key], f"{path}/{key}")
-    elif ours.dtype == object:
-        assert theirs.dtype == object and len(ours) == len(theirs), path
-        for a, b in zip(ours, theirs, strict=True):
-            assert (a is None and b is None) or (a == b).all(), path
-    else:
-        assert ours.dtype == theirs.dtype and ours.shape == theirs.shape, path
-        assert (ours == theirs).all(), path

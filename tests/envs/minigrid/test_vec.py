@@ -7,6 +7,7 @@ import pytest
 
 from achieve.envs.base import AchievementVecEnv
 from achieve.envs.minigrid import DoorKeyTreeVecEnv
+from tests.envs.common import wrong_actions
 
 from .common import Solver
 
@@ -115,22 +116,7 @@ def test_observations_are_copies_unless_out_is_given() -> None:
     assert vec.reset(out=storage[0])[0].base is storage
 
 
-@pytest.mark.parametrize(
-    "actions",
-    [
-        [0, 1],
-        [[0, 1, 2]],
-        0,
-        [0, 1, 7],
-        [0, -1, 2],
-        np.array([0, 1, 2**63], np.uint64),
-        [0.0, 1.0, 2.0],
-        [0, 1, float("nan")],
-        [True, False, True],
-        ["a", "b", "c"],
-        [None, 1, 2],
-    ],
-)
+@pytest.mark.parametrize("actions", wrong_actions(7))
 def test_wrong_actions_are_refused_and_change_nothing(actions) -> None:
     vec = DoorKeyTreeVecEnv(3, seed=0)
     vec.reset()

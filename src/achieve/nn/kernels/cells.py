@@ -43,17 +43,21 @@ def _lstm(given, recurrent, state, H: tl.constexpr, inside):
 
 
 @triton.jit
-def _forward(
-    given_ptr, recurrent_ptr, state_ptr, output_ptr, following_ptr, restart_ptr,
-    H: tl.constexpr, LSTM: tl.constexpr, LAST: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+def _place(H: tl.constexpr, LSTM: tl.constexpr, BLOCK: tl.constexpr):
+    """A program's row, and of its units: index, whether they exist, where their first gate and their state lie."""
     GATES: tl.constexpr = 4 if LSTM else 3
     WIDTH: tl.constexpr = 2 if LSTM else 1
     row = tl.program_id(0)
     k = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = k < H
-    gates = row * (GATES * H) + k
-    at = row * (WIDTH * H) + k
+    return row, k, k < H, row * (GATES * H) + k, row * (WIDTH * H) + k
+
+
+@triton.jit
+def _forward(
+    given_ptr, recurrent_ptr, state_ptr, output_ptr, following_ptr, restart_ptr,
+    H: tl.constexpr, LSTM: tl.constexpr, LAST: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row, k, inside, gates, at = _place(H, LSTM, BLOCK)
     if LSTM:
         i, f, g, o, c = _lstm(given_ptr + gates, recurrent_ptr + gates, state_ptr + at, H, inside)
         c = f * c + i * g
@@ -76,13 +80,7 @@ def _backward(
     given_ptr, recurrent_ptr, state_ptr, grad_ptr, carried_ptr, restart_ptr, by_given_ptr, by_recurrent_ptr,
     H: tl.constexpr, LSTM: tl.constexpr, LAST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    GATES: tl.constexpr = 4 if LSTM else 3
-    WIDTH: tl.constexpr = 2 if LSTM else 1
-    row = tl.program_id(0)
-    k = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = k < H
-    gates = row * (GATES * H) + k
-    at = row * (WIDTH * H) + k
+    row, k, inside, gates, at = _place(H, LSTM, BLOCK)
     carried = carried_ptr + at
     comes_back = inside
     if not LAST:

@@ -8,13 +8,14 @@ of a gradient, at most two do, so that atomic additions have one result.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from achieve.nn.kernels.gradients import with_gradients
 from achieve.nn.kernels.transport import transport_plan, transport_warps
 
 # What a program's registers hold; plain functions take wider ones.
@@ -179,31 +180,6 @@ def represent(phi: Tensor, before: Tensor, after: Tensor, out: Tensor | None = N
     return out, norms
 
 
-class _Prediction(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, phi: Tensor, positive: Tensor, negative: Tensor, before: Tensor, after: Tensor,
-        count: Tensor, temperature: float,
-    ) -> tuple[Tensor, ...]:  # fmt: skip
-        terms, size = len(positive), x.shape[1]
-        parts = torch.empty(2, terms, device=x.device)
-        weights = torch.empty(2 * terms, device=x.device)
-        grad = torch.zeros_like(x)
-        _predict[(terms,)](
-            phi, x, positive, negative, before, after, count, parts, weights, grad, terms, size, temperature,
-            BLOCK=triton.next_power_of_2(size), num_warps=4,
-        )  # fmt: skip
-        loss, accuracy = parts.sum(1).unbind()
-        ctx.save_for_backward(grad)
-        ctx.mark_non_differentiable(accuracy, weights)
-        return loss, accuracy, weights
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        (grad,) = ctx.saved_tensors
-        return grad * grads[0], *[None] * 7
-
-
 def prediction_loss(
     x: Tensor, phi: Tensor, positive: Tensor, negative: Tensor, before: Tensor, after: Tensor, count: Tensor,
     temperature: float,
@@ -216,9 +192,18 @@ def prediction_loss(
         positive, negative, before, after, count: of a :class:`achieve.data.batches.PredictionBatch`.
         temperature: of the loss.
     """
-    tables = (positive, negative, before, after, count)
-    found = _Prediction.apply(x.contiguous(), phi.detach().contiguous(), *tables, temperature)
-    return cast(tuple[Tensor, Tensor, Tensor], found)
+    terms, size = len(positive), x.shape[1]
+    with torch.no_grad():
+        given = x.contiguous()
+        parts = torch.empty(2, terms, device=x.device)
+        weights = torch.empty(2 * terms, device=x.device)
+        grad = torch.zeros_like(given)
+        _predict[(terms,)](
+            phi.contiguous(), given, positive, negative, before, after, count, parts, weights, grad, terms, size,
+            temperature, BLOCK=triton.next_power_of_2(size), num_warps=4,
+        )  # fmt: skip
+        loss, accuracy = parts.sum(1).unbind()
+    return with_gradients(loss, (x, grad)), accuracy, weights
 
 
 class Matched(NamedTuple):
@@ -230,43 +215,6 @@ class Matched(NamedTuple):
     match_rate: Tensor
     skip: Tensor
     weights: Tensor
-
-
-class _Matching(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, phi: Tensor, targets: Tensor, noise: Tensor, before: Tensor, after: Tensor, rows: Tensor,
-        columns: Tensor, capacity: Tensor, states: int, reg: float, iterations: int, threshold: float,
-        temperature: float,
-    ) -> tuple[Tensor, ...]:  # fmt: skip
-        count, width, size = targets.shape
-        flat = targets.view(count * width, size)
-        side = max(16, triton.next_power_of_2(width))
-        nu, norms = represent(phi, before, after, torch.zeros(side, size, device=phi.device))
-        similarity = flat @ nu.t()
-        slopes = torch.empty(width, count * width, device=phi.device)
-        parts = torch.empty(3, count, device=phi.device)
-        _match[(count,)](
-            similarity, noise, rows, columns, slopes, parts, count, width, reg, threshold, temperature,
-            iterations=iterations, SIZE=side, num_warps=transport_warps(side),
-        )  # fmt: skip
-        grad_nu = slopes @ flat
-        grad = torch.zeros_like(phi)
-        figures = torch.empty(5, device=phi.device)
-        weights = torch.empty(states, device=phi.device)
-        _finish_match[(width,)](
-            parts, rows, columns, capacity, grad_nu, nu, norms, before, after, grad, figures, weights, states, count,
-            size, TARGETS=triton.next_power_of_2(count), BLOCK=triton.next_power_of_2(size), num_warps=4,
-        )  # fmt: skip
-        ctx.save_for_backward(grad)
-        loss, *others = figures.unbind()
-        ctx.mark_non_differentiable(*others, weights)
-        return loss, *others, weights
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        (grad,) = ctx.saved_tensors
-        return grad * grads[0], *[None] * 12
 
 
 def matching_loss(
@@ -284,9 +232,30 @@ def matching_loss(
         threshold: the mass above which a pair counts as matched.
         temperature: of the loss.
     """
-    tables = [batch[name] for name in ("before", "after", "rows", "columns", "capacity")]
-    settings = (len(batch["states"]), reg, iterations, threshold, temperature)
-    return Matched(*_Matching.apply(phi.contiguous(), targets, noise, *tables, *settings))
+    before, after, rows, columns, capacity = (batch[k] for k in ("before", "after", "rows", "columns", "capacity"))
+    states = len(batch["states"])
+    count, width, size = targets.shape
+    side = max(16, triton.next_power_of_2(width))
+    with torch.no_grad():
+        flat = targets.view(count * width, size)
+        nu, norms = represent(phi, before, after, torch.zeros(side, size, device=phi.device))
+        similarity = flat @ nu.t()
+        slopes = torch.empty(width, count * width, device=phi.device)
+        parts = torch.empty(3, count, device=phi.device)
+        _match[(count,)](
+            similarity, noise, rows, columns, slopes, parts, count, width, reg, threshold, temperature,
+            iterations=iterations, SIZE=side, num_warps=transport_warps(side),
+        )  # fmt: skip
+        grad_nu = slopes @ flat
+        grad = phi.new_zeros(phi.shape)
+        figures = torch.empty(5, device=phi.device)
+        weights = torch.empty(states, device=phi.device)
+        _finish_match[(width,)](
+            parts, rows, columns, capacity, grad_nu, nu, norms, before, after, grad, figures, weights, states, count,
+            size, TARGETS=triton.next_power_of_2(count), BLOCK=triton.next_power_of_2(size), num_warps=4,
+        )  # fmt: skip
+        loss, *others = figures.unbind()
+    return Matched(with_gradients(loss, (phi, grad)), *others, weights)
 
 
 def supports(latent_size: int, num_actions: int) -> bool:

@@ -26,14 +26,27 @@ import triton.language as tl
 
 
 @triton.jit
-def _place(tile, HW: tl.constexpr, BM: tl.constexpr):
-    """A tile's image, its first pixel among all, its rows' pixels in the image, and which rows exist."""
+def _place(HW: tl.constexpr, C: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
+    """A program's tiles of pixels and of channels, its image, and its first pixel among those of all images;
+
+    then its pixels within the image [BM], which of them exist [BM], and its channels [BN].
+    """
+    column_tiles: tl.constexpr = C // BN
+    tile = tl.program_id(0) // column_tiles
+    column_tile = tl.program_id(0) % column_tiles
     tiles: tl.constexpr = (HW + BM - 1) // BM
     image = tile // tiles
     start = (tile % tiles) * BM
     pixel = start + tl.arange(0, BM)
     exists = tl.full([BM], 1, tl.int1) if HW % BM == 0 else pixel < HW
-    return image, image.to(tl.int64) * HW + start, pixel, exists
+    column = column_tile * BN + tl.arange(0, BN)
+    return tile, column_tile, image, image.to(tl.int64) * HW + start, pixel, exists, column
+
+
+@triton.jit
+def _offsets(first, column, C: tl.constexpr, BM: tl.constexpr):
+    """Where the elements of a tile lie [BM, BN]."""
+    return first * C + tl.arange(0, BM)[:, None] * C + column[None, :]
 
 
 @triton.jit
@@ -126,17 +139,13 @@ def forward(
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TMA: tl.constexpr,
 ):  # fmt: skip
     """A tile of ``conv(norm(x))``, of its ReLU, or of that and a skip connection; and the sums of the norm after it."""
-    column_tiles: tl.constexpr = OUT // BN
     tiles: tl.constexpr = (H * W + BM - 1) // BM
-    tile = tl.program_id(0) // column_tiles
-    column_tile = tl.program_id(0) % column_tiles
-    image, first, pixel, exists = _place(tile, H * W, BM)
-    column = column_tile * BN + tl.arange(0, BN)
+    tile, column_tile, image, first, pixel, exists, column = _place(H * W, OUT, BM, BN)
     means, squares = _load_parts(part_ptr, image, parts, PARTS)
     total = _accumulate(
         x_ptr, weight_ptr, image, tile, first, pixel, exists, column_tile, H, W, C, OUT, False, BM, BN, BK, TMA
     )
-    at = first * OUT + tl.arange(0, BM)[:, None] * OUT + column[None, :]
+    at = _offsets(first, column, OUT, BM)
     row_exists = exists[:, None]
     size: tl.constexpr = H * W * C
     mean = tl.sum(means, 0) / size
@@ -172,10 +181,7 @@ def forward(
     tl.store(out_ptr + at, stored, mask=row_exists)
     if SUMS:
         seen = tl.where(row_exists, stored.to(tl.float32), 0.0)
-        _store_parts(
-            out_part_ptr, _total(seen), _total(seen * seen), tile, column_tile, tiles,
-            column_tiles,
-        )  # fmt: skip
+        _store_parts(out_part_ptr, _total(seen), _total(seen * seen), tile, column_tile, tiles, OUT // BN)
 
 
 @triton.jit
@@ -196,7 +202,7 @@ def _store_gradient(
     by_bias = tl.load(table_ptr + 9 * OUT + entry, mask=real, other=0.0)
     stored = (grad * rstd).to(out_ptr.dtype.element_ty)
     turned = tl.trans(stored)
-    at = first * OUT + tl.arange(0, BM)[:, None] * OUT + column[None, :]
+    at = _offsets(first, column, OUT, BM)
     tl.store(out_ptr + at, turned if TRANSPOSED else stored, mask=exists[:, None])
     chosen = (_border_class(pixel, H, W)[:, None] == kind[None, :]).to(out_ptr.dtype.element_ty)
     sums = tl.dot(stored if TRANSPOSED else turned, chosen)
@@ -216,11 +222,7 @@ def backward(
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TMA: tl.constexpr,
 ):  # fmt: skip
     """A tile of the gradient of the raw input ``x``, and of the convolution before, whose ReLU ``x`` holds."""
-    column_tiles: tl.constexpr = C // BN
-    tile = tl.program_id(0) // column_tiles
-    column_tile = tl.program_id(0) % column_tiles
-    image, first, pixel, exists = _place(tile, H * W, BM)
-    column = column_tile * BN + tl.arange(0, BN)
+    tile, column_tile, image, first, pixel, exists, column = _place(H * W, C, BM, BN)
     shifts, slopes = _load_parts(part_ptr, image, parts, PARTS)
     mean = tl.load(moment_ptr + image * 2)
     rstd = tl.load(moment_ptr + image * 2 + 1)
@@ -228,7 +230,7 @@ def backward(
     total = _accumulate(
         grad_ptr, weight_ptr, image, tile, first, pixel, exists, column_tile, H, W, OUT, C, True, BM, BN, BK, TMA
     )
-    at = first * C + tl.arange(0, BM)[:, None] * C + column[None, :]
+    at = _offsets(first, column, C, BM)
     row_exists = exists[:, None]
     # Loads before stores: their latencies overlap.
     x = tl.load(x_ptr + at, mask=row_exists, other=0.0)
@@ -263,12 +265,8 @@ def begin_backward(
     H: tl.constexpr, W: tl.constexpr, OUT: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """The last convolution's gradient from that of its output, or of its ReLU: as :func:`backward` leaves it."""
-    column_tiles: tl.constexpr = OUT // BN
-    tile = tl.program_id(0) // column_tiles
-    column_tile = tl.program_id(0) % column_tiles
-    image, first, pixel, exists = _place(tile, H * W, BM)
-    column = column_tile * BN + tl.arange(0, BN)
-    at = first * OUT + tl.arange(0, BM)[:, None] * OUT + column[None, :]
+    tile, column_tile, image, first, pixel, exists, column = _place(H * W, OUT, BM, BN)
+    at = _offsets(first, column, OUT, BM)
     grad = tl.load(grad_ptr + at, mask=exists[:, None], other=0.0).to(tl.float32)
     y = tl.load(y_ptr + at, mask=exists[:, None], other=0.0).to(tl.float32)
     if RELU:
@@ -287,11 +285,7 @@ def begin_pool_backward(
     BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """:func:`begin_backward` from the gradient of the output's ReLU and max-pool, which says which pixels won."""
-    column_tiles: tl.constexpr = OUT // BN
-    tile = tl.program_id(0) // column_tiles
-    column_tile = tl.program_id(0) % column_tiles
-    image, first, pixel, exists = _place(tile, H * W, BM)
-    column = column_tile * BN + tl.arange(0, BN)
+    tile, column_tile, image, first, pixel, exists, column = _place(H * W, OUT, BM, BN)
     h = pixel // W
     w = pixel % W
     base = image.to(tl.int64) * (OH * OW * OUT)
@@ -329,17 +323,9 @@ def image_sums(
     x_ptr, out_part_ptr, HW: tl.constexpr, C: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr
 ):  # fmt: skip
     """The sums that :func:`forward` leaves, of a tensor that no convolution made."""
-    column_tiles: tl.constexpr = C // BN
-    tile = tl.program_id(0) // column_tiles
-    column_tile = tl.program_id(0) % column_tiles
-    _, first, _, exists = _place(tile, HW, BM)
-    column = column_tile * BN + tl.arange(0, BN)
-    at = first * C + tl.arange(0, BM)[:, None] * C + column[None, :]
-    x = tl.load(x_ptr + at, mask=exists[:, None], other=0.0).to(tl.float32)
-    _store_parts(
-        out_part_ptr, _total(x), _total(x * x), tile, column_tile,
-        (HW + BM - 1) // BM, column_tiles,
-    )  # fmt: skip
+    tile, column_tile, _, first, _, exists, column = _place(HW, C, BM, BN)
+    x = tl.load(x_ptr + _offsets(first, column, C, BM), mask=exists[:, None], other=0.0).to(tl.float32)
+    _store_parts(out_part_ptr, _total(x), _total(x * x), tile, column_tile, (HW + BM - 1) // BM, C // BN)
 
 
 @triton.jit

@@ -144,6 +144,24 @@ def _convolve(
     return value
 
 
+@triton.jit
+def _place(
+    strips, steps, down, OW: tl.constexpr, ACROSS: tl.constexpr, COLUMNS: tl.constexpr, PIXELS: tl.constexpr
+):  # fmt: skip
+    """A program's first image, and for each of its lanes: image counted from that, first row, column, if it exists.
+
+    Strips of the pooled image are some columns wide, so many steps high. A program goes down a few side by side.
+    """
+    SIDE: tl.constexpr = PIXELS // COLUMNS
+    lane = tl.arange(0, PIXELS)
+    first = tl.program_id(0) * SIDE // (down * ACROSS)
+    strip = tl.program_id(0) * SIDE + lane // COLUMNS
+    image = strip // (down * ACROSS) - first
+    top = strip // ACROSS % down * steps
+    ow = strip % ACROSS * COLUMNS + lane % COLUMNS
+    return first.to(tl.int64), image, top, ow, (strip < strips) & (ow < OW)
+
+
 @triton.jit(do_not_specialize=["strips", "steps", "down"])
 def _forward(
     image_ptr, weight_ptr, out_ptr, winner_ptr, strips, steps, down,
@@ -151,18 +169,10 @@ def _forward(
     PAIRS: tl.constexpr, KEEP: tl.constexpr, PACKED: tl.constexpr,
     ACROSS: tl.constexpr, COLUMNS: tl.constexpr, PIXELS: tl.constexpr, OUTPUTS: tl.constexpr,
 ):  # fmt: skip
-    # Strips of the pooled image: some columns wide, so many steps high. A program goes down a few of them side by side.
-    SIDE: tl.constexpr = PIXELS // COLUMNS
-    lane = tl.arange(0, PIXELS)
-    first = tl.program_id(0) * SIDE // (down * ACROSS)
-    image_ptr += first.to(tl.int64) * (H * W * IN // (2 if PAIRS else 1))
-    out_ptr += first.to(tl.int64) * (OH * OW * OUT)
-    winner_ptr += first.to(tl.int64) * (OH * OW * OUT)
-    strip = tl.program_id(0) * SIDE + lane // COLUMNS
-    image = strip // (down * ACROSS) - first
-    top = strip // ACROSS % down * steps
-    ow = strip % ACROSS * COLUMNS + lane % COLUMNS
-    inside = (strip < strips) & (ow < OW)
+    first, image, top, ow, inside = _place(strips, steps, down, OW, ACROSS, COLUMNS, PIXELS)
+    image_ptr += first * (H * W * IN // (2 if PAIRS else 1))
+    out_ptr += first * (OH * OW * OUT)
+    winner_ptr += first * (OH * OW * OUT)
     o = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
     w3 = _weights(weight_ptr, 3, o, OUT)
     w4 = _weights(weight_ptr, 4, o, OUT)
@@ -245,17 +255,10 @@ def _backward(
     # patches [64, pixels] times gradients [pixels, 4 outputs], sums up all four kinds.
     o = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
     dtype: tl.constexpr = grad_ptr.dtype.element_ty
-    SIDE: tl.constexpr = PIXELS // COLUMNS
-    lane = tl.arange(0, PIXELS)
-    first = tl.program_id(0) * SIDE // (down * ACROSS)
-    image_ptr += first.to(tl.int64) * (H * W * IN // (2 if PAIRS else 1))
-    grad_ptr += first.to(tl.int64) * (OH * OW * OUT)
-    winner_ptr += first.to(tl.int64) * (OH * OW * OUT)
-    strip = tl.program_id(0) * SIDE + lane // COLUMNS
-    image = strip // (down * ACROSS) - first
-    top = strip // ACROSS % down * steps
-    ow = strip % ACROSS * COLUMNS + lane % COLUMNS
-    inside = (strip < strips) & (ow < OW)
+    first, image, top, ow, inside = _place(strips, steps, down, OW, ACROSS, COLUMNS, PIXELS)
+    image_ptr += first * (H * W * IN // (2 if PAIRS else 1))
+    grad_ptr += first * (OH * OW * OUT)
+    winner_ptr += first * (OH * OW * OUT)
     total = tl.zeros([64, 4 * OUTPUTS], tl.float32)
     none = tl.zeros([PIXELS, OUTPUTS], tl.float16 if PACKED else tl.float32)
     loaded = _load(image_ptr, image, top, ow, inside, H, W, IN, PAIRS)

@@ -23,6 +23,7 @@ from achieve.nn.kernels import entry_pool, norm_tiles, tower
 from achieve.nn.kernels.adam import BLOCK
 from achieve.nn.kernels.entry import entry_weight_backward, padded_channels, prepare
 from achieve.nn.kernels.flat import FlatParameters, HalfWeights, Sink
+from achieve.nn.kernels.norm_conv import has_tma
 from achieve.nn.kernels.norms import norm_backward, norm_forward
 from achieve.nn.kernels.output import features, features_backward
 from achieve.nn.kernels.pools import pool_backward, pool_bias_backward, pool_forward
@@ -308,10 +309,10 @@ class FusedEncoder:
         self._entry_half = self.half.entry.permute(0, 3, 1, 2)
         self._half_of: dict[Tensor, Tensor] = {p: self.flat.view(self.half.weights, p) for p in convs}
         self._own = own
-        own_entry = entry_pool.supports(inputs) and (tower.has_tma(device) if own is None else own)
+        own_entry = entry_pool.supports(inputs) and (has_tma(device) if own is None else own)
         self._spread = entry_pool.empty_spread(entry, dtype) if own_entry else None
         has_own = tower.supports(device) if own is None else own
-        self._own_backward = tower.has_tma(device) if own is None else own
+        self._own_backward = has_tma(device) if own is None else own
         self._towers = [
             tower.Tower(layers, dtype, self.flat)
             for layers in (_inner_layers(encoder) if has_own else [])

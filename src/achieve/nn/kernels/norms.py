@@ -21,6 +21,14 @@ PER_WARP = 1024
 
 
 @triton.jit
+def _tile(image, start, pixels: tl.constexpr, C: tl.constexpr, ROWS: tl.constexpr):
+    """Where the pixels of an image from ``start`` on lie, and which of them exist."""
+    rows = tl.arange(0, ROWS)
+    at = image.to(tl.int64) * pixels * C + start * C + (rows[:, None] * C + tl.arange(0, C)[None, :])
+    return at, (start + rows < pixels)[:, None]
+
+
+@triton.jit
 def _input(z_ptr, skip_ptr, sum_ptr, at, inside, RELU: tl.constexpr, ADD: tl.constexpr):
     """What a norm sees: ``z``, ``relu(z)`` or ``relu(z) + skip``; the sum is rounded as it is stored."""
     x = tl.load(z_ptr + at, mask=inside, other=0.0).to(tl.float32)
@@ -39,16 +47,12 @@ def _norm_forward(
     SUMS: tl.constexpr,
 ):  # fmt: skip
     image = tl.program_id(0)
-    base = image.to(tl.int64) * pixels * C
-    rows = tl.arange(0, ROWS)
-    offsets = rows[:, None] * C + tl.arange(0, C)[None, :]
     size = pixels * C
     gain = tl.load(gain_ptr + tl.arange(0, C))[None, :]
     bias = tl.load(bias_ptr + tl.arange(0, C))[None, :]
     if pixels <= ROWS:
         # The whole image fits into the program's registers: one read.
-        at = base + offsets
-        inside = (rows < pixels)[:, None]
+        at, inside = _tile(image, 0, pixels, C, ROWS)
         x = _input(z_ptr, skip_ptr, sum_ptr, at, inside, RELU, ADD)
         mean = tl.sum(tl.sum(x, 1), 0) / size
         centred = tl.where(inside, x - mean, 0.0)
@@ -63,8 +67,7 @@ def _norm_forward(
         total = tl.zeros([ROWS, C], tl.float32)
         square = tl.zeros([ROWS, C], tl.float32)
         for start in range(0, pixels, ROWS):
-            at = base + start * C + offsets
-            inside = (start + rows < pixels)[:, None]
+            at, inside = _tile(image, start, pixels, C, ROWS)
             x = _input(z_ptr, skip_ptr, sum_ptr, at, inside, RELU, ADD)
             if ADD:
                 tl.store(sum_ptr + at, x.to(sum_ptr.dtype.element_ty), mask=inside)
@@ -76,8 +79,7 @@ def _norm_forward(
         total = tl.zeros([ROWS, C], tl.float32)
         square = tl.zeros([ROWS, C], tl.float32)
         for start in range(0, pixels, ROWS):
-            at = base + start * C + offsets
-            inside = (start + rows < pixels)[:, None]
+            at, inside = _tile(image, start, pixels, C, ROWS)
             x = _input(z_ptr, skip_ptr, sum_ptr, at, inside, RELU, ADD)
             y = ((x - mean) * (gain * rstd) + bias).to(out_ptr.dtype.element_ty)
             tl.store(out_ptr + at, y, mask=inside)
@@ -90,6 +92,15 @@ def _norm_forward(
         tl.store(sums_ptr + image * 2 + 1, tl.sum(tl.sum(square, 1), 0))
     tl.store(mean_ptr + image, mean)
     tl.store(rstd_ptr + image, rstd)
+
+
+@triton.jit
+def _load_gradient(grad_ptr, x_ptr, at, inside, mean, rstd, RELU: tl.constexpr, ADD: tl.constexpr):
+    """The gradient of a norm's output; what :func:`norm_forward` kept of its input; that input, normed."""
+    grad = tl.load(grad_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    kept = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    x = tl.maximum(kept, 0.0) if RELU and not ADD else kept
+    return grad, kept, (x - mean) * rstd
 
 
 @triton.jit
@@ -116,21 +127,14 @@ def _norm_backward(
     HAS_GRAD_SUM: tl.constexpr,
 ):  # fmt: skip
     image = tl.program_id(0)
-    base = image.to(tl.int64) * pixels * C
-    rows = tl.arange(0, ROWS)
     columns = tl.arange(0, C)
-    offsets = rows[:, None] * C + columns[None, :]
     mean = tl.load(mean_ptr + image)
     rstd = tl.load(rstd_ptr + image)
     gain = tl.load(gain_ptr + columns)
     size = pixels * C
     if pixels <= ROWS:
-        at = base + offsets
-        inside = (rows < pixels)[:, None]
-        grad = tl.load(grad_ptr + at, mask=inside, other=0.0).to(tl.float32)
-        raw = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
-        x = tl.maximum(raw, 0.0) if RELU and not ADD else raw
-        normed = (x - mean) * rstd
+        at, inside = _tile(image, 0, pixels, C, ROWS)
+        grad, raw, normed = _load_gradient(grad_ptr, x_ptr, at, inside, mean, rstd, RELU, ADD)
         grad_gain = tl.sum(grad * normed, 0)
         grad_bias = tl.sum(grad, 0)
         shift = tl.sum(grad_bias * gain, 0) / size
@@ -143,24 +147,17 @@ def _norm_backward(
         by_gain = tl.zeros([ROWS, C], tl.float32)
         by_bias = tl.zeros([ROWS, C], tl.float32)
         for start in range(0, pixels, ROWS):
-            at = base + start * C + offsets
-            inside = (start + rows < pixels)[:, None]
-            grad = tl.load(grad_ptr + at, mask=inside, other=0.0).to(tl.float32)
-            raw = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
-            x = tl.maximum(raw, 0.0) if RELU and not ADD else raw
-            by_gain += grad * ((x - mean) * rstd)
+            at, inside = _tile(image, start, pixels, C, ROWS)
+            grad, _, normed = _load_gradient(grad_ptr, x_ptr, at, inside, mean, rstd, RELU, ADD)
+            by_gain += grad * normed
             by_bias += grad
         grad_gain = tl.sum(by_gain, 0)
         grad_bias = tl.sum(by_bias, 0)
         shift = tl.sum(grad_bias * gain, 0) / size
         slope = tl.sum(grad_gain * gain, 0) / size
         for start in range(0, pixels, ROWS):
-            at = base + start * C + offsets
-            inside = (start + rows < pixels)[:, None]
-            grad = tl.load(grad_ptr + at, mask=inside, other=0.0).to(tl.float32)
-            raw = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
-            x = tl.maximum(raw, 0.0) if RELU and not ADD else raw
-            normed = (x - mean) * rstd
+            at, inside = _tile(image, start, pixels, C, ROWS)
+            grad, raw, normed = _load_gradient(grad_ptr, x_ptr, at, inside, mean, rstd, RELU, ADD)
             _store_gradients(
                 grad, normed, raw, grad_sum_ptr, z_ptr, grad_z_ptr, grad_skip_ptr, at, inside, gain, rstd, shift,
                 slope, RELU, ADD, HAS_GRAD_SUM,

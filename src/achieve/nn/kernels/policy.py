@@ -8,13 +8,14 @@ define what is computed, are `gae` in `algo/gae.py`, `PPOLearner.loss` in `algo/
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from achieve.nn.kernels.gradients import with_gradients
 from achieve.nn.normalizer import ValueNormalizer
 
 ROWS = 16
@@ -228,48 +229,6 @@ class Coefficients(NamedTuple):
     value_half: bool
 
 
-class _PPOLoss(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        logits: Tensor,
-        values: Tensor,
-        index: Tensor,
-        steps: Steps,
-        normalizer: ValueNormalizer,
-        coefficients: Coefficients,
-    ) -> tuple[Tensor, Tensor]:
-        count, actions = logits.shape
-        logits, values = logits.contiguous(), values.contiguous()
-        grad_logits, grad_values = torch.empty_like(logits), torch.empty_like(values)
-        loss, statistics = logits.new_empty(()), logits.new_empty(NUM_STATISTICS)
-        state = (normalizer.mean_ewma, normalizer.square_ewma, normalizer.weight) if normalizer.enabled else ()
-        state = state or (loss,) * 3
-        half = 0.5 if coefficients.value_half else 1.0
-        clip, vf_coef, ent_coef = coefficients[:3]
-        programs = triton.cdiv(count, ROWS)
-        sums = logits.new_empty(programs, SUMS)
-        _ppo[(programs,)](
-            logits, values, index, *steps, *state, grad_logits, grad_values, sums,
-            count, actions, clip, vf_coef, half, ent_coef, normalizer.decay, normalizer.floor,
-            ALL=min(1024, triton.next_power_of_2(count)), ROWS=ROWS, HEADS=triton.next_power_of_2(actions), SUMS=SUMS,
-            NORMALIZE=normalizer.enabled, num_warps=4,
-        )  # fmt: skip
-        _ppo_statistics[(1,)](
-            sums, *state, loss, statistics,
-            programs, count, vf_coef, half, ent_coef, normalizer.decay, normalizer.floor,
-            PROGRAMS=triton.next_power_of_2(programs), SUMS=SUMS, NORMALIZE=normalizer.enabled, num_warps=1,
-        )  # fmt: skip
-        ctx.save_for_backward(grad_logits, grad_values)
-        ctx.mark_non_differentiable(statistics)
-        return loss, statistics
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        grad_logits, grad_values = ctx.saved_tensors
-        return grad_logits * grads[0], grad_values * grads[0], None, None, None, None
-
-
 def ppo_loss(
     logits: Tensor,
     values: Tensor,
@@ -288,7 +247,29 @@ def ppo_loss(
         normalizer: takes in the minibatch's returns, as in the twin.
         coefficients: what the terms count.
     """
-    return cast(tuple[Tensor, Tensor], _PPOLoss.apply(logits, values, index, steps, normalizer, coefficients))
+    count, actions = logits.shape
+    half = 0.5 if coefficients.value_half else 1.0
+    clip, vf_coef, ent_coef = coefficients[:3]
+    programs = triton.cdiv(count, ROWS)
+    with torch.no_grad():
+        given = logits.contiguous(), values.contiguous()
+        grad_logits, grad_values = (torch.empty_like(x) for x in given)
+        loss, statistics = logits.new_empty(()), logits.new_empty(NUM_STATISTICS)
+        state = (normalizer.mean_ewma, normalizer.square_ewma, normalizer.weight) if normalizer.enabled else ()
+        state = state or (loss,) * 3
+        sums = logits.new_empty(programs, SUMS)
+        _ppo[(programs,)](
+            *given, index, *steps, *state, grad_logits, grad_values, sums,
+            count, actions, clip, vf_coef, half, ent_coef, normalizer.decay, normalizer.floor,
+            ALL=min(1024, triton.next_power_of_2(count)), ROWS=ROWS, HEADS=triton.next_power_of_2(actions), SUMS=SUMS,
+            NORMALIZE=normalizer.enabled, num_warps=4,
+        )  # fmt: skip
+        _ppo_statistics[(1,)](
+            sums, *state, loss, statistics,
+            programs, count, vf_coef, half, ent_coef, normalizer.decay, normalizer.floor,
+            PROGRAMS=triton.next_power_of_2(programs), SUMS=SUMS, NORMALIZE=normalizer.enabled, num_warps=1,
+        )  # fmt: skip
+    return with_gradients(loss, (logits, grad_logits), (values, grad_values)), statistics
 
 
 def accumulate(row: Tensor, weight: Tensor | None, sums: Tensor) -> None:

@@ -13,18 +13,20 @@ from torch import Tensor
 
 
 @triton.jit
+def _place(height, width, C: tl.constexpr, BLOCK: tl.constexpr):
+    """A program's stretch of a row: image and row; of each element, column, channel, where it lies, if it exists."""
+    row = tl.program_id(0)
+    number = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    at = row.to(tl.int64) * width * C + number
+    return row // height, row % height, number // C, number % C, at, number < width * C
+
+
+@triton.jit
 def _pool_forward(
     z_ptr, bias_ptr, out_ptr, winner_ptr, H, W, OH, OW,
     C: tl.constexpr, BLOCK: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
-    # One program: a stretch of one row of the output.
-    row = tl.program_id(0)
-    n = row // OH
-    oh = row % OH
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = column < OW * C
-    c = column % C
-    ow = column // C
+    n, oh, ow, c, at, inside = _place(OH, OW, C, BLOCK)
     image = z_ptr + n.to(tl.int64) * H * W * C
     best = tl.full([BLOCK], float("-inf"), tl.float32)
     winner = tl.full([BLOCK], 9, tl.int32)
@@ -40,7 +42,6 @@ def _pool_forward(
         best += tl.load(bias_ptr + c, mask=inside, other=0.0)
     winner = tl.where(best > 0, winner, 9)  # nothing flows back through a closed ReLU
     best = tl.maximum(best, 0.0)
-    at = row.to(tl.int64) * OW * C + column
     tl.store(out_ptr + at, best.to(out_ptr.dtype.element_ty), mask=inside)
     tl.store(winner_ptr + at, winner.to(tl.uint8), mask=inside)
 
@@ -49,14 +50,7 @@ def _pool_forward(
 def _pool_backward(
     grad_ptr, winner_ptr, out_ptr, H, W, OH, OW, C: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    # One program: a stretch of one row of the input.
-    row = tl.program_id(0)
-    n = row // H
-    h = row % H
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = column < W * C
-    c = column % C
-    w = column // C
+    n, h, w, c, into, inside = _place(H, W, C, BLOCK)
     base = n.to(tl.int64) * OH * OW * C
     total = tl.zeros([BLOCK], tl.float32)
     # An odd row lies in two windows, as the last row of one and the first of the next; an even row in one.
@@ -71,8 +65,7 @@ def _pool_backward(
             winner = tl.load(winner_ptr + at, mask=ok, other=9).to(tl.int32)
             grad = tl.load(grad_ptr + at, mask=ok, other=0.0).to(tl.float32)
             total += tl.where(winner == tap, grad, 0.0)
-    at = row.to(tl.int64) * W * C + column
-    tl.store(out_ptr + at, total.to(out_ptr.dtype.element_ty), mask=inside)
+    tl.store(out_ptr + into, total.to(out_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit

@@ -7,12 +7,12 @@ what is computed, is `QRDQNLearner.loss` in `algo/qrdqn.py`.
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from achieve.nn.kernels.gradients import with_gradients
 
 TARGETS = 32
 """Targets that are compared with all quantiles at once."""
@@ -65,40 +65,6 @@ def _quantile_loss(
     tl.store(statistics_ptr + 3 * batch + state, reward)
 
 
-class _QuantileLoss(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        quantiles: Tensor,
-        judge: Tensor,
-        ahead: Tensor,
-        actions: Tensor,
-        rewards: Tensor,
-        discounts: Tensor,
-        kappa: float,
-    ) -> tuple[Tensor, Tensor]:
-        batch, num_actions, count = quantiles.shape
-        quantiles = quantiles.contiguous()
-        grad = torch.empty_like(quantiles)
-        rows = quantiles.new_empty(NUM_STATISTICS, batch)
-        _quantile_loss[(batch,)](
-            quantiles, judge.contiguous(), ahead.contiguous(), actions, rewards, discounts, grad, rows,
-            batch, num_actions, count, kappa,
-            ACTIONS=triton.next_power_of_2(num_actions), COUNT=triton.next_power_of_2(count), TARGETS=TARGETS,
-            num_warps=8,
-        )  # fmt: skip
-        ctx.save_for_backward(grad)
-        statistics = rows.mean(1)
-        loss = statistics[0].clone()
-        ctx.mark_non_differentiable(statistics)
-        return loss, statistics
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        (grad,) = ctx.saved_tensors
-        return grad * grads[0], None, None, None, None, None, None
-
-
 def quantile_loss(
     quantiles: Tensor,
     judge: Tensor,
@@ -119,5 +85,16 @@ def quantile_loss(
         discounts: of what comes after [B].
         kappa: of the Huber loss.
     """
-    given = (quantiles, judge, ahead, actions, rewards, discounts, kappa)
-    return cast(tuple[Tensor, Tensor], _QuantileLoss.apply(*given))
+    batch, num_actions, count = quantiles.shape
+    with torch.no_grad():
+        given = quantiles.contiguous()
+        grad = torch.empty_like(given)
+        rows = given.new_empty(NUM_STATISTICS, batch)
+        _quantile_loss[(batch,)](
+            given, judge.contiguous(), ahead.contiguous(), actions, rewards, discounts, grad, rows,
+            batch, num_actions, count, kappa,
+            ACTIONS=triton.next_power_of_2(num_actions), COUNT=triton.next_power_of_2(count), TARGETS=TARGETS,
+            num_warps=8,
+        )  # fmt: skip
+        statistics = rows.mean(1)
+    return with_gradients(statistics[0].clone(), (quantiles, grad)), statistics
