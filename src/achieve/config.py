@@ -238,7 +238,7 @@ class DistillConfig:
     """Episodes are kept and imitated if they have an unlock of a kind that a smaller share of episodes has."""
     imitation_steps: PositiveInt = 51_200
     """Steps of kept episodes there is room for; newer ones take the place of the oldest."""
-    imitation_updates: PositiveInt = 16
+    imitation_updates: PositiveInt = 8
     """Updates of self-imitation per epoch of the auxiliary phase."""
 
 

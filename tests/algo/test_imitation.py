@@ -109,8 +109,9 @@ def test_what_is_rare_no_more_is_not_imitated() -> None:
 def test_the_policy_is_drawn_to_what_went_better(memory: bool) -> None:
     model = MODEL if memory else ModelConfig(channels=(4, 6, 6), dense_size=12, hidden_size=10, memory=False)
     config = DistillConfig(
-        objectives=("imitation",), num_epochs=4, batch_size=32, learning_rate=3e-3, imitation_coef=10.0
-    )
+        objectives=("imitation",), num_epochs=4, batch_size=32, learning_rate=3e-3, imitation_coef=10.0,
+        imitation_updates=16,
+    )  # fmt: skip
     network = make_network(model)
     size = model.hidden_size if memory else 0
     buffer = make_buffer(*script(EPISODES), memory=size)

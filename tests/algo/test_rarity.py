@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from achieve.algo import rarity
-from achieve.algo.rarity import UnlockKinds, centres, nearest, rarity_weights, supported, thin
+from achieve.algo.rarity import UnlockKinds, centres, nearest, numbered, rarity_weights, supported, thin
 from achieve.data.buffer import RolloutBuffer
 from achieve.data.trajectories import find_unlocks
 
@@ -75,8 +75,9 @@ def test_thinning_points_at_one_place() -> None:
 def test_a_kind_needs_episodes() -> None:
     clusters = np.array([3, 3, 3, 0, 0, 0, 1, 1, 1])
     episodes = np.array([0, 1, 2, 0, 0, 1, 4, 5, 6])
-    assert supported(clusters, episodes, 3).tolist() == [1, 1, 1, -1, -1, -1, 0, 0, 0]
-    assert supported(clusters, episodes, 1).max() == 2
+    assert supported(clusters, episodes, 3).tolist() == [3, 3, 3, -1, -1, -1, 1, 1, 1]
+    assert supported(clusters, episodes, 2).tolist() == clusters.tolist()
+    assert numbered(np.array([3, -1, 1, 1, 7])).tolist() == [1, -1, 0, 0, 2]
 
 
 def test_centres_are_means_by_mass() -> None:
@@ -194,6 +195,19 @@ def test_a_kind_that_turns_up_later_is_found_among_common_ones() -> None:
     steps, true = true_kinds(buffer)
     of = kinds.recognize(kinds.represent(steps))
     assert len({(int(a), int(b)) for a, b in zip(of, true, strict=True)}) == 6
+
+
+def test_what_is_not_seen_any_more_is_given_up() -> None:
+    kinds, buffer, _ = make()
+    rng = np.random.default_rng(4)
+    fill(buffer, rng)
+    kinds.learn()
+    assert len(kinds.rates) == 6
+    for _ in range(24):
+        fill(buffer, rng, np.where(np.arange(KINDS) == 5, 0, RATES))
+        kinds.learn()
+    assert len(kinds.rates) == 5
+    assert 5 not in kinds.tensors()["pairs"][: kinds.examples, 1, 0].tolist()
 
 
 def test_nothing_is_weighted_before_there_are_kinds() -> None:

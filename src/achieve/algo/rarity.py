@@ -36,6 +36,8 @@ TOLERANCE = 0.02
 """Share of a kind's unlocks that may be their episode's second: a rare kind hides among the many of a common one."""
 FADING = 0.8
 """What the unlocks and episodes of a phase count at the next one."""
+FAINT = 0.25
+"""Mass below which an example is given up: nothing like it has been seen for six phases."""
 RARE = 0.05
 """Rate below which the log counts a kind as rare."""
 MOST = 3000
@@ -97,14 +99,17 @@ def nearest(vectors: Float[Tensor, "n D"], to: Float[Tensor, "k D"]) -> Int[np.n
 def supported(
     clusters: Int[np.ndarray, " n"], episodes: Int[np.ndarray, " n"], least: int
 ) -> Int[np.ndarray, " n"]:
-    """Return the clusters with points of at least so many episodes, numbered in order; -1 for points of others."""
+    """Return the clusters with points of at least so many episodes; -1 for points of others."""
     kinds = np.full(len(clusters), -1, np.int64)
-    number = 0
     for cluster in np.unique(clusters):
         if len(np.unique(episodes[clusters == cluster])) >= least:
-            kinds[clusters == cluster] = number
-            number += 1
+            kinds[clusters == cluster] = cluster
     return kinds
+
+
+def numbered(kinds: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+    """Return the kinds numbered from 0 on, in order; -1 stays."""
+    return np.where(kinds >= 0, np.searchsorted(np.unique(kinds[kinds >= 0]), kinds), -1)
 
 
 class UnlockKinds:
@@ -176,17 +181,19 @@ class UnlockKinds:
             chosen = np.arange(len(masses))
         distances, episodes = distances[np.ix_(chosen, chosen)], episodes[chosen]
         clusters, _ = choose_by_distance(distances, episodes, tolerance=TOLERANCE)
-        kinds = supported(clusters, episodes, SUPPORT)
-        vectors = vectors[torch.from_numpy(chosen).to(vectors.device)]
+        kept, heavier = thin(distances, masses, clusters, EXAMPLES)
+        heaviest = np.argsort(-heavier, kind="stable")[:CAPACITY]
+        left = np.sort(heaviest[heavier[heaviest] >= FAINT])
+        kept, heavier = kept[left], heavier[left]
+        kinds = numbered(supported(clusters, episodes, SUPPORT)[kept])
+        self._keep(chosen[kept], steps, heavier, kinds, episodes[kept])
+
+        # As many as will be recognised as each, not as many as were clustered there.
         self._rates[:] = 0
-        if kinds.max(initial=-1) >= 0:
-            of = nearest(vectors, centres(vectors, masses, kinds))
+        if len(kinds) and kinds.max() >= 0:
+            vectors = vectors[torch.from_numpy(chosen).to(vectors.device)]
+            of = nearest(vectors, self._centres(vectors[torch.from_numpy(kept).to(vectors.device)]))
             self._rates += np.bincount(of, masses, CAPACITY) / np.maximum(self._ended, 1)
-        kept, masses = thin(distances, masses, clusters, EXAMPLES)
-        if len(kept) > CAPACITY:
-            most = np.sort(np.argsort(-masses, kind="stable")[:CAPACITY])
-            kept, masses = kept[most], masses[most]
-        self._keep(chosen[kept], steps, masses, kinds[kept], episodes[kept])
         return self._figures()
 
     def _keep(self, chosen: Ints, steps: Ints, masses: Floats, kinds: Ints, episodes: Ints) -> None:

@@ -129,10 +129,15 @@ class KeptEpisodes:
         return {name: rows[:0] for name, rows in self._saved().items()}
 
     def lend(self, first: int, last: int, settle: Callable[[], None]) -> dict[str, Tensor]:
-        """Return steps on the host, to be written to a file; ``settle`` is called before they are overwritten."""
-        self._settle = settle
-        start = first % self.rows
-        return {name: rows[start : start + last - first].cpu() for name, rows in self._saved().items()}
+        """Return steps on the host, to be written to a file.
+
+        Host memory is not copied; ``settle``, which waits for the file, is called before it is overwritten.
+        """
+        here = slice(first % self.rows, first % self.rows + last - first)
+        if self.device.type == "cpu":
+            self._settle = settle
+            return {name: rows[here] for name, rows in self._saved().items()}
+        return {name: rows[here].to("cpu", copy=True) for name, rows in self._saved().items()}
 
     def restore(self, first: int, rows: dict[str, Tensor]) -> None:
         """Put steps back where :meth:`lend` took them."""
