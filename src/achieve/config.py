@@ -455,11 +455,6 @@ def _validate_rarity(config: TrainConfig) -> None:
     for what, is_wanted in (("distill.rarity_power", distill.rarity_power), ("the objective `imitation`", imitates)):
         if is_wanted and config.trainer == "qrdqn":
             raise ConfigError(f"{what} has no effect on QR-DQN; use a preset of PPO, such as ad")
-    if imitates and config.model.core != "none":
-        raise ConfigError(
-            "the objective `imitation` needs a policy without a recurrent core, whose states would be outdated; use "
-            "--model.core none or leave it out of --distill.objectives"
-        )
     weighted = "weights; use --distill.rarity-power 0.5"
     imitated = "the objective `imitation`; use --distill.objectives matching prediction imitation"
     needs = {"rarity_rate": weighted, "rarity_limit": weighted} if not distill.rarity_power else {}

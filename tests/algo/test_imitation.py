@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from achieve.algo.imitation import SelfImitation, discounted_returns, imitation_losses, keep_rare, refresh
+from achieve.algo import imitation
+from achieve.algo.imitation import (
+    SelfImitation,
+    discounted_returns,
+    imitation_losses,
+    keep_rare,
+    recompute_states,
+    refresh,
+)
 from achieve.algo.ppo import log_probability
 from achieve.algo.rarity import UnlockKinds, rarity_weights
 from achieve.config import DistillConfig, ModelConfig
@@ -105,13 +115,32 @@ def test_what_is_rare_no_more_is_not_imitated() -> None:
     assert len(kept) > 3 and not len(kept.worth)
 
 
+@pytest.mark.parametrize("core", ["gru", "lstm"])
+def test_states_of_kept_steps_are_those_of_a_run_over_the_episode(core: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(imitation, "STEPS_AT_ONCE", 4)
+    network = make_network(replace(MODEL, core=core, core_size=6))
+    assert network.core is not None
+    kept = KeptEpisodes(40, IMAGE, MODEL.hidden_size, torch.device("cpu"), state_size=network.state_size)
+    g = torch.Generator().manual_seed(0)
+    for length in (9, 14, 12, 11):  # around the end of the ring
+        images = torch.randint(0, 256, (length, *IMAGE), dtype=torch.uint8, generator=g)
+        kept.add(images, torch.zeros(length, dtype=torch.int64), np.zeros(length, np.float32))
+    beginnings = [steps[: 5 + 3 * i] for i, steps in enumerate(kept.episodes())]
+    recompute_states(kept, network, beginnings)
+    with torch.no_grad():
+        for steps in beginnings:
+            state = torch.zeros(1, network.state_size)
+            for step in steps:
+                assert torch.allclose(kept.states[step], state[0], atol=1e-5)
+                _, state = network.core.step(network.encode(kept.observations[step][None]), state)
+
+
 @pytest.mark.parametrize("memory", [True, False])
 def test_the_policy_is_drawn_to_what_went_better(memory: bool) -> None:
     model = MODEL if memory else ModelConfig(channels=(4, 6, 6), dense_size=12, hidden_size=10, memory=False)
     config = DistillConfig(
-        objectives=("imitation",), num_epochs=4, batch_size=32, learning_rate=3e-3, imitation_coef=10.0,
-        imitation_updates=16,
-    )  # fmt: skip
+        objectives=("imitation",), num_epochs=2, batch_size=16, learning_rate=1e-2, imitation_coef=10.0
+    )
     network = make_network(model)
     size = model.hidden_size if memory else 0
     buffer = make_buffer(*script(EPISODES), memory=size)
@@ -133,7 +162,7 @@ def test_the_policy_is_drawn_to_what_went_better(memory: bool) -> None:
 
     before = chosen()
     report = distiller.run_on(episodes, np.random.default_rng(0), torch.Generator())
-    assert report.updates == {"imitation": 4 * 16}
+    assert report.updates == {"imitation": 2 * config.imitation_updates}
     assert (chosen()[:10] - before[:10]).mean() > 0.1
     assert 0.3 < report.statistics["imitation_share"] < 0.7 and report.statistics["imitation_policy_reg"] > 0
 

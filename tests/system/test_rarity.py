@@ -27,9 +27,9 @@ RARE: dict[str, Any] = {
 }  # fmt: skip
 
 
-def config() -> Any:
+def config(**changes: Any) -> Any:
     """A run with short episodes, so that there are kinds after two phases."""
-    return corridor(3072, checkpoint_seconds=0.0, distill=RARE)
+    return corridor(3072, checkpoint_seconds=0.0, distill=RARE, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +72,13 @@ def test_rare_episodes_are_kept_and_imitated(whole: Path) -> None:
     assert {path.name for path in (whole / "checkpoint" / "kept").iterdir()} == names
 
 
+def test_with_a_recurrent_core(tmp_path: Path) -> None:
+    changes = {"model": {"core": "lstm", "core_size": 8}, "ppo": {"chunk_length": 16}}
+    train(config(**changes), tmp_path / "run", quiet=True)
+    phases = [row for row in rows(tmp_path / "run" / "metrics.jsonl") if row["kind"] == "distill"]
+    assert phases[-1]["imitation_updates"] == 2 and phases[-1]["imitated_steps"] > 0
+
+
 def test_a_checkpoint_whose_kept_episodes_cannot_be(whole: Path, tmp_path: Path) -> None:
     for what, change in (
         ("kept has", {"kept": {"next": 2, "lengths": [4]}}),
@@ -111,10 +118,6 @@ def test_what_is_saved_without_it_is_what_it_always_was(whole: Path, tmp_path: P
         ({"distill": {"rarity_power": 0.5, "rarity_limit": 0.5}}, "distill.rarity_limit is 0.5; it must be 1 or more"),
         ({"distill": {"rarity_power": 0.5, "rarity_rate": 0.0}}, "distill.rarity_rate is 0.0; it must be above 0"),
         ({"distill": {"imitation_coef": 0.2}}, "imitation_coef has no effect without the objective `imitation`"),
-        (
-            {"model": {"core": "gru"}, "distill": {"objectives": ["matching", "imitation"]}},
-            "needs a policy without a recurrent core",
-        ),
         ({"distill": {"rarity_power": 0.0, "rarity_limit": 3.0}}, "rarity_limit has no effect without weights"),
     ],
 )

@@ -19,12 +19,15 @@ from torch import Tensor
 from achieve.algo.clusters import Floats
 from achieve.algo.objectives import AuxiliaryObjective, Context, Tables, Terms, Update
 from achieve.algo.ppo import log_probability
-from achieve.algo.rarity import UnlockKinds
+from achieve.algo.rarity import ENCODED_AT_ONCE, UnlockKinds
 from achieve.data.buffer import RolloutBuffer
 from achieve.data.kept import MEMORIES, KeptEpisodes
 from achieve.data.trajectories import IntArray, Trajectory, next_achievement
 from achieve.errors import ConfigError
 from achieve.nn.model import ActorCritic
+
+# Steps of all episodes whose latents are held at once where states are recomputed.
+STEPS_AT_ONCE = 64
 
 
 def discounted_returns(rewards: Float[np.ndarray, " L"], gamma: float) -> Float[np.ndarray, " L"]:
@@ -91,7 +94,7 @@ class SelfImitation(AuxiliaryObjective):
         images = torch.cat([context.pick("observations", steps), kept.observations.index_select(0, rows)])
         phi, own = network.encode(images).split([len(steps), len(rows)])
         memory = kept.memories.index_select(0, kept.memory_of.index_select(0, rows)) if network.config.memory else None
-        logits, values = network.heads(own, memory)
+        logits, values, _ = network.step(own, memory, kept.states.index_select(0, rows))
         log_probs = log_probability(logits, kept.actions.index_select(0, rows))
         returns = network.normalizer.normalize(kept.returns.index_select(0, rows))
         policy, value, gain = imitation_losses(log_probs, values, returns)
@@ -127,21 +130,21 @@ def refresh(
     gamma: float,
     rate: float,
     weigh: Callable[[Floats], Floats] = np.ones_like,
-) -> None:
+) -> list[IntArray]:
     """Compute memories and returns of the kept episodes with the encoder and the rates as they are now.
 
-    Steps up to an episode's last unlock of a kind below ``rate`` are worth learning from. ``weigh`` returns the weights
-    of rewards that the value function is learned with, of rates.
+    ``weigh`` returns the weights of rewards that the value function is learned with, of rates. Returns the positions of
+    the steps that are worth learning from: those of each episode up to its last unlock of a kind below ``rate``.
     """
     episodes = kept.episodes()
     unlocks = [np.flatnonzero(kept.rewards[episode[:-1]] > np.float32(threshold)) for episode in episodes]
     kept.worth = np.zeros(0, np.int64)
     if not len(kinds.rates) or not episodes:
-        return
+        return []
     room = np.cumsum([len(of) for of in unlocks[::-1]])[::-1] <= MEMORIES
     chosen = [(episode, of) for episode, of, fits in zip(episodes, unlocks, room, strict=True) if fits and len(of)]
     if not chosen:
-        return
+        return []
     before, after = (np.concatenate([episode[of + more] for episode, of in chosen]) for more in (0, 1))
     index = torch.from_numpy(np.stack([before, after], 1)).to(kept.device)
     vectors = kinds.representations(kept.observations[index])
@@ -162,3 +165,29 @@ def refresh(
         start += len(of)
     chosen_steps = np.concatenate(worth) if worth else kept.worth
     kept.remember(returns, memory_of, vectors[:, : kept.memories.shape[1]], chosen_steps)
+    return worth
+
+
+@torch.no_grad()
+def recompute_states(kept: KeptEpisodes, network: ActorCritic, episodes: Sequence[IntArray]) -> None:
+    """Compute the states of the recurrent core along these beginnings of kept episodes, with the weights as they are.
+
+    All episodes take a step at once, the longest first, so that those that go on are always in front.
+    """
+    if network.core is None or not episodes:
+        return
+    order = sorted(episodes, key=len, reverse=True)
+    state = torch.zeros(len(order), network.state_size, device=kept.device)
+    for start in range(0, len(order[0]), STEPS_AT_ONCE):
+        rows = [
+            np.array([episode[t] for episode in order if len(episode) > t])
+            for t in range(start, min(start + STEPS_AT_ONCE, len(order[0])))
+        ]
+        index = torch.from_numpy(np.concatenate(rows)).to(kept.device)
+        parts = kept.observations[index].split(ENCODED_AT_ONCE)
+        phi = torch.cat([network.encode(part) for part in parts])
+        sizes = [len(row) for row in rows]
+        for mine, x in zip(index.split(sizes), phi.split(sizes), strict=True):
+            state = state[: len(mine)]
+            kept.states.index_copy_(0, mine, state)
+            _, state = network.core.step(x, state)

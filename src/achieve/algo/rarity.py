@@ -36,8 +36,8 @@ TOLERANCE = 0.02
 """Share of a kind's unlocks that may be their episode's second: a rare kind hides among the many of a common one."""
 FADING = 0.8
 """What the unlocks and episodes of a phase count at the next one."""
-FAINT = 0.25
-"""Mass below which an example is given up: nothing like it has been seen for six phases."""
+FAINT = 0.1
+"""Mass below which an example is given up: nothing like it has been seen for ten phases."""
 RARE = 0.05
 """Rate below which the log counts a kind as rare."""
 MOST = 3000

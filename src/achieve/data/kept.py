@@ -34,6 +34,7 @@ class KeptEpisodes:
         returns: [R], on the device; filled in before each phase, like all that follows.
         memories: [U + 1, D], on the device: representations of unlocks, the first one empty.
         memory_of: [R], on the device: which of them each step was taken with.
+        states: [R, C], on the device: the state of the recurrent core that each step begins with (C is 0 without one).
         worth: NumPy, the positions of the steps to learn from.
     """
 
@@ -44,6 +45,7 @@ class KeptEpisodes:
         memory_size: int,
         device: torch.device,
         dtype: torch.dtype = torch.uint8,
+        state_size: int = 0,
     ) -> None:
         self.rows = rows
         self.device = device
@@ -53,15 +55,20 @@ class KeptEpisodes:
         self.returns = torch.zeros(rows, device=device)
         self.memories = torch.zeros(MEMORIES + 1, memory_size, device=device)
         self.memory_of = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.states = torch.zeros(rows, state_size, device=device)
         self.worth: IntArray = np.zeros(0, np.int64)
         self._lengths: list[int] = []
         self._next = 0
         self._settle: Callable[[], None] = lambda: None
 
     @staticmethod
-    def nbytes(rows: int, observation_shape: tuple[int, ...], memory_size: int, itemsize: int) -> int:
+    def nbytes(
+        rows: int, observation_shape: tuple[int, ...], memory_size: int, itemsize: int, state_size: int = 0
+    ) -> int:
         """Return the memory this takes on its device."""
-        return rows * (math.prod(observation_shape) * itemsize + 8 + 4 + 8) + (MEMORIES + 1) * memory_size * 4
+        # Observation, state, action, return, number of the memory.
+        of_step = math.prod(observation_shape) * itemsize + 4 * state_size + 8 + 4 + 8
+        return rows * of_step + (MEMORIES + 1) * memory_size * 4
 
     def __len__(self) -> int:
         return len(self._lengths)

@@ -10,7 +10,7 @@ import torch
 
 from achieve.algo.clusters import Floats
 from achieve.algo.collect import Collector
-from achieve.algo.imitation import keep_rare, refresh
+from achieve.algo.imitation import keep_rare, recompute_states, refresh
 from achieve.algo.learner import PPOLearner
 from achieve.algo.rarity import UnlockKinds, rarity_weights
 from achieve.algo.regularizers import PolicyValueRegularizer
@@ -79,12 +79,12 @@ class PPOTrainer(BaseTrainer):
         """Return room for rare episodes."""
         rows, shape = self.config.distill.imitation_steps, self.observation_shape
         check_memory(
-            KeptEpisodes.nbytes(rows, shape, memory_size, self.observation_dtype.itemsize),
+            KeptEpisodes.nbytes(rows, shape, memory_size, self.observation_dtype.itemsize, self.network.state_size),
             self.device,
             f"room for {rows:,} steps of rare episodes",
             "reduce distill.imitation-steps",
         )
-        return KeptEpisodes(rows, shape, memory_size, self.device, self.observation_dtype)
+        return KeptEpisodes(rows, shape, memory_size, self.device, self.observation_dtype, self.network.state_size)
 
     def start(self) -> None:
         self.collector.start()
@@ -145,7 +145,8 @@ class PPOTrainer(BaseTrainer):
         distill = self.config.distill
         if self.kinds is not None and self.kept is not None and self._counts_rarity:
             how = (self.config.env.threshold, self.config.ppo.gamma, distill.imitation_rate)
-            refresh(self.kept, self.kinds, *how, self._weights)
+            worth = refresh(self.kept, self.kinds, *how, self._weights)
+            recompute_states(self.kept, self.network, worth)
 
     def _learn_kinds(self) -> dict[str, float]:
         """Find the kinds of unlocks anew and keep rare episodes, after a phase. Returns figures for the log."""
