@@ -395,7 +395,7 @@ def find_objectives(config: DistillConfig) -> list[type[AuxiliaryObjective]]:
     """Return the classes that the config names, the user's own among them."""
     from achieve.algo.imitation import SelfImitation  # which is written against this module
 
-    known = {**OBJECTIVES, SelfImitation.name: SelfImitation}
+    known: dict[str, type[AuxiliaryObjective]] = {**OBJECTIVES, SelfImitation.name: SelfImitation}
     found: list[type[AuxiliaryObjective]] = []
     for name in config.objectives:
         cls = known.get(name) or load_class(name, "distill.objectives", AuxiliaryObjective)
