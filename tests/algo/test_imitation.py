@@ -14,8 +14,10 @@ from achieve.algo import imitation
 from achieve.algo.imitation import (
     SelfImitation,
     discounted_returns,
+    horizon,
     imitation_losses,
     keep_rare,
+    leading_to,
     recompute_states,
     refresh,
 )
@@ -33,6 +35,12 @@ def test_returns_of_an_episode() -> None:
     rewards = np.array([0.0, 1.0, 0.0, -0.1, 3.0])
     expected = [sum(0.9**k * r for k, r in enumerate(rewards[t:])) for t in range(5)]
     np.testing.assert_allclose(discounted_returns(rewards, 0.9), expected)
+
+
+def test_how_far_a_step_looks() -> None:
+    assert horizon(0.95) == pytest.approx(58.4, abs=0.1)
+    assert horizon(1.0) == np.inf and horizon(0.0) == 1
+    assert leading_to(np.array([3, 9]), 2).tolist() == [False, True, True, True, False, False, False, True, True, True]
 
 
 def test_losses_point_by_point() -> None:
@@ -80,12 +88,13 @@ def test_episodes_with_a_rare_kind_are_kept() -> None:
         np.testing.assert_array_equal(kept.rewards[mine], buffer.rewards.ravel()[steps])
 
 
-def test_memories_and_returns_are_those_of_the_encoder_and_the_rates_now() -> None:
+def test_memories_and_returns_are_those_of_the_encoder_and_the_rates_now(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds, buffer, network = learned()
     kept = kept_of(buffer)
     keep_rare(kept, kinds, buffer, 0.5, 0.2)
     network.turn(7)
     weigh = partial(rarity_weights, rate=0.2, power=0.5, limit=5.0)
+    monkeypatch.setattr(imitation, "FORESIGHT", 0.9**5.5)
     refresh(kept, kinds, 0.5, 0.9, 0.2, weigh)
     counted = np.bincount(rare.true_kinds(buffer)[1], minlength=rare.KINDS) / buffer.dones.sum()
     worth = set(kept.worth.tolist())
@@ -93,7 +102,7 @@ def test_memories_and_returns_are_those_of_the_encoder_and_the_rates_now() -> No
         images = kept.observations[torch.from_numpy(steps)]
         rewards = kept.rewards[steps].astype(np.float64)
         memory = torch.zeros(rare.SIZE)
-        last_rare = -1
+        rarely = []
         for t, position in enumerate(steps):
             mine = kept.memories[kept.memory_of[position]]
             assert torch.allclose(mine, memory, atol=1e-5), t
@@ -102,9 +111,10 @@ def test_memories_and_returns_are_those_of_the_encoder_and_the_rates_now() -> No
                 memory = (after - before) / (after - before).norm()
                 kind = int(images[t + 1, 0])
                 rewards[t] *= weigh(counted[kind])
-                last_rare = t if counted[kind] < 0.2 else last_rare
+                rarely += [t] if counted[kind] < 0.2 else []
         np.testing.assert_allclose(kept.returns[torch.from_numpy(steps)], discounted_returns(rewards, 0.9), rtol=1e-5)
-        assert [int(p) in worth for p in steps] == [t <= last_rare for t in range(len(steps))]
+        soon = [any(0 <= u - t <= 5 for u in rarely) for t in range(len(steps))]
+        assert [int(p) in worth for p in steps] == soon and any(soon)
 
 
 def test_what_is_rare_no_more_is_not_imitated() -> None:

@@ -7,13 +7,14 @@ steps of the phase.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from achieve.algo.clusters import Floats
@@ -26,6 +27,8 @@ from achieve.data.trajectories import IntArray, Trajectory, next_achievement
 from achieve.errors import ConfigError
 from achieve.nn.model import ActorCritic
 
+FORESIGHT = 0.05
+"""Share of a reward that the return of a step must still contain for the step to be imitated."""
 # Steps of all episodes whose latents are held at once where states are recomputed.
 STEPS_AT_ONCE = 64
 
@@ -38,6 +41,17 @@ def discounted_returns(rewards: Float[np.ndarray, " L"], gamma: float) -> Float[
         following = float(rewards[t]) + gamma * following
         returns[t] = following
     return returns
+
+
+def horizon(gamma: float) -> float:
+    """Return the steps over which a discount falls to ``FORESIGHT``."""
+    return math.log(FORESIGHT) / math.log(gamma) if 0 < gamma < 1 else 1.0 if not gamma else math.inf
+
+
+def leading_to(events: Int[np.ndarray, " m"], most: float) -> Bool[np.ndarray, " L"]:
+    """Return which steps, up to the last event, have one among themselves and the next ``most`` steps."""
+    steps = np.arange(events[-1] + 1)
+    return events[np.searchsorted(events, steps)] - steps <= most
 
 
 def imitation_losses(
@@ -133,8 +147,9 @@ def refresh(
 ) -> list[IntArray]:
     """Compute memories and returns of the kept episodes with the encoder and the rates as they are now.
 
-    ``weigh`` returns the weights of rewards that the value function is learned with, of rates. Returns the positions of
-    the steps that are worth learning from: those of each episode up to its last unlock of a kind below ``rate``.
+    Steps with an unlock of a kind below ``rate`` within their horizon are worth learning from: a return further away
+    says little about them. ``weigh`` returns the weights of rewards that the value function is learned with, of rates.
+    Returns the positions of each episode's steps up to the last of those.
     """
     episodes = kept.episodes()
     unlocks = [np.flatnonzero(kept.rewards[episode[:-1]] > np.float32(threshold)) for episode in episodes]
@@ -151,7 +166,7 @@ def refresh(
     rates = kinds.rates[kinds.recognize(vectors)]
     weights = weigh(rates)
     returns, memory_of = np.zeros(kept.rows, np.float32), np.zeros(kept.rows, np.int64)
-    worth, start = [], 0
+    worth, beginnings, start = [np.zeros(0, np.int64)], [], 0
     for episode, of in chosen:
         own = slice(start, start + len(of))
         rewards = kept.rewards[episode].astype(np.float64)
@@ -161,11 +176,11 @@ def refresh(
         memory_of[episode] = np.where(done > 0, start + done, 0)
         rare = of[rates[own] < rate]
         if len(rare):
-            worth.append(episode[: rare[-1] + 1])
+            beginnings.append(episode[: rare[-1] + 1])
+            worth.append(beginnings[-1][leading_to(rare, horizon(gamma))])
         start += len(of)
-    chosen_steps = np.concatenate(worth) if worth else kept.worth
-    kept.remember(returns, memory_of, vectors[:, : kept.memories.shape[1]], chosen_steps)
-    return worth
+    kept.remember(returns, memory_of, vectors[:, : kept.memories.shape[1]], np.concatenate(worth))
+    return beginnings
 
 
 @torch.no_grad()
