@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from achieve.envs.registry import find_env_spec, is_known, unknown
 from achieve.errors import ConfigError
@@ -25,6 +25,7 @@ from achieve.settings import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    Range,
     UnfitError,
     UnitFloat,
     check_name,
@@ -227,7 +228,8 @@ class DistillConfig:
     """Run auxiliary phases."""
     objectives: tuple[str, ...] = ("matching", "prediction")
     """Objectives of an epoch, in order: `prediction` (intra-trajectory, L_pred), `matching` (cross-trajectory,
-    L_match), or your own as module:Class. The published code has matching first, the paper's Algorithm 1 prediction."""
+    L_match), `imitation` (self-imitation of rare episodes, not in the paper), or your own as module:Class. The
+    published code has matching first, the paper's Algorithm 1 prediction."""
     rollouts_per_phase: PositiveInt = 8
     """N_pi: policy phases (rollouts) per auxiliary phase. Their complete episodes are distilled."""
     num_epochs: PositiveInt = 6
@@ -259,6 +261,25 @@ class DistillConfig:
     """Learning rate of Adam, for each objective's optimiser."""
     max_grad_norm: PositiveFloat = 0.5
     """Maximum norm of the gradient."""
+    rarity_power: UnitFloat = 0.0
+    """PPO learns from rewards of unlocks times (rarity_rate / p)^rarity_power, where a share p of episodes unlocks that
+    kind; kinds are clusters of nu, found without labels. 0 leaves all rewards as they are. Logs always do."""
+    rarity_rate: Annotated[float, Range(0, 1, above=True)] = 0.2
+    """Share of episodes from which on a kind of unlock is not rare: its weight is 1."""
+    rarity_limit: Annotated[float, Range(1)] = 5.0
+    """Largest weight of a rare unlock."""
+    rarity_from: NonNegativeInt = 250_000
+    """Environment steps before which all weights are 1, and nothing is imitated."""
+    imitation_coef: NonNegativeFloat = 0.1
+    """With the objective `imitation`: coefficient of the self-imitation loss, -log pi(a|s) (R - V)+ in the mean."""
+    imitation_value_coef: NonNegativeFloat = 0.01
+    """Its value loss, half of the square of (R - V)+ in the mean, relative to that."""
+    imitation_rate: Annotated[float, Range(0, 1, above=True)] = 0.05
+    """Episodes are kept and imitated if they have an unlock of a kind that a smaller share of episodes has."""
+    imitation_steps: PositiveInt = 51_200
+    """Steps of kept episodes there is room for; newer ones take the place of the oldest."""
+    imitation_updates: PositiveInt = 8
+    """Updates of self-imitation per epoch of the auxiliary phase."""
 
 
 @dataclass(frozen=True)
@@ -439,6 +460,7 @@ def validate(config: TrainConfig) -> None:
         raise ConfigError("distill.objectives is empty; name at least one, or use --distill.no-enabled")
     if len(set(distill.objectives)) < len(distill.objectives):
         raise ConfigError(f"distill.objectives names one twice: {' '.join(distill.objectives)}")
+    _validate_rarity(config)
     _known_or_plugin("model.encoder", model.encoder, ENCODER_NAMES)
     if config.trainer != EXTERNAL:
         _known_or_plugin("trainer", config.trainer, TRAINER_NAMES)
@@ -487,6 +509,31 @@ def _validate_reflection(config: TrainConfig) -> None:
             "ppo.reflection needs a network without a recurrent core, whose state is of a world that is not reflected; "
             "use --model.core none or --ppo.reflection none"
         )
+    size = config.rollout_steps // ppo.num_minibatches
+    if ppo.target_kl is not None and ppo.reflection == "samples" and round(ppo.reflection_share * size) >= size:
+        raise ConfigError(
+            "ppo.target_kl is about steps as they were taken, and ppo.reflection_share leaves none of them; reduce it"
+        )
+
+
+def _validate_rarity(config: TrainConfig) -> None:
+    """Raise ConfigError for what depends on kinds of unlocks where there are none, and for settings without effect."""
+    distill = config.distill
+    imitates = distill.enabled and "imitation" in distill.objectives
+    if distill.rarity_power and not distill.enabled:
+        raise ConfigError("distill.rarity_power needs distillation, which tells unlocks apart; use --preset ad")
+    for what, is_wanted in (("distill.rarity_power", distill.rarity_power), ("the objective `imitation`", imitates)):
+        if is_wanted and config.trainer == "qrdqn":
+            raise ConfigError(f"{what} has no effect on QR-DQN; use a preset of PPO, such as ad")
+    weighted = "weights; use --distill.rarity-power 0.5"
+    imitated = "the objective `imitation`; use --distill.objectives matching prediction imitation"
+    needs = {"rarity_rate": weighted, "rarity_limit": weighted} if not distill.rarity_power else {}
+    if not imitates:
+        needs |= {f"imitation_{name}": imitated for name in ("coef", "value_coef", "rate", "steps", "updates")}
+        needs |= {"rarity_from": weighted} if not distill.rarity_power else {}
+    for name, missing in needs.items():
+        if getattr(distill, name) != getattr(DistillConfig, name):
+            raise ConfigError(f"distill.{name} has no effect without {missing}")
 
 
 def _validate_core(config: TrainConfig) -> None:

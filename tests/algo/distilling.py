@@ -17,6 +17,7 @@ from achieve.config import DistillConfig, ModelConfig
 from achieve.data import batches
 from achieve.data.batches import PredictionBatch, SourceBatch
 from achieve.data.buffer import RolloutBuffer
+from achieve.data.kept import KeptEpisodes
 from achieve.data.trajectories import Trajectory, cut_trajectories
 from achieve.nn.model import ActorCritic
 from tests.helpers.setup import (
@@ -137,6 +138,7 @@ def make_distiller(
     regularizer: Any = None,
     solver: Any = None,
     cuda_graphs: bool = False,
+    kept: KeptEpisodes | None = None,
 ) -> Distiller:
     """A distiller with the config's objectives and PPO's regulariser, or the one given."""
     plain = partial(partial_transport, reg=config.transport_reg, iterations=config.transport_iters)
@@ -149,6 +151,7 @@ def make_distiller(
         regularizer=regularizer or PolicyValueRegularizer(network, buffer, config),
         solve=solver or plain,
         cuda_graphs=cuda_graphs,
+        kept=kept,
     )
 
 

@@ -64,7 +64,7 @@ def literal_update(
     memory = buffer.memory[rows.start : rows.stop + 1].flatten(0, 1)
     with torch.no_grad():
         x = network.encode(images)
-        if network.config.memory:
+        if memory.shape[1]:
             x = torch.cat([x, memory], 1)
         outputs = (x @ horizons.weight.T + horizons.bias).view(LENGTH + 1, ENVS, -1).numpy()
     mean_ewma, square_ewma, count = statistics
@@ -100,8 +100,11 @@ def literal_update(
 @pytest.mark.usefixtures("in_float64")
 @pytest.mark.parametrize(
     "model",
-    [MODEL, replace(MODEL, memory=False), replace(MODEL, normalize_value=False)],
-    ids=["", "no memory", "no value normalisation"],
+    [
+        MODEL, replace(MODEL, memory=False), replace(MODEL, normalize_value=False), replace(MODEL, set_memory=True),
+        replace(MODEL, memory=False, set_memory=True),
+    ],
+    ids=["", "no memory", "no value normalisation", "both memories", "set memory"],
 )
 def test_rollouts_are_those_of_plain_loops(model: ModelConfig) -> None:
     buffer, network = filled_buffer(model), make_network(model)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from achieve.algo.learner import PPOLearner
+from achieve.algo.schedule import scheduled
 from achieve.config import ModelConfig, PPOConfig
 from achieve.data.buffer import RolloutBuffer
 from tests.algo.recording import snapshot
@@ -29,7 +30,7 @@ def filled_buffer(model: ModelConfig = MODEL) -> RolloutBuffer:
     return make_buffer(
         rng.choice([0.0, 0.1, -0.1, 1.0], shape).astype(np.float32),
         rng.random(shape) < 0.1,
-        memory=model.hidden_size if model.memory else 0,
+        memory=model.memory_size,
         rollouts=ROLLOUTS,
     )
 
@@ -244,3 +245,29 @@ def test_an_epoch_without_a_finite_update_ends_nothing() -> None:
     learner = Phase(replace(CONFIG, target_kl=1e-9, num_epochs=1)).learner
     learner._before_epoch.copy_(learner._meters.sums)
     assert learner._epoch_kl() == 0
+
+
+def test_it_learns_from_weighted_rewards_and_leaves_the_true_ones() -> None:
+    buffer = filled_buffer()
+    buffer.filled = 2 * LENGTH
+    learner = PPOLearner(make_network(), buffer, CONFIG, cuda_graphs=False)
+    before, now = buffer.rewards.copy(), slice(LENGTH, 2 * LENGTH)
+    plain = _returns(learner, buffer)
+    buffer.weigh_rewards()
+    np.testing.assert_array_equal(_returns(learner, buffer), plain)
+    assert buffer.reward_weights is not None
+    buffer.reward_weights[:] = np.random.default_rng(1).uniform(1, 5, buffer.rewards.shape)
+    _, expected = ppo.gae(
+        (buffer.rewards * buffer.reward_weights)[now],
+        buffer.values[LENGTH : 2 * LENGTH + 1],
+        buffer.dones[now],
+        CONFIG.gamma,
+        CONFIG.gae_lambda,
+    )
+    np.testing.assert_allclose(_returns(learner, buffer)[now], expected, rtol=1e-5)
+    np.testing.assert_array_equal(buffer.rewards, before)
+
+
+def _returns(learner: PPOLearner, buffer: RolloutBuffer) -> np.ndarray:
+    learner._estimate_advantages(scheduled(CONFIG, 0))
+    return buffer.returns.numpy().copy()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -10,8 +11,10 @@ import torch
 from torch import Tensor
 
 from achieve.algo import learner as learner_module
+from achieve.algo import ppo
 from achieve.algo.learner import PPOLearner
 from achieve.algo.reflection import Mirror, consistency, make_tables, reflect
+from achieve.algo.schedule import scheduled
 from achieve.config import ModelConfig, PPOConfig
 from achieve.data.buffer import RolloutBuffer
 from achieve.envs.crafter.reflection import make_reflection
@@ -82,7 +85,7 @@ def test_reflected_samples_are_steps_of_mirrored_worlds(reflection: Reflection, 
             learner = PPOLearner(mine, buffer, replace(SAMPLES, reflection="none"), cuda_graphs=False)
         else:
             learner = PPOLearner(mine, buffer, SAMPLES, cuda_graphs=False, reflection=reflection)
-        learner._estimate_advantages()
+        learner._estimate_advantages(scheduled(SAMPLES, 0))
         learner._minibatch(index)
         ends.append((learner._meters.means(), [p.clone() for p in mine.parameters()]))
     (found, weights), (wanted, expected) = ends
@@ -102,11 +105,11 @@ def test_consistency_adds_images_and_leaves_the_rest_as_it_is(reflection: Reflec
         buffer, mine = filled(observations), network()
         config = replace(CONSISTENCY, reflection_coef=coef)
         learner = PPOLearner(mine, buffer, config, cuda_graphs=False, reflection=reflection)
-        learner._estimate_advantages()
+        learner._estimate_advantages(scheduled(SAMPLES, 0))
         learner._minibatch(index)
         found[coef] = learner._meters.means(), [p.grad.clone() for p in mine.parameters() if p.grad is not None]
     plain = PPOLearner(network(), filled(observations), replace(SAMPLES, reflection="none"), cuda_graphs=False)
-    plain._estimate_advantages()
+    plain._estimate_advantages(scheduled(SAMPLES, 0))
     plain._minibatch(index)
     without = plain._meters.means()
     statistics = found[0.7][0]
@@ -161,3 +164,48 @@ def test_phases_count_on_and_say_how_it_went(reflection: Reflection, observation
         report = learner.update(np.random.default_rng(0))
         assert len(report) == len(learner_module.STATISTICS) + own + 1
         assert report["reflected"] == config.reflection_share and np.isfinite(list(report.values())).all()
+
+
+@pytest.mark.parametrize("kind", ["samples", "consistency"])
+def test_epochs_are_judged_by_steps_as_they_were_taken(
+    kind: Literal["samples", "consistency"], reflection: Reflection, observations: Tensor
+) -> None:
+    mine, buffer = network(), filled(observations)
+    config = replace(SAMPLES, reflection=kind, reflection_share=0.25, num_minibatches=1, target_kl=1.0)
+    index = torch.from_numpy(np.random.default_rng(3).permutation(LENGTH * ENVS))
+    others = index[len(index) // 4 :] if kind == "samples" else index
+    images, memory, actions, before = (
+        buffer.flat(name)[others] for name in ("observations", "memory", "actions", "log_probs")
+    )
+    with torch.no_grad():
+        log_probs = ppo.log_probability(mine.heads(mine.encode(images), memory)[0], actions)
+        expected = float(ppo.approximate_kl(log_probs, before))
+    learner = PPOLearner(mine, buffer, config, cuda_graphs=False, reflection=reflection)
+    learner._estimate_advantages(scheduled(config, 0))
+    learner._minibatch(index)
+    assert learner._epoch_kl() == pytest.approx(expected, rel=1e-4)
+    if kind == "samples":
+        assert learner._meters.means()["kl"] != pytest.approx(expected, rel=1e-2)
+
+
+@pytest.mark.parametrize("config", [SAMPLES, CONSISTENCY], ids=["samples", "consistency"])
+def test_heads_of_several_horizons_learn_from_what_the_value_learns_from(
+    config: PPOConfig, reflection: Reflection, observations: Tensor
+) -> None:
+    """Reflected images of samples, the originals with consistency, and targets of the steps themselves."""
+    mine, buffer = network(), filled(observations)
+    config = replace(config, value_gammas=(0.9, 0.98))
+    learner = PPOLearner(mine, buffer, config, cuda_graphs=False, reflection=reflection)
+    horizons = learner.horizons
+    assert horizons is not None
+    with torch.no_grad():
+        horizons.weight.normal_(generator=torch.Generator().manual_seed(0))
+        horizons.targets.normal_(generator=torch.Generator().manual_seed(1))
+    index = torch.from_numpy(np.random.default_rng(3).permutation(LENGTH * ENVS)[:SIZE])
+    images, memory = (buffer.flat(name)[index] for name in ("observations", "memory"))
+    if config.reflection == "samples":
+        images = Mirror(reflection, config, CPU).show(images, memory)[0]
+    with torch.no_grad():
+        expected = float(horizons.loss(mine.encode(images), memory, index))
+    learner._minibatch(index)
+    assert learner._meters.means()["horizon_loss"] == pytest.approx(expected, rel=1e-5)

@@ -107,7 +107,6 @@ def test_after_a_phase_it_is_as_if_the_new_encoder_had_seen_the_episodes(last: b
     before = play.collector.memory.clone()
     torch.manual_seed(7)
     perturb(play.network, 0.1)
-    play.buffer.observations[-1] = 0  # as in a run that was resumed before the phase
     play.collector.refresh()
     expected = play.expected([literal.parameters(play.network)] * ROLLOUTS)[-1]
     torch.testing.assert_close(play.collector.memory, expected, atol=1e-10, rtol=0)

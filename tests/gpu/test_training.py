@@ -105,6 +105,20 @@ def test_ppo_alone(tmp_path: Path) -> None:
     assert summary["steps"] == STEPS
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+def test_rare_unlocks_count_more_and_are_imitated(tmp_path: Path, compiled: bool) -> None:
+    distill = replace(
+        CONFIG.distill, rarity_power=0.5, rarity_rate=1.0, rarity_from=0, imitation_rate=1.0, imitation_steps=2048,
+        objectives=("matching", "prediction", "imitation"),
+    )  # fmt: skip
+    summary = train(replace(CONFIG, distill=distill, compile=compiled), tmp_path / "run", quiet=True)
+    check(tmp_path / "run", summary)
+    metrics = rows(tmp_path / "run" / "metrics.jsonl")
+    phases = [row for row in metrics if row["kind"] == "distill"]
+    assert phases[-1]["kinds"] >= 2 and phases[-1]["kept_episodes"] > 0 and phases[-1]["imitation_updates"] > 0
+    assert any(row.get("unlock_weight", 0) > 1 for row in metrics)
+
+
 def test_stopped_and_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped in the second phase: the run goes on from its start, and nothing is doubled."""
     phases = 0

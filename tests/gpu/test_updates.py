@@ -14,12 +14,13 @@ from achieve.algo.collect import Collector
 from achieve.algo.learner import PPOLearner
 from achieve.config import DistillConfig, ModelConfig, PPOConfig
 from achieve.data.buffer import RolloutBuffer
+from achieve.data.kept import KeptEpisodes
 from achieve.nn.cuda_graphs import GraphRunner
 from achieve.nn.model import ActorCritic
 from tests.algo.distilling import make_distiller, script
 from tests.gpu.common import DEVICE, copy_to_gpu, difference, on_gpu, weights
 from tests.helpers.envs import ScriptedEnv
-from tests.helpers.setup import IMAGE, make_buffer, make_network
+from tests.helpers.setup import ACTIONS, IMAGE, make_buffer, make_network
 
 pytestmark = pytest.mark.gpu
 
@@ -243,6 +244,43 @@ def test_an_objective_of_the_users_is_captured() -> None:
     assert report.updates["inverse"] == report.updates["prediction"] > 0
     assert {"prediction", "inverse"} <= {key[0] for key in distiller._run._graphs}  # type: ignore[index]
     assert not distiller._run._called
+
+
+def rare_episodes(device: torch.device) -> KeptEpisodes:
+    """Kept episodes of noise, of which half went better than expected."""
+    kept, g = KeptEpisodes(300, IMAGE, MODEL.hidden_size, device), torch.Generator().manual_seed(0)
+    for _ in range(4):
+        images = torch.randint(0, 256, (70, *IMAGE), dtype=torch.uint8, generator=g)
+        actions = torch.randint(0, ACTIONS, (70,), generator=g)
+        kept.add(images.to(device), actions.to(device), np.zeros(70, np.float32))
+    returns = torch.randn(300, generator=g).mul(5).numpy()
+    memories = torch.nn.functional.normalize(torch.randn(9, MODEL.hidden_size, generator=g), dim=1)
+    kept.remember(returns, np.arange(300) % 10, memories.to(device), np.arange(280))
+    return kept
+
+
+@pytest.mark.parametrize(("precision", "fused"), ARITHMETICS)
+def test_self_imitation_is_captured(precision: str, fused: bool) -> None:
+    buffer, network = filled(), make_network(MODEL)
+    config = DistillConfig(objectives=("imitation",), num_epochs=2, learning_rate=SLOWLY, imitation_coef=1.0)
+    ends, reports = [], []
+    for replay in (False, True):
+        mine, kept = copy_to_gpu(network, precision, fused=fused), rare_episodes(DEVICE)
+        distiller = make_distiller(mine, on_gpu(buffer), config, cuda_graphs=True, kept=kept)
+        distiller._run.enabled = replay
+        reports.append(distiller.run(np.random.default_rng(0), torch.Generator(DEVICE)).as_dict())
+        ends.append(weights(mine))
+        assert not distiller._run._called
+        assert ("imitation" in {key[0] for key in distiller._run._graphs}) == replay  # type: ignore[index]
+    assert difference(weights(network), *ends) < CLOSE
+    distiller = make_distiller(network, buffer, config, kept=rare_episodes(torch.device("cpu")))
+    start = weights(network)
+    reports.append(distiller.run(np.random.default_rng(0), torch.Generator()).as_dict())
+    if precision == "fp32":
+        assert difference(start, weights(network), ends[-1]) < CLOSE
+    for name in ("imitation_loss", "imitation_gain", "imitation_share", "imitation_grad_norm"):
+        assert reports[1][name] == pytest.approx(reports[0][name], rel=2e-2), name
+        assert reports[2][name] == pytest.approx(reports[0][name], rel=5e-2), name
 
 
 def test_an_auxiliary_phase_agrees_with_the_cpu() -> None:

@@ -39,6 +39,7 @@ def test_a_run_resumes_bit_for_bit(kind: str, tmp_path: Path) -> None:
     [
         ({"model": {"core": "gru", "core_size": 8}, "ppo": {"chunk_length": 16}}, "without a recurrent core"),
         ({"ppo": {"reflection_share": 0.0}}, "reflects nothing"),
+        ({"ppo": {"reflection_share": 1.0, "target_kl": 0.1}}, "leaves none of them"),
         ({"ppo": {"reflection_coef": 0.2}}, "no effect with ppo.reflection samples"),
         ({"ppo": {"reflection": "none", "reflection_share": 0.25}}, "no effect with ppo.reflection none"),
     ],

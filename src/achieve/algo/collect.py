@@ -188,8 +188,7 @@ class Collector:
         An episode that began before goes on from the memory stored with the first row.
         """
         buffer, model, size = self._buffer, self._network.config, self._network.latent_size
-        last, ended = buffer.rows, buffer.dones[-1]
-        buffer.observations[last].copy_(self.observation)  # a run resumed here has not stored it
+        ended = buffer.dones[-1]
         rows, envs, order = self._unlocks_in_progress()
         nu = self._representations(rows, envs)
         kept = upload(~ended & ~buffer.starts().any(0), buffer.device)

@@ -34,7 +34,6 @@ STATISTICS = (
     "value_mean", "return_mean", "explained_variance",
 )  # fmt: skip
 GRAD_NORM = STATISTICS.index("grad_norm")
-KL = STATISTICS.index("kl")
 LEARNED_FROM = ("actions", "log_probs", "advantages", "returns")
 
 
@@ -144,11 +143,17 @@ class PPOLearner:
     def _epoch_kl(self) -> float:
         """Return the mean approximate KL divergence over the minibatches of the epoch that has just ended.
 
+        That is of steps as they were taken: mirrored ones diverge as far as the policy is not symmetric.
+
         Waits for the device, once per epoch. That costs next to nothing: copying the order of the next epoch there
         waits for it too.
         """
         sums = (self._meters.sums - self._before_epoch).tolist()
-        return sums[KL] / sums[-1] if sums[-1] else 0.0
+        if not sums[-1]:
+            return 0.0
+        means = dict(zip(self._meters.names, (value / sums[-1] for value in sums), strict=False))
+        size = len(self._order) // self._config.num_minibatches
+        return means["kl"] if self._mirror is None else self._mirror.kl_of_others(means, size)
 
     def _draw_order(self, rng: np.random.Generator) -> IntArray:
         """Return the steps of the rollout in the order of an epoch."""
@@ -178,7 +183,7 @@ class PPOLearner:
     def _estimate(self, values: Tensor, gamma: float, gae_lambda: float) -> tuple[Tensor, Tensor]:
         """Return advantages and value targets of the newest rollout [T, N], by values [T+1, N]."""
         buffer, rows = self._buffer, self._newest
-        rewards, dones = buffer.rewards[rows], buffer.dones[rows]
+        rewards, dones = buffer.learned_rewards(rows.start, rows.stop), buffer.dones[rows]
         if self._kernels:
             from achieve.nn.kernels import policy
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -174,6 +175,13 @@ class Mirror:
         parts = consistency(logits[:count], values[:count], logits[size:], values[size:])
         policy, value = (part.mean() for part in parts)
         return self._coef * (policy + value), (moved, policy, value)
+
+    def kl_of_others(self, means: Mapping[str, float], size: int) -> float:
+        """Return the divergence from the old policy of steps that are not reflected, by the means over minibatches."""
+        if self._adds:
+            return means["kl"]
+        share = self._count(size) / size
+        return (means["kl"] - share * means["reflection_kl"]) / (1 - share)
 
     def _count(self, size: int) -> int:
         return max(1, round(self._share * size))
