@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from achieve import train
+from achieve.algo.learner import PPOLearner
 from achieve.run.checkpoint import load_checkpoint
 from achieve.run.signals import Interrupted
+from achieve.trainers.journal import Journal
 from tests.system.runs import assert_same_run, rows
 from tests.system.test_rarity import RARE
 from tests.system.test_schedules import ENDS, SEVERAL
@@ -34,14 +38,33 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@contextmanager
+def stopping_in(owner: type, name: str, call: int, after: int = 0) -> Iterator[None]:
+    """Within the block, a run stops in such a call of a method, at the place after so many at which it could."""
+    method, calls = getattr(owner, name), 0
+    with pytest.MonkeyPatch.context() as patch, stopping(10**9) as stop:
+
+        def counted(*args: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == call:
+                stop.left = after
+            return method(*args)
+
+        patch.setattr(owner, name, counted)
+        yield
+
+
 def test_a_run_resumes_bit_for_bit(whole: Path, tmp_path: Path) -> None:
-    """Stopped before the first minibatch, in the next rollout, before the first phase, and within it."""
+    """Where all heads have learned and weights are in force: before the first minibatch, within updates, at a phase."""
     config = corridor(STEPS, **ALL, checkpoint_seconds=1e9)
-    for stop, stage, minibatches in (
-        (ROLLOUT, "updating", 0), (UPDATES + 3, "collecting", 0), (ROLLOUT - 3 + UPDATES, "distilling", 0),
-        (1, "distilling", 0), (40, "collecting", 0),
-    ):  # fmt: skip
-        with pytest.raises(Interrupted), stopping(stop):
+    for (owner, name, call, after), stage, minibatches in (
+        ((PPOLearner, "update", 4, 0), "updating", 0),
+        ((Journal, "save_before_phase", 1, 0), "distilling", 0),
+        ((PPOLearner, "update", 1, 3), "updating", 3),
+        ((PPOLearner, "update", 2, 0), "updating", 0),
+    ):
+        with pytest.raises(Interrupted), stopping_in(owner, name, call, after):
             train(config, tmp_path / "parts", quiet=True)
         saved = load_checkpoint(tmp_path / "parts" / "checkpoint")
         assert saved is not None
@@ -66,10 +89,10 @@ def test_a_run_that_crashes_after_a_phase_goes_on_with_its_kept_episodes(whole: 
 
 def test_mirrored_worlds_with_the_others(tmp_path: Path) -> None:
     ppo = {**ALL["ppo"], "reflection": "samples", "target_kl": 0.05}
-    steps = 8 * 4 * ROLLOUT
+    steps = 4 * 4 * ROLLOUT
     config = tiny_config(**{**ALL, "ppo": ppo}, total_steps=steps, score_steps=steps, checkpoint_seconds=0.0)
     train(config, tmp_path / "whole", quiet=True)
-    with pytest.raises(SimulatedCrashError), stopping(3 * ROLLOUT + 5, crash=True):
+    with pytest.raises(SimulatedCrashError), stopping(2 * ROLLOUT + 5, crash=True):
         train(config, tmp_path / "parts", quiet=True)
     train(config, tmp_path / "parts", quiet=True)
     assert_same_run(tmp_path / "parts", tmp_path / "whole")
