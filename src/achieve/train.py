@@ -129,11 +129,11 @@ def train(
         progress = stack.enter_context(_progress(trainer)) if not quiet else None
         trainer.spend("start", time.perf_counter() - began)
         journal = Journal(trainer, run, neighbours, logs, trackers, checkpoints, files, progress, stop)
+        if checkpoint is None:
+            journal.snapshot()  # before the checkpoint, from which a run goes on past it
         if taken is not None:
             journal.say(taken)
             journal.save()  # from here on, the run does not need those weights
-        if checkpoint is None:
-            journal.snapshot()
 
         trainer.learn(journal)
         journal.show("done")

@@ -210,7 +210,8 @@ RUN = TrainConfig(
 def test_a_run_stopped_and_continued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, compiled: bool
 ) -> None:
-    config = replace(RUN, replay_device=where, compile=compiled)  # type: ignore[arg-type]
+    # Saved between any two phases: a run this quick would not be worth it.
+    config = replace(RUN, replay_device=where, compile=compiled, checkpoint_seconds=0.01)  # type: ignore[arg-type]
     phases = 0
     run = Distiller.run
 

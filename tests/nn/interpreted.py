@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -245,6 +246,27 @@ def test_the_whole_encoder_in_float32(size: int, count: int, scale: float, own: 
     assert got.keys() == wanted.keys()
     for name, grad in wanted.items():
         error = (got[name] - grad).norm() / grad.norm()
+        assert error < 1e-4, f"{name}: {error:.1e}"
+
+
+@pytest.mark.parametrize("scales", [(1.0, 1e-4), (1e-4, 1.0)])
+def test_images_encoded_in_two_calls_have_both_gradients(scales: tuple[float, float]) -> None:
+    """Each call's gradients have a scale of their own."""
+    made, pictures = encoder(8), images(8, 2).split(1)
+    weights = torch.randn(made.features(pictures[0]).shape, generator=torch.Generator().manual_seed(1))
+
+    def loss(features: Callable[[Tensor], Tensor]) -> Tensor:
+        first, second = (scale * (features(one) * weights).sum() for one, scale in zip(pictures, scales, strict=True))
+        return first + second
+
+    loss(made.features).backward()
+    wanted = gradients(made)
+    made.zero_grad(set_to_none=True)
+    fast = fused.FusedEncoder(made, torch.float32)
+    loss(fast.features).backward()
+    fast.finish_backward()
+    for name, grad in gradients(made).items():
+        error = (grad - wanted[name]).norm() / wanted[name].norm()
         assert error < 1e-4, f"{name}: {error:.1e}"
 
 

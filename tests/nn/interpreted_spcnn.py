@@ -88,6 +88,23 @@ def test_half_precision_is_near() -> None:
         assert p.grad is not None and distance(p.grad, right[name]) < 1e-2, name
 
 
+@pytest.mark.parametrize("factors", [(1.0, 1e-4), (1e-4, 1.0), (1.0, 0.0)])
+def test_images_encoded_in_two_calls_have_both_gradients(factors: tuple[float, float]) -> None:
+    """Each call's gradients have a scale of their own."""
+    encoder = made(model=replace(MODEL, channels=(16, 16)))
+    parts = pictures(5, (8, 8, 3)).split(3)
+    encoded = zip(map(encoder, parts), factors, strict=True)
+    right = gradients(encoder, torch.cat([phi * factor for phi, factor in encoded]))
+    encoder.zero_grad()
+    fast = FusedSizePreserving(encoder, torch.float32)
+    fast.flat.zero_grad()
+    phi = torch.cat([fast.head(fast.features(part)) * factor for part, factor in zip(parts, factors, strict=True)])
+    (phi * random(*phi.shape, seed=5)).sum().backward()
+    fast.finish_backward()
+    for name, p in encoder.named_parameters():
+        assert p.grad is not None and distance(p.grad, right[name]) < 1e-5, name
+
+
 @pytest.mark.parametrize("count", [2, FEW_IMAGES + 1])
 def test_without_gradients(count: int) -> None:
     encoder = made((8, 10, 3), replace(MODEL, channels=(16, 32)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ from tests.system.runs import (
     half_written,
     read,
 )
-from tests.system.tiny import tiny_config
+from tests.system.tiny import NUM_ENVS, ROLLOUT, STEPS, tiny_config
 
 
 @pytest.fixture
@@ -197,13 +198,14 @@ def test_disk_that_takes_no_checkpoint(train: Train, stopped: Path, finished: Pa
 
 def test_disk_that_takes_no_log(train: Train, tmp_path: Path, finished: Path) -> None:
     folder = tmp_path / "run"
-    phases = ("--distill.rollouts-per-phase", 8)  # so that the log outgrows the limit before the first checkpoint
-    child = train(folder, *phases, file_limit=4096)
+    shutil.copytree(finished, folder)
+    longer = ("--total-steps", STEPS + NUM_ENVS * ROLLOUT)  # a line of metrics more, and then the next checkpoint
+    child = train(folder, *longer, file_limit=(folder / "metrics.jsonl").stat().st_size + 100)
     assert child.wait() == 2
     assert "jsonl cannot be written: File too large" in child.output
     assert child.output.count("\n") == 1, child.output
-    train(folder, *phases).run()
-    assert read(folder / "summary.json")["steps"] == read(finished / "summary.json")["steps"]
+    train(folder, *longer).run()
+    assert read(folder / "summary.json")["steps"] == longer[1]
 
 
 def test_full_disk(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +217,7 @@ def test_a_checkpoint_after_a_phase_neither_waits_nor_says_what_rows_cost(
 def test_a_run_killed_after_a_phase_resumes_without_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The checkpoint after a phase holds an empty buffer, and the run goes on from it bit for bit."""
     config, whole, run = small_config("ad", checkpoint_seconds=NEVER), tmp_path / "whole", tmp_path / "run"
+    config = replace(config, snapshots=config.num_rollouts)
     train(config, whole, quiet=True)
     real = Journal.save_after_phase
 
@@ -234,8 +236,29 @@ def test_a_run_killed_after_a_phase_resumes_without_rows(tmp_path: Path, monkeyp
     assert state["files"] == [] and state["filled"] == 0 and state["rollouts"] > 0
     monkeypatch.setattr(Journal, "save_after_phase", real)
     train(config, run, quiet=True)
-    for name in ("episodes.jsonl", "weights.safetensors"):
+    kept = sorted(path.relative_to(whole) for path in whole.glob("snapshots/*"))
+    assert len(kept) == config.num_rollouts + 1
+    for name in ("episodes.jsonl", "weights.safetensors", *kept):
         assert (run / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_a_run_killed_after_its_first_checkpoint_has_its_first_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that starts from weights of another is saved before it begins."""
+    train(small_config("ppo"), tmp_path / "other", quiet=True)
+    real = Journal.save
+
+    def save_and_die(journal: Journal) -> None:
+        real(journal)
+        journal._writer.wait()
+        raise SimulatedCrashError
+
+    monkeypatch.setattr(Journal, "save", save_and_die)
+    with pytest.raises(SimulatedCrashError):
+        train(small_config("ppo", init_from=str(tmp_path / "other"), snapshots=2), tmp_path / "run", quiet=True)
+    assert saved_state(tmp_path / "run")["rollouts"] == 0
+    assert (tmp_path / "run" / "snapshots" / "0.safetensors").exists()
 
 
 def test_a_checkpoint_of_an_earlier_version_is_named(tmp_path: Path) -> None:

@@ -142,11 +142,11 @@ class PPOTrainer(BaseTrainer):
                 self.stage = COLLECTING
                 journal.log_phase(report)
 
+            journal.snapshot()  # before the checkpoint, from which a run goes on past it
             if self.buffer.full:
                 self.buffer.clear()
                 if self.distiller is not None:
                     journal.save_after_phase()
-            journal.snapshot()
 
     @property
     def _counts_rarity(self) -> bool:

@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 
+from achieve.envs.heist import vec as heist_vec
 from achieve.envs.heist.games import Games
 from achieve.envs.heist.vec import ACHIEVEMENTS, HeistVecEnv
 
@@ -326,6 +327,28 @@ def test_games_that_step_in_parts_are_the_same_games():
         made[0].save_state()
     with pytest.raises(RuntimeError, match="in the order"):
         made[0].end_step(0, shown[0])
+    for call in (lambda: made[0].begin_step(1, actions[halves[1]]), lambda: made[0].step(actions)):
+        with pytest.raises(RuntimeError, match="end_step"):
+            call()
     made[0].end_step(1, shown[0])
     for vec in made:
         vec.close()
+
+
+def test_steps_that_nobody_ends_are_over_with_a_reset_or_a_loaded_state(monkeypatch):
+    """As after an interruption between two parts."""
+    monkeypatch.setattr(heist_vec, "LARGE", 4)
+    vec, other = (HeistVecEnv(4, [0, 1, 2, 3], 2, infos="none") for _ in range(2))
+    actions = np.array([3, 5, 7, 1])
+    vec.reset(), other.reset()
+    saved = other.save_state()
+    vec.begin_step(0, actions[:2])
+    vec.load_state(saved)
+    assert vec.save_state() == saved
+    vec.begin_step(1, actions[2:])
+    np.testing.assert_array_equal(vec.reset()[0], other.reset()[0])
+    vec.save_state()
+    for mine, wanted in zip(vec.step(actions)[:4], other.step(actions)[:4], strict=True):
+        np.testing.assert_array_equal(mine, wanted)
+    for each in (vec, other):
+        each.close()

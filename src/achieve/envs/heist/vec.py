@@ -83,6 +83,8 @@ class HeistVecEnv(AchievementVecEnv):
         with self._lock:
             self._require_open()
             self._require_begun("step")
+            if part in self._under_way:
+                raise RuntimeError(f"part {part} is stepping: call end_step() before the next begin_step()")
             self._games.begin(part, chosen)
             self._under_way.append(part)
 
@@ -98,12 +100,24 @@ class HeistVecEnv(AchievementVecEnv):
             self._under_way.pop(0)
             return self._end(part, out, {})
 
+    def _abandon_steps(self) -> None:
+        """Wait for parts whose steps nobody will end, such as after an interruption."""
+        for part in self._under_way:
+            self._games.end(part, self._new_obs())
+        self._under_way.clear()
+
+    def _require_ended(self, what: str) -> None:
+        if self._under_way:
+            raise RuntimeError(f"a part of the environments is stepping: call end_step() before {what}()")
+
     def _reset(self, obs: np.ndarray) -> dict[str, Any]:
+        self._abandon_steps()
         self._games.start_over(obs)
         self._watch_all(obs)
         return self._info(np.ones(self.num_envs, np.bool_)) if self._infos == "all" else {}
 
     def _step(self, actions: np.ndarray, obs: np.ndarray) -> Outcome:
+        self._require_ended("step")
         for k, part in enumerate(self.parts):
             self._games.begin(k, actions[part])
         infos: dict[str, Any] = {}
@@ -144,8 +158,7 @@ class HeistVecEnv(AchievementVecEnv):
         return {"num_envs": self.num_envs, **self._levels}
 
     def _save(self) -> tuple[dict[str, Any], bytes]:
-        if self._under_way:
-            raise RuntimeError("a part of the environments is stepping: call end_step() before save_state()")
+        self._require_ended("save_state")
         states = [self._games.save(i) for i in range(self.num_envs)]
         own = {"placed": self._watch.placed.tolist(), "sizes": [len(state) for state in states]}
         return own, zlib.compress(b"".join(states), 1)
@@ -164,6 +177,7 @@ class HeistVecEnv(AchievementVecEnv):
 
     def _restore(self, games: tuple[np.ndarray, list[bytes]]) -> None:
         placed, states = games
+        self._abandon_steps()
         for i, state in enumerate(states):
             self._games.load(i, state)
         if self._begun:

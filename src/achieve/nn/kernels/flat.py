@@ -91,6 +91,7 @@ class FlatParameters:
             min((first for first, _ in places), default=0) * BLOCK, max((last for _, last in places), default=0) * BLOCK
         )
         self._zero: set[nn.Parameter] = set()
+        self._scaled = False
         self._beside = Beside(enabled=self.values.is_cuda)
         self._held: list[Tensor] = []
 
@@ -122,6 +123,7 @@ class FlatParameters:
         self.gradients[self._summed_part].zero_()
         self._zero = set(self._summed)
         self.pending.clear()
+        self._scaled = False
         for p in self.parameters:
             p.grad = None
 
@@ -154,6 +156,32 @@ class FlatParameters:
         self._held.extend(read)
         with self._beside.work():
             yield self
+
+    @contextmanager
+    def scaling(self) -> Iterator[Tensor]:
+        """Run a block that writes the scale of the gradients to come; those there are, with another, are brought to it.
+
+        There are some where images were encoded in several calls.
+        """
+        assert self.half is not None
+        scale, before = self.half.scale, None
+        if self._scaled:
+            self.settle()
+            before = scale.clone()
+        yield scale
+        if before is not None:
+            self._scaled_gradients().mul_(before / scale)
+        self._scaled = True
+
+    def unscale(self) -> None:
+        """Bring all gradients to their place, and take the scale out."""
+        assert self.half is not None
+        self.settle()
+        self._scaled_gradients().mul_(self.half.scale)
+        self.half.scale.fill_(1.0)
+
+    def _scaled_gradients(self) -> Tensor:
+        return self.gradients[: self.half.scaled_blocks * BLOCK] if self.half else self.gradients[:0]
 
     def leave(self, parameters: Iterable[nn.Parameter], gradients: Iterable[Tensor]) -> None:
         """Take gradients, computed :meth:`beside` or not, to be brought to their place by :meth:`settle`."""

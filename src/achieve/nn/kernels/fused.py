@@ -230,16 +230,18 @@ class _Features(torch.autograd.Function):
     """``skip + relu(z)`` in float32, or ``z``; backward the gradient is brought to a largest entry of 2^-HEADROOM."""
 
     @staticmethod
-    def forward(ctx: Any, z: Tensor, skip: Tensor | None, inverse: Tensor) -> Tensor:
+    def forward(ctx: Any, z: Tensor, skip: Tensor | None, flat: FlatParameters) -> Tensor:
         ctx.save_for_backward(z)
-        ctx.inverse, ctx.add = inverse, skip is not None
+        ctx.flat, ctx.add = flat, skip is not None
         return features(z, skip)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         (z,) = ctx.saved_tensors
         grad = grads[0].contiguous()
-        return *features_backward(grad, z, ctx.inverse, HEADROOM, add=ctx.add), None
+        with ctx.flat.scaling() as inverse:
+            found = features_backward(grad, z, inverse, HEADROOM, add=ctx.add)
+        return *found, None
 
 
 def _group_norm(layer: NormConv) -> nn.GroupNorm:
@@ -373,7 +375,7 @@ class FusedEncoder:
                 z, skip = self._towers[index](x, cached=cached, sums=sums), None
             else:
                 z, skip = self._blocks(stack, x, following)
-        return cast(Tensor, _Features.apply(z, skip, self.half.scale))
+        return cast(Tensor, _Features.apply(z, skip, self.flat))
 
     def head(self, features: Tensor) -> Tensor:
         """Return the latents of what :meth:`features` returned."""
@@ -429,8 +431,7 @@ class FusedEncoder:
 
     def finish_backward(self) -> None:
         """Take the gradients' scale back out of the convolutional part."""
-        self.flat.settle()
-        self.flat.gradients[: self.half.scaled_blocks * BLOCK].mul_(self.half.scale)
+        self.flat.unscale()
 
 
 def _inner_layers(encoder: ResidualEncoder) -> list[list[NormConv]]:

@@ -104,9 +104,10 @@ class _Last(torch.autograd.Function):
         x, rows = ctx.saved_tensors
         owner, (weight, _) = ctx.owner, ctx.parameters
         grad = grads[0].contiguous()
-        grad, by_bias = preserving.rows_backward(
-            grad, rows, largest(grad), owner.dense_inverse, owner.half.scale, HEADROOM
-        )
+        with owner.flat.scaling() as inverse:
+            grad, by_bias = preserving.rows_backward(
+                grad, rows, largest(grad), owner.dense_inverse, inverse, HEADROOM
+            )
         by_x, by_weight = _convolution_backward(grad, x, owner.half_of(weight))
         owner.flat.leave(ctx.parameters, (by_weight, by_bias))
         return by_x, None, None, None
@@ -126,10 +127,10 @@ class _Dense(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         x, y = ctx.saved_tensors
         owner, (weight, bias) = ctx.owner, ctx.parameters
-        inverse = owner.dense_inverse
+        inverse = owner.dense_inverse = torch.empty_like(owner.half.scale)  # the last one may still be read beside
         grad, by_bias = large.scaled_gradient(grads[0].contiguous(), y, inverse, DENSE_HEADROOM, x.dtype)
         owner.flat.leave([bias], [by_bias])
-        with owner.flat.beside(grad, x):
+        with owner.flat.beside(grad, x, inverse):
             mine, is_used = owner.flat.place(weight)
             large.weight_gradient(grad, x, inverse, mine, add=is_used)
         return grad @ owner.half_of(weight), None, None, None
@@ -223,8 +224,7 @@ class FusedSizePreserving:
 
     def finish_backward(self) -> None:
         """Take the gradients' scale back out of the convolutional part."""
-        self.flat.settle()
-        self.flat.gradients[: self.half.scaled_blocks * BLOCK].mul_(self.half.scale)
+        self.flat.unscale()
 
 
 def supports(encoder: nn.Module) -> bool:
