@@ -29,10 +29,12 @@ print(min(pages() for _ in range(5)))
 
 @pytest.mark.skipif(platform.libc_ver() < ("glibc", "2.35"), reason="it is about GNU's C library, from 2.35 on")
 def test_a_second_tensor_takes_the_pages_of_the_first() -> None:
-    faults = {}
-    for how in ("kept", "returned"):
-        done = subprocess.run(
-            [sys.executable, "-c", FAULTS, how], capture_output=True, text=True, timeout=120, check=True
-        )
-        faults[how] = int(done.stdout)
-    assert faults["kept"] < 10 < faults["returned"]
+    assert page_faults("returned") > 10
+    # Where the system has put something else right above a process's heap, which happens by chance, the heap cannot
+    # grow and the C library keeps nothing: another process has another layout.
+    assert any(page_faults("kept") < 10 for _ in range(3))
+
+
+def page_faults(how: str) -> int:
+    done = subprocess.run([sys.executable, "-c", FAULTS, how], capture_output=True, text=True, timeout=120, check=True)
+    return int(done.stdout)
