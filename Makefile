@@ -80,7 +80,7 @@ test: checked
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 test-long: checked
-	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -m 'not gpu' $(PYTEST_ARGS)
+	CHECK_ALL_SHAPES=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -m 'not gpu' $(PYTEST_ARGS)
 
 train: $(STAMP)
 	$(BIN)/achieve train --preset quick $(TRAIN_ARGS)

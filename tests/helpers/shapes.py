@@ -5,6 +5,7 @@ The mathematics and networks of those runs are checked call by call in `tests/al
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import jaxtyping
@@ -12,7 +13,7 @@ import pytest
 
 
 def _unchecked() -> Iterator[None]:
-    jaxtyping.config.update("jaxtyping_disable", True)
+    jaxtyping.config.update("jaxtyping_disable", "CHECK_ALL_SHAPES" not in os.environ)  # `make test-long` sets it
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
 
