@@ -296,7 +296,7 @@ def test_training_is_watched_and_stopped_from_the_page(
     training = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         page = tab(live(None, Watcher([tmp_path / "runs"])).url("watch"))
-        assert "No run here yet" in page.inner_text("#empty") or page.locator("#runs li").count()
+        page.wait_for_selector("#empty:has-text('No run here yet'), #runs li", timeout=60_000)
         page.wait_for_selector("li[data-run='tiny-s0'][data-status='training']", timeout=120_000)
         page.wait_for_selector("#score[data-points]:not([data-points='0'])", timeout=60_000)
         before = int(page.get_attribute("#score", "data-points"))
