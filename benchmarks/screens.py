@@ -50,10 +50,16 @@ def rate(name: str) -> Callable[[Episodes], float]:
     return lambda episodes: float(success_rates(episodes.achievements)[episodes.names.index(name)])
 
 
+def score(episodes: Episodes) -> float:
+    """Return the score of these episodes in percent."""
+    return float(crafter_score(success_rates(episodes.achievements)))
+
+
 STATISTICS: dict[str, tuple[int, int, Callable[[Episodes], float]]] = {
     "unlocks per episode to 400k": (0, 400_000, unlocks),
     "unlocks per episode, 500k to 600k": (500_000, 600_000, unlocks),
-    "score at 1M": (0, BUDGET, lambda e: float(crafter_score(success_rates(e.achievements)))),
+    "score, 500k to 600k": (500_000, 600_000, score),
+    "score at 1M": (0, BUDGET, score),
     "return, last 100k": (BUDGET - LATE, BUDGET, lambda e: float(e.reward.mean())),
     "iron, last 100k (%)": (BUDGET - LATE, BUDGET, rate("collect_iron")),
     f"over {LONG} steps long, last 100k (%)": (BUDGET - LATE, BUDGET, lambda e: 100 * float(np.mean(e.length > LONG))),

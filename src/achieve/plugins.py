@@ -16,7 +16,7 @@ from achieve.errors import ConfigError
 
 ENCODER_NAMES = ("residual", "strided", "spcnn", "mlp")
 TRAINER_NAMES = ("ppo", "qrdqn")
-OBJECTIVE_NAMES = ("matching", "prediction")
+OBJECTIVE_NAMES = ("matching", "prediction", "imitation")
 """What the package provides."""
 
 

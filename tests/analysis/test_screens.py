@@ -34,6 +34,7 @@ def test_statistics_are_taken_over_their_steps(tmp_path: Path) -> None:
     assert found["over 320 steps long, last 100k (%)"] == [50.0]
     # Each of the 22 was unlocked by those episodes that unlocked more of them.
     rates = [100 * np.mean(np.array([2, 4, 22, 22, 7, 22, 0, 21]) > i) for i in range(22)]
+    assert found["score, 500k to 600k"] == [pytest.approx(101 ** (7 / 22) - 1)]
     assert found["score at 1M"] == [pytest.approx(np.exp(np.mean(np.log1p(rates))) - 1)]
 
 

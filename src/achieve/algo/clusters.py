@@ -6,10 +6,10 @@ with two of one group contradicts itself, and is split further along the tree.
 Pure functions on arrays. `n` vectors, `D` their size; distances are cosine distances, 0..2.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.cluster.hierarchy import linkage, to_tree
-from scipy.spatial.distance import squareform
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -25,6 +25,9 @@ def cosine_distances(vectors: ArrayLike) -> NDArray[np.float32]:
 
 def average_linkage(distances: ArrayLike) -> Floats:
     """Cluster by the mean distance between clusters: distances [n, n] -> scipy's merges [n - 1, 4]."""
+    from scipy.cluster.hierarchy import linkage
+    from scipy.spatial.distance import squareform
+
     return linkage(squareform(np.asarray(distances, np.float64), checks=False), "average")
 
 
@@ -34,6 +37,8 @@ def cut(merges: Floats, count: int, groups: Ints | None = None, tolerance: float
     groups: [n]. A cluster contradicts itself where more than ``tolerance`` of its points are not their group's first in
     it; it is then split into its two branches, and so on.
     """
+    from scipy.cluster.hierarchy import to_tree
+
     n = len(merges) + 1
     clusters, waiting = [], [to_tree(merges)]
     while waiting:
@@ -68,6 +73,51 @@ def silhouette(distances: ArrayLike, labels: Ints) -> float:
     return float(np.where(own_size > 1, values, 0).mean())
 
 
+def silhouettes(distances: ArrayLike, merges: Floats, most: int) -> dict[int, float]:
+    """Return the :func:`silhouette` of the tree's cuts into 2 to ``most`` clusters, by their number.
+
+    From one cut to the next two clusters join: their sums of distances are added, and no pair is looked at again.
+    """
+    matrix = np.asarray(distances, np.float64)
+    n = len(matrix)
+    most = min(most, n - 1)
+    labels = cut(merges, most)
+    # Columns are clusters; where two have joined, the second is left out.
+    sizes = np.bincount(labels).astype(np.float64)
+    sums = matrix @ np.eye(most)[labels]
+    column = dict(_columns(merges, labels))
+    found = {}
+    for count in range(most, 1, -1):
+        live = np.flatnonzero(sizes)
+        own_size, own = sizes[labels], sums[np.arange(n), labels]
+        within = own / np.maximum(own_size - 1, 1)
+        means = sums[:, live] / sizes[live]
+        means[np.arange(n), np.searchsorted(live, labels)] = np.inf
+        other = means.min(1)
+        values = (other - within) / np.maximum(np.maximum(within, other), 1e-12)
+        found[count] = float(np.where(own_size > 1, values, 0).mean())
+        row = n - count
+        first, second = (column.pop(int(node)) for node in merges[row, :2])
+        column[n + row] = first
+        sums[:, first] += sums[:, second]
+        sizes[first] += sizes[second]
+        sizes[second] = 0
+        labels = np.where(labels == second, first, labels)
+    return dict(sorted(found.items()))
+
+
+def _columns(merges: Floats, labels: Ints) -> Iterator[tuple[int, int]]:
+    """Yield the nodes of a tree that are its clusters, with their labels."""
+    n, count = len(labels), int(labels.max()) + 1
+    made = {n + row: [int(node) for node in merges[row, :2]] for row in range(n - count)}
+    inner = {node for pair in made.values() for node in pair}
+    for node in {*range(n), *made} - inner:
+        point = node
+        while point >= n:
+            point = made[point][0]
+        yield node, int(labels[point])
+
+
 def choose_clusters(
     vectors: ArrayLike, groups: ArrayLike, *, most: int = 64, tolerance: float = 0.05
 ) -> tuple[Ints, dict[int, float]]:
@@ -76,11 +126,17 @@ def choose_clusters(
     groups: [n], of which two points of one cannot be the same thing; ``tolerance`` is for those that are misplaced.
     Returns labels [n] and the silhouette of each number that was tried. No label is looked at.
     """
-    distances = cosine_distances(vectors)
-    n = len(distances)
+    return choose_by_distance(cosine_distances(vectors), groups, most=most, tolerance=tolerance)
+
+
+def choose_by_distance(
+    distances: ArrayLike, groups: ArrayLike, *, most: int = 64, tolerance: float = 0.05
+) -> tuple[Ints, dict[int, float]]:
+    """:func:`choose_clusters` of points with these distances [n, n]."""
+    n = len(np.asarray(distances))
     if n < 3:
         return np.arange(n, dtype=np.int64), {}
     merges = average_linkage(distances)
-    tried = {count: silhouette(distances, cut(merges, count)) for count in range(2, min(most, n - 1) + 1)}
+    tried = silhouettes(distances, merges, most)
     best = max(tried, key=lambda count: (tried[count], -count))
     return cut(merges, best, np.asarray(groups, np.int64), tolerance), tried
