@@ -5,7 +5,16 @@ import itertools
 import numpy as np
 import pytest
 
-from achieve.algo.clusters import average_linkage, choose_clusters, cosine_distances, cut, silhouette, silhouettes
+from achieve.algo import clusters
+from achieve.algo.clusters import (
+    average_linkage,
+    choose_clusters,
+    cosine_distances,
+    cut,
+    join_fragments,
+    silhouette,
+    silhouettes,
+)
 
 
 def random_units(count: int, seed: int, size: int = 5) -> np.ndarray:
@@ -93,3 +102,47 @@ def test_clusters_that_contradict_themselves_are_split() -> None:
     assert cut(merges, 2, episodes, 0.5).tolist() == together.tolist(), "half of its points are an episode's second"
     assert choose_clusters(points, episodes)[0].tolist() == expected
     assert len(choose_clusters(points, np.arange(18))[1]) == 16
+
+
+def slow_join(
+    distances: np.ndarray, labels: np.ndarray, masses: np.ndarray, together: np.ndarray, groups: float
+) -> set[frozenset[int]]:
+    """Always join the two clusters that are likeliest to be one thing, point by point."""
+
+    def score(one: frozenset[int], other: frozenset[int]) -> float:
+        sizes = sum(masses[i] for i in one), sum(masses[i] for i in other)
+        apart = sum(masses[i] * masses[j] * distances[i, j] for i in one for j in other) / (sizes[0] * sizes[1])
+        shared = sum(together[i, j] for i in one for j in other)
+        missing = min((1 - clusters.SHARED) * sizes[0] * sizes[1] / groups, clusters.MOST_APART)
+        return clusters.WORTH * (clusters.ALIKE - apart) + missing + np.log(clusters.SHARED) * shared
+
+    left = [frozenset(np.flatnonzero(labels == k).tolist()) for k in np.unique(labels)]
+    while len(left) > 1:
+        best = max(itertools.combinations(left, 2), key=lambda pair: score(*pair))
+        if score(*best) <= 0:
+            break
+        left = [c for c in left if c not in best] + [best[0] | best[1]]
+    return set(left)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_fragments_are_joined_by_likeness_and_groups(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    distances = symmetric(random_units(24, seed, 3)) * 0.8
+    labels = np.concatenate([np.arange(9), rng.integers(9, size=15)])
+    masses, shared = rng.uniform(0.5, 3, 24), rng.random((24, 24)) * (rng.random((24, 24)) < 0.04)
+    together = shared + shared.T
+    found = join_fragments(distances, labels, masses, together, 20.0)
+    expected = slow_join(distances, labels, masses, together, 20.0)
+    assert {frozenset(np.flatnonzero(found == k).tolist()) for k in range(found.max() + 1)} == expected
+    assert 1 < len(expected) < 9
+
+
+def test_what_shares_its_groups_is_not_joined() -> None:
+    """Three clusters, equally alike: the first two are in no group together, the third is with both."""
+    distances = 0.65 * (1 - np.eye(3))
+    together = np.array([[0, 0, 5.0], [0, 0, 5], [5, 5, 0]])
+    assert join_fragments(distances, np.arange(3), np.full(3, 10.0), together, 20.0).tolist() == [0, 0, 1]
+    far = distances + 0.2 * (1 - np.eye(3))
+    assert join_fragments(far, np.arange(3), np.full(3, 10.0), together, 20.0).tolist() == [0, 1, 2]
+    assert join_fragments(distances, np.arange(3), np.full(3, 0.1), 0 * together, 20.0).tolist() == [0, 1, 2]

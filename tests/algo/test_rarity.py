@@ -11,7 +11,18 @@ import torch
 from torch import Tensor
 
 from achieve.algo import rarity
-from achieve.algo.rarity import UnlockKinds, centres, nearest, numbered, rarity_weights, supported, thin
+from achieve.algo.rarity import (
+    ACTION,
+    UnlockKinds,
+    centres,
+    gather,
+    nearest,
+    numbered,
+    rarity_weights,
+    supported,
+    thin,
+    with_actions,
+)
 from achieve.data.buffer import RolloutBuffer
 from achieve.data.trajectories import find_unlocks
 
@@ -53,23 +64,41 @@ def test_thinning_keeps_what_is_unlike_the_rest() -> None:
     distances = np.abs(places[:, None] - places)
     masses = rng.uniform(1, 2, 37)
     labels = np.array([0] * 31 + [1] * 6)
-    kept, given = thin(distances, masses, labels, 4)
+    kept, goes_to = thin(distances, labels, 4)
     assert len(kept) == 8 and (np.diff(kept) > 0).all()
     assert 30 in kept and (labels[kept] == 1).sum() == 4
-    # The mass of each point is at the nearest one of its label that is kept.
-    expected = np.zeros(37)
+    # The mass of each point goes to the nearest one of its label that is kept, and so do its episodes.
+    together = rng.uniform(0, 1, (37, 37))
+    expected, common = np.zeros(37), np.zeros((37, 37))
+    to = [min((k for k in kept if labels[k] == labels[p]), key=lambda k: distances[p, k]) for p in range(37)]
     for point in range(37):
-        own = [k for k in kept if labels[k] == labels[point]]
-        expected[min(own, key=lambda k: distances[point, k])] += masses[point]
+        expected[to[point]] += masses[point]
+        for other in range(37):
+            common[to[point], to[other]] += together[point, other]
+    given, shared = gather(masses, together, goes_to)
     np.testing.assert_allclose(given, expected[kept])
-    same, unchanged = thin(distances, masses, labels, 40)
-    assert same.tolist() == list(range(37))
-    np.testing.assert_array_equal(unchanged, masses)
+    np.testing.assert_allclose(shared, common[np.ix_(kept, kept)])
+    same, unchanged = thin(distances, labels, 40)
+    assert same.tolist() == unchanged.tolist() == list(range(37))
 
 
 def test_thinning_points_at_one_place() -> None:
-    kept, given = thin(np.zeros((9, 9)), np.ones(9), np.zeros(9, np.int64), 4)
-    assert len(set(kept.tolist())) == 4 and given.sum() == 9
+    kept, goes_to = thin(np.zeros((9, 9)), np.zeros(9, np.int64), 4)
+    assert len(set(kept.tolist())) == 4 and gather(np.ones(9), np.eye(9), goes_to)[0].sum() == 9
+
+
+def test_no_points() -> None:
+    kept, goes_to = thin(np.zeros((0, 0)), np.zeros(0, np.int64), 4)
+    masses, together = gather(np.zeros(0), np.zeros((0, 0)), goes_to)
+    assert len(kept) == len(masses) == together.size == 0
+
+
+def test_the_action_is_part_of_what_is_alike() -> None:
+    nu = torch.nn.functional.normalize(torch.randn(6, 5, generator=torch.Generator().manual_seed(0)), dim=1)
+    actions = torch.tensor([0, 2, 1, 2, 0, 0])
+    found = with_actions(nu, actions, 3)
+    expected = (nu @ nu.T + ACTION * (actions[:, None] == actions)) / (1 + ACTION)
+    assert torch.allclose(found @ found.T, expected, atol=1e-6)
 
 
 def test_a_kind_needs_episodes() -> None:
@@ -91,6 +120,7 @@ class Recognizer:
     """Stands for a network: its latents are rows of a table, looked up by the two bytes of an image, and noise."""
 
     latent_size = SIZE
+    num_actions = KINDS + 1
 
     def __init__(self) -> None:
         self.turn(0)
@@ -99,7 +129,7 @@ class Recognizer:
         """As if it had learned: all latents are other ones."""
         g = torch.Generator().manual_seed(seed)
         basis, _ = torch.linalg.qr(torch.randn(SIZE, SIZE, generator=g))
-        self.before, self.kinds = basis[-1] * 3, basis[:KINDS]
+        self.before, self.kinds, self.others = basis[-1] * 3, basis[:KINDS], basis[KINDS : KINDS + 3]
         self.noise = 0.1 * torch.randn(256, SIZE, generator=g)
 
     def encode(self, images: Tensor) -> Tensor:
@@ -109,11 +139,18 @@ class Recognizer:
 
 
 RATES = np.array([0.9, 0.7, 0.5, 0.3, 0.1, 0.06])
+OWN = np.arange(KINDS)
+"""An action for each kind."""
 NOTHING = 255
 
 
-def fill(buffer: RolloutBuffer, rng: np.random.Generator, rates: np.ndarray = RATES) -> None:
-    """Episodes that unlock each kind at most once, with these probabilities; a quarter of rewards is no unlock."""
+def fill(
+    buffer: RolloutBuffer, rng: np.random.Generator, rates: np.ndarray = RATES, actions: np.ndarray = OWN
+) -> None:
+    """Episodes that unlock each kind at most once, with these probabilities; a quarter of rewards is no unlock.
+
+    Kinds have the actions given for them, or any where that is -1.
+    """
     buffer.observations.fill_(NOTHING)
     buffer.dones[:] = False
     buffer.dones[LENGTH - 1 :: LENGTH] = True
@@ -126,6 +163,7 @@ def fill(buffer: RolloutBuffer, rng: np.random.Generator, rates: np.ndarray = RA
                     buffer.rewards[row, env] = 1
                     seen = torch.tensor([int(kind), int(rng.integers(256))], dtype=torch.uint8)
                     buffer.observations[row + 1, env] = seen
+                    buffer.actions[row, env] = actions[kind] if actions[kind] >= 0 else rng.integers(KINDS)
     buffer.filled = buffer.rows
 
 
@@ -197,6 +235,50 @@ def test_a_kind_that_turns_up_later_is_found_among_common_ones() -> None:
     assert len({(int(a), int(b)) for a, b in zip(of, true, strict=True)}) == 6
 
 
+def test_a_kind_in_fragments_is_one_kind() -> None:
+    """Fragments have nothing but their action in common, and that no episode has two of them."""
+    kinds, buffer, network = make()
+    whole = network.encode
+
+    def shattered(images: Tensor) -> Tensor:
+        kind, variant = images[:, 0].long(), images[:, 1].long()
+        return torch.where((kind == 1)[:, None], network.before + network.others[variant % 3], whole(images))
+
+    network.encode = shattered  # type: ignore[method-assign]
+    rng = np.random.default_rng(5)
+    for _ in range(3):
+        fill(buffer, rng)
+        kinds.learn()
+    assert len(kinds.rates) == KINDS < len(np.unique(kinds.tensors()["clusters"])) - 1
+    steps, true = true_kinds(buffer)
+    of = kinds.recognize(kinds.represent(steps))
+    assert len({(int(a), int(b)) for a, b in zip(of, true, strict=True)}) == KINDS
+    assert kinds.rates[of[true == 1][0]] == pytest.approx(RATES[1], abs=0.12)
+
+
+def test_kinds_of_one_action_that_an_episode_has_both_of() -> None:
+    kinds, buffer, _ = make()
+    rng = np.random.default_rng(6)
+    for _ in range(3):
+        fill(buffer, rng, np.array([0.9, 0.7, 0.5, 0.3, 0.3, 0.3]), np.array([0, 0, 0, 1, 1, 2]))
+        kinds.learn()
+    steps, true = true_kinds(buffer)
+    of = kinds.recognize(kinds.represent(steps))
+    assert len({(int(a), int(b)) for a, b in zip(of, true, strict=True)}) == KINDS == len(kinds.rates)
+
+
+def test_a_kind_whatever_the_action() -> None:
+    """As Crafter's player wakes up, though it cannot act in its sleep."""
+    kinds, buffer, _ = make()
+    rng = np.random.default_rng(7)
+    for _ in range(3):
+        fill(buffer, rng, actions=np.array([-1, 1, 2, 3, 4, 5]))
+        kinds.learn()
+    steps, true = true_kinds(buffer)
+    of = kinds.recognize(kinds.represent(steps))
+    assert len({(int(a), int(b)) for a, b in zip(of, true, strict=True)}) == KINDS == len(kinds.rates)
+
+
 def test_what_is_not_seen_any_more_is_given_up() -> None:
     kinds, buffer, _ = make()
     rng = np.random.default_rng(4)
@@ -234,6 +316,6 @@ def test_it_goes_on_from_what_is_saved() -> None:
         tensor.copy_(saved[name])
     again.learn()
     for name, tensor in again.tensors().items():
-        if name == "pairs":
+        if name in ("pairs", "actions"):
             tensor, later[name] = tensor[: again.examples], later[name][: again.examples]
         assert torch.equal(tensor, later[name]), name

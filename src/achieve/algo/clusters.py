@@ -1,7 +1,8 @@
 """Clusters of unit vectors, their number unknown: average linkage, cut where the silhouette is best.
 
 Where vectors come in groups of which no two can be the same thing (an episode rewards an achievement once), a cluster
-with two of one group contradicts itself, and is split further along the tree.
+with two of one group contradicts itself, and is split further along the tree. Where clusters are the fragments of
+things, groups also tell which belong together: those that are somewhat alike and hardly ever share a group.
 
 Pure functions on arrays. `n` vectors, `D` their size; distances are cosine distances, 0..2.
 """
@@ -13,6 +14,15 @@ from numpy.typing import ArrayLike, NDArray
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+ALIKE = 0.6
+"""Mean distance below which two clusters are joined, if their groups say nothing."""
+WORTH = 6.0
+"""What a distance of 1 counts for against a group that two clusters share, or do not."""
+SHARED = 0.1
+"""Groups that two clusters of one thing seem to share, by mistake, as a share of those that different things would."""
+MOST_APART = 1.0
+"""What groups count for at most that are not shared: different things may also be done in different circumstances."""
 
 
 def cosine_distances(vectors: ArrayLike) -> NDArray[np.float32]:
@@ -140,3 +150,40 @@ def choose_by_distance(
     tried = silhouettes(distances, merges, most)
     best = max(tried, key=lambda count: (tried[count], -count))
     return cut(merges, best, np.asarray(groups, np.int64), tolerance), tried
+
+
+def join_fragments(distances: ArrayLike, labels: Ints, masses: Floats, together: Floats, groups: float) -> Ints:
+    """Join clusters [n] that are fragments of one thing. Returns numbers [n] of what they are joined to, from 0 on.
+
+    A group has no thing twice. Different things, independent of each other, are found together in ``m m' / groups``
+    groups; fragments of one thing, hardly ever. The logarithm of the ratio of both likelihoods, and how alike the
+    clusters are, decide. The best pair is joined first.
+
+    Args:
+        distances: between points [n, n].
+        labels: clusters of points [n], numbered from 0 on.
+        masses: what each point stands for [n].
+        together: groups in which what two points stand for is found together [n, n].
+        groups: how many there are.
+    """
+    count = int(labels.max(initial=-1)) + 1
+    member = np.eye(count)[labels]
+    weighted = member * masses[:, None]
+    size, sums, shared = weighted.sum(0), weighted.T @ np.asarray(distances) @ weighted, member.T @ together @ member
+    joined, gone = np.arange(count), np.zeros(count, bool)
+    while True:
+        product = np.outer(size, size)
+        expected = product / max(groups, 1)
+        score = WORTH * (ALIKE - sums / np.maximum(product, 1e-12))
+        score += np.minimum((1 - SHARED) * expected, MOST_APART) + np.log(SHARED) * shared
+        score[gone] = score[:, gone] = -np.inf
+        np.fill_diagonal(score, -np.inf)
+        one, other = np.unravel_index(score.argmax(), score.shape) if count else (0, 0)
+        if not count or score[one, other] <= 0:
+            return np.unique(joined, return_inverse=True)[1][labels].astype(np.int64)
+        for table in (sums, shared):
+            table[one] += table[other]
+            table[:, one] += table[:, other]
+        size[one] += size[other]
+        gone[other] = True
+        joined[joined == other] = one

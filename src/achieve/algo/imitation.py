@@ -167,7 +167,8 @@ def refresh(
     before, after = (np.concatenate([episode[of + more] for episode, of in chosen]) for more in (0, 1))
     index = torch.from_numpy(np.stack([before, after], 1)).to(kept.device)
     vectors = kinds.representations(kept.observations[index])
-    rates = kinds.rates[kinds.recognize(vectors)]
+    actions = kept.actions[index[:, 0]]
+    rates = kinds.rates[kinds.recognize(kinds.describe(vectors, actions))]
     weights = weigh(rates)
     returns, memory_of = np.zeros(kept.rows, np.float32), np.zeros(kept.rows, np.int64)
     worth, beginnings, start = [np.zeros(0, np.int64)], [], 0
