@@ -140,7 +140,7 @@ def test_fragments_are_joined_by_likeness_and_groups(seed: int) -> None:
 
 def test_what_shares_its_groups_is_not_joined() -> None:
     """Three clusters, equally alike: the first two are in no group together, the third is with both."""
-    distances = 0.65 * (1 - np.eye(3))
+    distances = (clusters.ALIKE + 0.05) * (1 - np.eye(3))
     together = np.array([[0, 0, 5.0], [0, 0, 5], [5, 5, 0]])
     assert join_fragments(distances, np.arange(3), np.full(3, 10.0), together, 20.0).tolist() == [0, 0, 1]
     far = distances + 0.2 * (1 - np.eye(3))

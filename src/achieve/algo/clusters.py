@@ -7,7 +7,7 @@ things, groups also tell which belong together: those that are somewhat alike an
 Pure functions on arrays. `n` vectors, `D` their size; distances are cosine distances, 0..2.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-ALIKE = 0.6
+ALIKE = 0.65
 """Mean distance below which two clusters are joined, if their groups say nothing."""
 WORTH = 6.0
 """What a distance of 1 counts for against a group that two clusters share, or do not."""
@@ -47,6 +47,16 @@ def cut(merges: Floats, count: int, groups: Ints | None = None, tolerance: float
     groups: [n]. A cluster contradicts itself where more than ``tolerance`` of its points are not their group's first in
     it; it is then split into its two branches, and so on.
     """
+    return cut_where(merges, count, lambda points: groups is None or _repeated(groups[points]) <= tolerance)
+
+
+def _repeated(groups: Ints) -> float:
+    """Return the share of points that are not their group's first."""
+    return 1 - len(np.unique(groups)) / len(groups)
+
+
+def cut_where(merges: Floats, count: int, is_one: Callable[[Ints], bool]) -> Ints:
+    """Return the ``count`` clusters of a tree as :func:`cut` does; those whose points are not one thing are split."""
     from scipy.cluster.hierarchy import to_tree
 
     n = len(merges) + 1
@@ -55,7 +65,7 @@ def cut(merges: Floats, count: int, groups: Ints | None = None, tolerance: float
         node = waiting.pop()
         if node.id < 2 * n - count:  # merges are numbered from n on, the last ones nearest the root
             points = node.pre_order()
-            if groups is None or 1 - len(np.unique(groups[points])) / len(points) <= tolerance:
+            if len(points) == 1 or is_one(np.array(points)):
                 clusters.append(points)
                 continue
         waiting += [node.left, node.right]
@@ -136,20 +146,21 @@ def choose_clusters(
     groups: [n], of which two points of one cannot be the same thing; ``tolerance`` is for those that are misplaced.
     Returns labels [n] and the silhouette of each number that was tried. No label is looked at.
     """
-    return choose_by_distance(cosine_distances(vectors), groups, most=most, tolerance=tolerance)
+    own = np.asarray(groups, np.int64)
+    return choose_by_distance(cosine_distances(vectors), lambda points: _repeated(own[points]) <= tolerance, most=most)
 
 
 def choose_by_distance(
-    distances: ArrayLike, groups: ArrayLike, *, most: int = 64, tolerance: float = 0.05
+    distances: ArrayLike, is_one: Callable[[Ints], bool], *, most: int = 64
 ) -> tuple[Ints, dict[int, float]]:
-    """:func:`choose_clusters` of points with these distances [n, n]."""
+    """:func:`choose_clusters` of points with these distances [n, n]; clusters whose points are not one are split."""
     n = len(np.asarray(distances))
     if n < 3:
         return np.arange(n, dtype=np.int64), {}
     merges = average_linkage(distances)
     tried = silhouettes(distances, merges, most)
     best = max(tried, key=lambda count: (tried[count], -count))
-    return cut(merges, best, np.asarray(groups, np.int64), tolerance), tried
+    return cut_where(merges, best, is_one), tried
 
 
 def join_fragments(distances: ArrayLike, labels: Ints, masses: Floats, together: Floats, groups: float) -> Ints:

@@ -14,6 +14,7 @@ whoever sleeps wakes up whatever the action is.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -35,7 +36,7 @@ EXAMPLES = 16
 """Examples of a cluster to keep."""
 CAPACITY = 1024
 """Examples of all clusters."""
-CANDIDATES = 32
+CANDIDATES = 64
 """New unlocks of a cluster that are clustered again; the others are counted as the most similar of these."""
 SUPPORT = 3
 """Episodes that make a kind: unlocks of fewer may be of another one and look strange."""
@@ -56,6 +57,11 @@ def rarity_weights(
 ) -> Float[np.ndarray, "*k"]:
     """Return ``(rate / p)^power`` of achievements that a share ``p`` of episodes has, from 1 to ``limit``."""
     return np.clip((rate / np.maximum(rates, 1e-12)) ** power, 1, limit)
+
+
+def is_one_kind(masses: Floats, together: Floats, points: Ints) -> bool:
+    """Whether hardly any of the unlocks that these points stand for are their episode's second."""
+    return bool(together[np.ix_(points, points)].sum() / 2 <= TOLERANCE * masses[points].sum())
 
 
 def with_actions(
@@ -213,7 +219,7 @@ class UnlockKinds:
             chosen, goes_to = thin(distances, groups, CANDIDATES)
             masses, together = gather(masses, together, goes_to)
         distances, episodes = distances[np.ix_(chosen, chosen)], episodes[chosen]
-        clusters, _ = choose_by_distance(distances, episodes, tolerance=TOLERANCE)
+        clusters, _ = choose_by_distance(distances, partial(is_one_kind, masses, together))
         kinds = join_fragments(distances, clusters, masses, together, float(self._ended[0]))
         kinds = supported(kinds, episodes, SUPPORT)
         kept, goes_to = thin(distances, clusters, EXAMPLES)
