@@ -89,8 +89,9 @@ class ModelConfig:
     memory: bool = True
     """Condition policy and value on nu(g-), the representation of the previous achievement."""
     set_memory: bool = False
-    """Condition policy and value of PPO on the sum of nu over all achievements unlocked so far in the episode: what is
-    done already, which the image does not show. Joined to nu(g-) or, without `memory`, in its place."""
+    """Condition policy and value of PPO on four times the sum of nu over all achievements unlocked so far in the
+    episode: what is done already, which the image does not show. Joined to nu(g-) or, without `memory`, in its
+    place."""
     film: Literal["single", "double"] = "single"
     """FiLM layer: one MLP for both scale eta and shift delta (published code), or one for each (the paper)."""
     core: Literal["none", "gru", "lstm"] = "none"

@@ -13,7 +13,7 @@ from achieve.algo import contrastive
 from achieve.algo.collect import Collector
 from achieve.algo.contrastive import add_to_set, next_memories, next_memory, next_set_memory
 from achieve.data.buffer import RolloutBuffer
-from achieve.nn.model import LONGEST_SET, ActorCritic
+from achieve.nn.model import LONGEST_SET, SET_SCALE, ActorCritic
 from tests.helpers.envs import ScriptedEnv
 from tests.helpers.setup import IMAGE, MODEL, make_network, perturb
 from tests.oracles import network as literal
@@ -81,7 +81,7 @@ class Play:
             for env in range(ENVS):
                 if is_unlock(self.rewards[t, env]):
                     last[env] = literal.nu(before[env], after[env])
-                    total[env] += last[env]
+                    total[env] += SET_SCALE * last[env]
                 if self.dones[t, env]:
                     last[env] = total[env] = 0
         return found
@@ -97,7 +97,7 @@ def test_along_episodes_and_rollouts(last: bool, phases: int) -> None:
         torch.testing.assert_close(stored, wanted, atol=1e-10, rtol=0)
     torch.testing.assert_close(play.collector.memory, expected[-1], atol=1e-10, rtol=0)
     longest = max(float(memory[:, -SIZE:].norm(dim=1).max()) for memory in play.memory)
-    assert longest > 1.5, "several achievements are in it"
+    assert longest > 1.5 * SET_SCALE, "several achievements are in it"
 
 
 @pytest.mark.usefixtures("in_float64")
@@ -144,7 +144,7 @@ def test_unlocks_nothing_and_ends() -> None:
     reward, done = torch.tensor([1.0, 0.1, 1.0, 0.0]), torch.tensor([False, False, True, True])
     result = next_set_memory(total, latent, phi, reward, done, THRESHOLD)
     wanted = torch.zeros(4, 6)
-    wanted[0] = total[0] + literal.nu(latent, phi)[0]
+    wanted[0] = total[0] + SET_SCALE * literal.nu(latent, phi)[0]
     wanted[1] = total[1]
     torch.testing.assert_close(result, wanted)
 
@@ -163,7 +163,7 @@ def test_the_sum_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> N
     total = torch.zeros(1, 6)
     for _ in range(22):
         total = add_to_set(total, nu)
-    torch.testing.assert_close(total, 22 * nu)  # all of Crafter's, were they the same, are just added up
+    torch.testing.assert_close(total, 22 * SET_SCALE * nu)  # all of Crafter's, were they the same, are just added up
     for _ in range(100):
         total = add_to_set(total, nu)
     assert float(total.norm()) == pytest.approx(LONGEST_SET)

@@ -81,7 +81,7 @@ def test_a_rollout(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acting, "INPUTS", 128)  # several splits of few inputs
     monkeypatch.setattr(available, "small_kernels", lambda device, enabled: enabled)
     for module in (acting, contrastive):
-        monkeypatch.setattr(module, "LONGEST_SET", 1.1)  # reached by the second unlock of an episode
+        monkeypatch.setattr(module, "LONGEST_SET", 4.4)  # reached by the second unlock of an episode
     model, num_envs = CASES[case]
     (expected, plain), (result, fast) = (collected(model, num_envs, kernels=k) for k in (False, True))
     assert torch.equal(result.observations, expected.observations)

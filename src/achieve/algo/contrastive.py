@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from achieve.nn.model import LONGEST_SET
+from achieve.nn.model import LONGEST_SET, SET_SCALE
 
 
 def achievement_representation(before: Float[Tensor, "*B D"], after: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
@@ -79,12 +79,12 @@ def next_set_memory(
     done: Bool[Tensor, " N"],
     threshold: float,
 ) -> Float[Tensor, "N D"]:
-    """Return the set memory that goes with an observation: the sum of ``nu`` over the episode's unlocks so far.
+    """Return the set memory that goes with an observation: the sum of ``nu`` over the episode's unlocks so far, scaled.
 
     The arguments are those of :func:`next_memory`. The sum is not divided by anything: an unlock then moves the outputs
     of linear heads by the same amount whatever else is done, and the count stays in it. Representations of different
-    achievements are nearly orthogonal, so its norm grows like the square root of their number, to 4 at sixteen, where
-    that of the latent is 17. It is cut off at :data:`LONGEST_SET`.
+    achievements are nearly orthogonal, so its norm grows like the square root of their number. With the factor
+    :data:`SET_SCALE`, that is 16 at sixteen, where the norm of the latent is 17. It is cut off at :data:`LONGEST_SET`.
     """
     unlocked = reward > threshold
     total = torch.where(unlocked[:, None], add_to_set(total, achievement_representation(latent, phi)), total)
@@ -113,7 +113,7 @@ def next_memories(
 
 
 def add_to_set(total: Float[Tensor, "*B D"], nu: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
-    """Return the sum, no longer than :data:`LONGEST_SET`."""
-    total = total + nu
+    """Return the set memory after one more unlock, no longer than :data:`LONGEST_SET`."""
+    total = total + SET_SCALE * nu
     length = torch.linalg.vector_norm(total, dim=-1, keepdim=True)
     return total * (LONGEST_SET / length.clamp(min=LONGEST_SET))

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from achieve.nn.encoder import ResidualEncoder
 from achieve.nn.layers import NormDense
-from achieve.nn.model import LONGEST_SET, ActorCritic
+from achieve.nn.model import LONGEST_SET, SET_SCALE, ActorCritic
 
 # What a program takes of the first dense layer: inputs, all at once or some at a time, outputs, and rows.
 INPUTS = 512
@@ -177,7 +177,7 @@ def _choose(
     policy_bias_ptr, value_bias_ptr,
     noise_ptr, mean_ptr, square_ptr, weight_ptr,
     memory_ptr, chosen_ptr, observations_ptr, memories_ptr, actions_ptr, log_probs_ptr, values_ptr,
-    rows, shares, actions, threshold, floor, longest,
+    rows, shares, actions, threshold, floor, set_scale, longest,
     HIDDEN: tl.constexpr, LATENT: tl.constexpr, HEADS: tl.constexpr, SHARES: tl.constexpr, BYTES: tl.constexpr,
     COPIED: tl.constexpr, MEMORY: tl.constexpr, SET: tl.constexpr, NORMALIZE: tl.constexpr,
 ):  # fmt: skip
@@ -217,11 +217,12 @@ def _choose(
         if SET:
             total = tl.load(memory_ptr + kept + MEMORY * HIDDEN, mask=d_ok, other=0.0)
             total = tl.where(done, 0.0, total)
-            total += scale * tl.load(change_ptr + row * HIDDEN + d, mask=d_ok, other=0.0)
+            added = set_scale * scale  # of a change: nothing where nothing is unlocked
+            total += added * tl.load(change_ptr + row * HIDDEN + d, mask=d_ok, other=0.0)
             length = tl.sqrt(tl.sum(total * total, 0))
             shrunk = tl.where(unlocked, longest / tl.maximum(length, longest), 1.0)
             by_set = tl.sum(tl.load(heads + 2 * HEADS, mask=mask, other=0.0), 0)
-            by_set += scale * tl.sum(tl.load(heads + 3 * HEADS, mask=mask, other=0.0), 0)
+            by_set += added * tl.sum(tl.load(heads + 3 * HEADS, mask=mask, other=0.0), 0)
             outputs += shrunk * by_set
             total = total * shrunk
             tl.store(memory_ptr + kept + MEMORY * HIDDEN, total, mask=d_ok)
@@ -346,7 +347,7 @@ class ActingKernels:
             where, outcome, observation, self._carried, self._change, self._outputs, self._norms,
             network.policy.bias, network.value.bias, noise, *(statistics or (nothing,) * 3),
             memory, chosen, *stores,
-            rows, self._shares, actions, threshold, normalizer.floor, LONGEST_SET,
+            rows, self._shares, actions, threshold, normalizer.floor, SET_SCALE, LONGEST_SET,
             HIDDEN=hidden, LATENT=triton.next_power_of_2(hidden), HEADS=self._heads,
             SHARES=triton.next_power_of_2(self._shares), BYTES=size, COPIED=COPIED, **remembers,
             NORMALIZE=normalizer.enabled, num_warps=4,
