@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SET_SCALE = 4.0
 """What an achievement adds to a set memory: so many times ``nu``. A unit vector beside a latent of length 17 is hardly
-heard: after a million steps of `ad`, the last achievement moves logits by 0.3, and the weights with which the value sees
+heard: after a million steps of `ad`, the last achievement moves logits by 0.3, and the weights by which the value sees
 it are four times those of the latent."""
 LONGEST_SET = 128.0
 """Norm of a set memory at most. Crafter's 22 achievements do not reach it; rewards at every step would."""
