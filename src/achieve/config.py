@@ -304,7 +304,12 @@ class TrainConfig:
     @property
     def rollouts_per_phase(self) -> int:
         """Rollouts per auxiliary phase; 1 for plain PPO, whose buffer holds a single rollout, and for QR-DQN."""
-        return self.distill.rollouts_per_phase if self.distill.enabled and self.trainer == "ppo" else 1
+        return self.distill.rollouts_per_phase if self.distill.enabled and self.trainer != "qrdqn" else 1
+
+    @property
+    def phase_steps(self) -> int:
+        """Environment steps from one auxiliary phase to the next."""
+        return self.rollouts_per_phase * self.rollout_steps
 
     @property
     def snapshot_rollouts(self) -> frozenset[int]:

@@ -131,6 +131,11 @@ def train(
         journal = Journal(trainer, run, neighbours, logs, trackers, checkpoints, files, progress, stop)
         if checkpoint is None:
             journal.snapshot()  # before the checkpoint, from which a run goes on past it
+        if config.distill.enabled and config.planned_steps < config.phase_steps:
+            journal.say(
+                f"this run ends after {config.planned_steps:,} steps, before its first auxiliary phase, which comes "
+                f"after {config.phase_steps:,}: use a larger --total-steps, or a smaller --distill.rollouts-per-phase"
+            )
         if taken is not None:
             journal.say(taken)
             journal.save()  # from here on, the run does not need those weights

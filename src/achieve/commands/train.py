@@ -210,6 +210,12 @@ def _refuse_code(config: configs.TrainConfig, source: str, arguments: list[str],
         config = replace(config, env=replace(config.env, options=()))
     if "--distill.objectives" in given:
         config = replace(config, distill=replace(config.distill, objectives=()))
+    if "--model.encoder" in given:
+        config = replace(config, model=replace(config.model, encoder=""))
+    if "--trainer" in given:
+        config = replace(config, trainer="")
+    if "--callbacks" in given:
+        config = replace(config, callbacks=())
     trusted(config, source, env=environment, learning=True)
 
 
