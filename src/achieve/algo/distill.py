@@ -274,7 +274,7 @@ class Distiller:
             torch.cuda.current_stream().wait_event(self._prepared)
 
     def _freeze(self, episodes: Sequence[Trajectory]) -> None:
-        """Record the outputs of the network as it is now, on every step the phase will look at."""
+        """Record the outputs of the network as it is now, ``pi_old`` and ``V_old``, on every step of the phase."""
         if not episodes:
             return
         steps = np.concatenate([episode.steps for episode in episodes])

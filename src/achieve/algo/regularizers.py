@@ -1,7 +1,8 @@
 """Regularisers of the auxiliary phase: they hold a learner's outputs where they were while its latents change.
 
-Each learner has its own: PPO for its policy and value function, QR-DQN for its quantiles. They are relative to a frozen
-copy of the network, whose outputs are recorded once, when the phase starts.
+Each learner has its own: PPO for its policy and value function, QR-DQN for its quantiles. What they hold the outputs to
+is recorded once, when the phase starts: line 9 of the paper's Algorithm 1, where the network is copied. (PPO's values are
+held to the value targets of the rollouts, unless ``distill.value_reg`` is ``frozen``.)
 """
 
 from __future__ import annotations
