@@ -174,7 +174,7 @@ def test_options_that_name_code(folder: Path) -> None:
     config = config_of("crafter", "rules=planted:RULES")
     path = write_agent(folder / "a.safetensors", config, (64, 64, 3), 17)
     for env in (None, "crafter"):
-        with pytest.raises(UntrustedError, match=r"run: planted:RULES\. .* own accord: say that you trust") as caught:
+        with pytest.raises(UntrustedError, match=r"run: planted:RULES\. To allow it, say that you trust") as caught:
             load_agent(path, env=env)
         assert caught.value.flag == "--trust"
     assert load_agent(path, trust=True).config == config

@@ -1,7 +1,7 @@
 """Regularisers of the auxiliary phase: they hold a learner's outputs where they were while its latents change.
 
 Each learner has its own: PPO for its policy and value function, QR-DQN for its quantiles. What they hold the outputs to
-is recorded once, when the phase starts: line 9 of the paper's Algorithm 1, where the network is copied. (PPO's values are
+is recorded once, when the phase starts: line 9 of the paper's Algorithm 1, which copies the network. (PPO's values are
 held to the value targets of the rollouts, unless ``distill.value_reg`` is ``frozen``.)
 """
 
