@@ -111,7 +111,7 @@ def test_no_command_imports_what_a_file_names(folder: Path, achieve: Run, comman
     seen = {"collector/observation": torch.zeros(2, *SHAPE, dtype=torch.uint8)}
     save_checkpoint(early / "checkpoint", {**tensors, **seen}, {})
     code, _, err = achieve(*command)
-    assert code == 2 and f"names code that would be imported and run: {ENVIRONMENT}. A file may run nothing" in err
+    assert code == 2 and f"names code that would be imported and run: {ENVIRONMENT}. To allow it, name that" in err
     assert err.endswith(f"The command is then:\n  achieve {' '.join(command)} --env {ENVIRONMENT}\n")
     assert not was_imported(folder) and "planted" not in sys.modules
     assert not (folder / "runs").exists()
