@@ -42,7 +42,8 @@ class EnvConfig:
     num_envs: PositiveInt = 8
     """Number of parallel environments."""
     threads: PositiveInt | None = None
-    """Number of threads that step the environments; by default chosen from `num_envs`."""
+    """Number of threads that step the environments, or of worker processes for a Gymnasium environment; by default
+    chosen from `num_envs`."""
     unlock_threshold: NonNegativeFloat | None = None
     """A reward above this threshold counts as an unlocked achievement; by default the environment's own threshold."""
     options: tuple[str, ...] = ()

@@ -58,8 +58,8 @@ class UntrustedError(RunFolderError):
         """What expresses trust on the command line."""
         by_name = "" if env is None else f"name that environment yourself ({self.flag}, or env={env!r} in Python), or "
         super().__init__(
-            f"{source} names code that would be imported and run: {', '.join(named)}. To allow it, {by_name}say that you "
-            "trust the file (--trust, or trust=True in Python)"
+            f"{source} names code that would be imported and run: {', '.join(named)}. To allow it, {by_name}say that "
+            "you trust the file (--trust, or trust=True in Python)"
         )
 
 

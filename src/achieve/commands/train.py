@@ -46,7 +46,8 @@ class TrainArguments:
     report: bool = True
     """When done, write learning curve, video and a page with both into the run folder."""
     trust: bool = False
-    """With --config: import the code that somebody else's config names, such as an environment `module:function`."""
+    """With --config: import the code that the config names, such as an environment `module:function`, though this
+    command does not name it."""
     quiet: bool = False
     """No progress display."""
     watch: bool = False
