@@ -69,6 +69,8 @@ def train(
         EnvFailedError: if an environment of the user's fails; calling again resumes from the last checkpoint.
         Interrupted: on Ctrl-C or SIGTERM, once the run is saved; calling again resumes from there.
     """
+    if not isinstance(config, TrainConfig):
+        raise ConfigError(f"train takes a config, such as achieve.presets.get_preset('quick'), not {config!r}")
     validate(config)
     if config.trainer == EXTERNAL:
         raise ConfigError(f"{config.name} is an agent of another library, which trains it; achieve only recorded it")

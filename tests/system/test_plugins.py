@@ -109,6 +109,11 @@ def test_a_trainer_learns_otherwise(tmp_path: Path) -> None:
     assert digests["ppo"] != digests["own"]
 
 
+def test_the_name_of_a_preset_is_no_config() -> None:
+    with pytest.raises(ConfigError, match=r"such as achieve\.presets\.get_preset\('quick'\), not 'quick'"):
+        train("quick")  # type: ignore[arg-type]
+
+
 def test_a_run_without_an_auxiliary_phase_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for steps, told in ((1, True), (tiny_config().phase_steps, False)):
         train(tiny_config(total_steps=steps), tmp_path / str(steps))
