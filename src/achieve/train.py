@@ -43,7 +43,7 @@ __all__ = ["Interrupted", "PPOTrainer", "check_spaces", "default_folder", "make_
 
 log = logging.getLogger("achieve")
 
-STOPPING = "stopping; once more to stop at once"
+STOPPING = "stopping as soon as the run is saved; Ctrl-C again stops at once"
 
 
 def make_trainer(config: TrainConfig) -> BaseTrainer:
@@ -91,7 +91,7 @@ def train(
             return journal.way_on() if journal else f"the same command continues the run in {path}"
 
         # Everything is checked before anything is changed: a run that is refused stays as it is.
-        stack.enter_context(using_env(lambda: f"When it is mended, {way_on()}."))
+        stack.enter_context(using_env(lambda: f"Once it is fixed, {way_on()}."))
         checkpoint = load_checkpoint(run.checkpoint)
         if warm_up is None and (spaces := known_spaces(config)) is not None:
             warm_up = stack.enter_context(WarmUp(config, spaces))
