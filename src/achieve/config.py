@@ -451,7 +451,7 @@ def _validate_core(config: TrainConfig) -> None:
         )
     if ppo.burn_in >= ppo.rollout_length:
         raise ConfigError(
-            f"ppo.burn_in is {ppo.burn_in}, and no chunk has so many steps before it in a rollout of "
+            f"ppo.burn_in is {ppo.burn_in}, and no chunk has that many steps before it in a rollout of "
             f"{ppo.rollout_length}; reduce ppo.burn-in"
         )
     minibatch = config.rollout_steps // ppo.num_minibatches

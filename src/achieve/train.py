@@ -106,7 +106,7 @@ def train(
         if trainer.step > config.planned_steps:
             raise RunFolderError(
                 f"the run in {path} has taken {trainer.step:,} steps already, more than --total-steps "
-                f"{config.total_steps}; give at least so many to end it there, or choose another run folder"
+                f"{config.total_steps}; give at least that many to end it there, or choose another run folder"
             )
         lengths = [checkpoint.state[name] if checkpoint else 0 for name in ("episodes", "metrics")]
         for file, length in zip((run.episodes, run.metrics), lengths, strict=True):

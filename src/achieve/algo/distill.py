@@ -349,7 +349,7 @@ def _checked(objective: AuxiliaryObjective, terms: Any) -> Terms:
 
 
 def made_up_episodes(steps: int, count: int = 3, length: int = 24, unlocks: int = 4) -> list[Trajectory]:
-    """Return episodes with so many unlocks each, in the first of so many steps of experience."""
+    """Return episodes with this many unlocks each, in the first of this many steps of experience."""
     where = np.linspace(0, length - 2, unlocks).astype(np.int64)
     return [Trajectory(part, where) for part in np.arange(count * length).reshape(count, length) % steps]
 

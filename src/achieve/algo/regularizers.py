@@ -43,7 +43,7 @@ class Regularizer(Protocol):
     coefs: tuple[float, ...]
 
     def allocate(self, steps: int) -> None:
-        """Make room for the frozen copy's outputs on so many steps; called before anything is captured."""
+        """Make room for the frozen copy's outputs on this many steps; called before anything is captured."""
 
     def record(self, steps: Tensor, phi: Tensor, memory: Tensor) -> None:
         """Record the outputs of the network as it is now on these steps [B], of latents [B, D]."""
