@@ -45,6 +45,23 @@ def test_no_reward_means_none_is_returned():
     assert any(rewards)
 
 
+def test_infos_belong_to_whoever_gets_them():
+    """They may be changed and kept: no later step shows in them, nor they in it."""
+    kept, changed = CrafterEnv(seed=6), CrafterEnv(seed=6)
+    kept.reset(), changed.reset()
+    first, _ = kept.step(0)[4], changed.step(0)
+    before = {name: dict(first[name]) for name in ("inventory", "achievements")}
+    for action in (5,) * 50:  # the player faces grass, which gives a sapling one time in ten
+        info, other = kept.step(action)[4], changed.step(action)[4]
+        assert info["inventory"] == other["inventory"] and info["achievements"] == other["achievements"]
+        for name in ("inventory", "achievements"):
+            other[name].clear()
+        other["semantic"][:] = 0
+        other["player_pos"][:] = 0
+    assert info["achievements"]["collect_sapling"] > 0 and info["semantic"].any() and info["player_pos"].all()
+    assert {name: first[name] for name in before} == before and before["achievements"]["collect_sapling"] == 0
+
+
 def test_make_vec_gives_ours():
     vec = gymnasium.make_vec("achieve/Crafter-v1", num_envs=3, seed=5)
     assert isinstance(vec.unwrapped, CrafterVecEnv)
