@@ -148,6 +148,11 @@ class PPOConfig:
     """Include the factor 1/2 of the paper's J_V; the published code leaves it out."""
     ent_coef: NonNegativeFloat = 0.01
     """Coefficient of the entropy bonus."""
+    frontier_entropy: Annotated[float, Range(1)] = 1.0
+    """Factor of the entropy bonus in steps of episodes that have come further than usual: with more unlocks so far than
+    recent episodes had in the end. 1 for the same bonus everywhere."""
+    frontier_quantile: Annotated[float, Range(0, 1, above=True)] = 0.75
+    """Share of recent episodes that such an episode has left behind."""
     learning_rate: PositiveFloat = 3e-4
     """Learning rate of Adam."""
     ent_coef_end: NonNegativeFloat | None = None
@@ -482,6 +487,7 @@ def validate(config: TrainConfig) -> None:
         _validate_schedules(ppo)
         _validate_horizons(config)
         _validate_reflection(config)
+        _validate_frontier(ppo)
     if config.trainer != "ppo":
         return
     if other := list(differences(config.qrdqn, QRDQNConfig())):
@@ -520,6 +526,16 @@ def _validate_reflection(config: TrainConfig) -> None:
     if ppo.target_kl is not None and ppo.reflection == "samples" and round(ppo.reflection_share * size) >= size:
         raise ConfigError(
             "ppo.target_kl is about steps as they were taken, and ppo.reflection_share leaves none of them; reduce it"
+        )
+
+
+def _validate_frontier(ppo: PPOConfig) -> None:
+    """Raise ConfigError for settings of exploration at the frontier that have no effect."""
+    if ppo.frontier_entropy == 1 and ppo.frontier_quantile != PPOConfig.frontier_quantile:
+        raise ConfigError("ppo.frontier_quantile has no effect with ppo.frontier_entropy 1; increase that")
+    if ppo.frontier_entropy > 1 and not (ppo.ent_coef or ppo.ent_coef_end):
+        raise ConfigError(
+            "ppo.frontier_entropy is a factor of the entropy bonus, and ppo.ent_coef is 0; use --ppo.ent-coef 0.01"
         )
 
 

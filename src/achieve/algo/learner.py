@@ -34,6 +34,8 @@ STATISTICS = (
     "value_mean", "return_mean", "explained_variance",
 )  # fmt: skip
 GRAD_NORM = STATISTICS.index("grad_norm")
+OF_FRONTIER = "beyond", "beyond_entropy"
+"""Means over steps: how far beyond the frontier, and that times the entropy."""
 LEARNED_FROM = ("actions", "log_probs", "advantages", "returns")
 
 
@@ -44,6 +46,19 @@ def check_finite(skipped: int, updates: int, phase: str) -> None:
             f"all {updates} {phase} updates had gradients that are not finite: the network has diverged; "
             "start again in a new folder with --precision tf32 or a lower learning rate"
         )
+
+
+def split_entropy(means: dict[str, float]) -> dict[str, float]:
+    """Return the statistics of a phase with the mean entropy of steps beyond the frontier and of the others, if any."""
+    if OF_FRONTIER[0] not in means:
+        return means
+    share, part = (means[name] for name in OF_FRONTIER)
+    figures = {name: value for name, value in means.items() if name != OF_FRONTIER[1]}
+    if share > 0:
+        figures["entropy_beyond"] = part / share
+    if share < 1:
+        figures["entropy_within"] = (means["entropy"] - part) / (1 - share)
+    return figures
 
 
 class PPOLearner:
@@ -80,9 +95,14 @@ class PPOLearner:
         self._ent_coef = torch.tensor(config.ent_coef, device=buffer.device)
         self._kernels = available.small_kernels(buffer.device, enabled=cuda_graphs)
         self._mirror = None if reflection is None else Mirror(reflection, config, buffer.device)
+        self._explores = config.frontier_entropy > 1
+        if self._explores:
+            buffer.mark_beyond()
+        of_frontier = OF_FRONTIER if self._explores else ()
         of_mirror = () if self._mirror is None else self._mirror.statistics
         of_horizons = () if self.horizons is None else ("horizon_loss",)
-        self._meters = Meters((*STATISTICS, *of_mirror, *of_horizons), buffer.device, kernels=self._kernels)
+        names = (*STATISTICS, *of_frontier, *of_mirror, *of_horizons)
+        self._meters = Meters(names, buffer.device, kernels=self._kernels)
         self._before_epoch = torch.zeros_like(self._meters.sums)  # what the meters showed when it began
         self.done = 0
         """Minibatches of the phase under way that are done."""
@@ -138,7 +158,8 @@ class PPOLearner:
         check_finite(skipped, updates, "PPO")
         stopping = {} if config.target_kl is None else {"epochs": updates / config.num_minibatches}
         figures = {} if self.horizons is None else self.horizons.figures()
-        return {**self._meters.means(), "skipped_updates": skipped, **stopping, **now.changing(config), **figures}
+        means = split_entropy(self._meters.means())
+        return {**means, "skipped_updates": skipped, **stopping, **now.changing(config), **figures}
 
     def _epoch_kl(self) -> float:
         """Return the mean approximate KL divergence over the minibatches of the epoch that has just ended.
@@ -308,7 +329,14 @@ class PPOLearner:
         return phi[:size], (loss if added is None else loss + added), (*statistics, *own)
 
     def _loss(self, logits: Tensor, values: Tensor, index: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
-        return (self._fused_loss if self._fusible else self.loss)(logits, values, index)
+        loss, statistics = (self._fused_loss if self._fusible else self.loss)(logits, values, index)
+        if not self._explores:
+            return loss, statistics
+        # Not part of the kernel, which is the same with and without: a dozen small launches more in a captured update.
+        marks = self._buffer.flat("beyond").index_select(0, index)
+        added = (marks * ppo.entropy(logits)).mean()
+        loss = loss - self._ent_coef * (self._config.frontier_entropy - 1) * added
+        return loss, (*statistics, marks.mean(), added.detach())
 
     def _unroll(self, phi: Tensor, memory: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits and values of a minibatch of chunks, whose steps come time by time."""

@@ -33,6 +33,8 @@ class RolloutBuffer:
         rewards, dones: NumPy arrays [S, N].
         reward_weights: NumPy [S, N], by which PPO multiplies the rewards it learns from; None if it takes them as they
             are.
+        beyond: [S, N], how far beyond the frontier each step is, from 0 to 1 (:mod:`achieve.algo.frontier`); None if
+            that is of no account.
         fresh: NumPy [N], whether row 0 is the first of an episode.
         filled: rows of complete rollouts.
         first_row: the number of row 0, counted from the beginning of the run.
@@ -68,6 +70,7 @@ class RolloutBuffer:
         self.rewards = np.zeros((rows, num_envs), dtype=np.float32)
         self.dones = np.zeros((rows, num_envs), dtype=bool)
         self.reward_weights: NDArray[np.float32] | None = None
+        self.beyond: Tensor | None = None
         self.fresh = np.ones(num_envs, dtype=bool)
         self.filled = 0
         self.first_row = 0
@@ -96,6 +99,10 @@ class RolloutBuffer:
     def weigh_rewards(self) -> None:
         """Make room for weights of rewards, all 1 so far."""
         self.reward_weights = np.ones_like(self.rewards)
+
+    def mark_beyond(self) -> None:
+        """Make room for marks of steps beyond the frontier; none is so far."""
+        self.beyond = torch.zeros_like(self.advantages)
 
     def learned_rewards(self, first: int, last: int) -> NDArray[np.float32]:
         """Return the rewards of these rows that PPO learns from."""
@@ -130,7 +137,8 @@ class RolloutBuffer:
         """Return everything else. The tensors are live: copying into them restores them."""
         names = ("rewards", "dones") if self.reward_weights is None else ("rewards", "dones", "reward_weights")
         arrays = {name: torch.from_numpy(getattr(self, name)) for name in names}
-        return {name: getattr(self, name) for name in ("actions", "log_probs", "values", "returns")} | arrays
+        tensors = ("actions", "log_probs", "values", "returns", *(() if self.beyond is None else ("beyond",)))
+        return {name: getattr(self, name) for name in tensors} | arrays
 
     def no_rows(self) -> dict[str, Tensor]:
         """Return observations, memories and, with a recurrent core, states of no rows."""

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from achieve.algo.clusters import Floats
+from achieve.algo.frontier import Frontier
 from achieve.algo.horizons import HorizonRegularizer
 from achieve.algo.imitation import keep_rare, recompute_states, refresh
 from achieve.algo.learner import PPOLearner
@@ -69,6 +70,9 @@ class PPOTrainer(BaseTrainer):
         if config.ppo.reflection != "none":
             how["reflection"] = self._reflection()
         self.learner = self.learner_class(self.network, self.buffer, config.ppo, **how)
+        self.frontier: Frontier | None = None
+        if config.ppo.frontier_entropy > 1:
+            self.frontier = Frontier(self.buffer, env.threshold, config.ppo.frontier_quantile)
         self.kinds: UnlockKinds | None = None
         imitates = config.distill.enabled and "imitation" in config.distill.objectives
         if config.distill.rarity_power or imitates:
@@ -121,6 +125,8 @@ class PPOTrainer(BaseTrainer):
                 journal.show("collecting")
                 with self.timed("rollout"):
                     self.collector.collect(self.generators.actions)
+                    if self.frontier is not None:
+                        self.frontier.mark()  # a rollout that is saved from here on is marked, and is not marked again
                 self.stage = UPDATING
 
             if self.stage == UPDATING:
@@ -190,6 +196,7 @@ class PPOTrainer(BaseTrainer):
         """Return the statistics of value normalisation, weights of unlocks, episodes, and resources."""
         normalizer = self.network.normalizer
         figures = {} if self.kinds is None else self.kinds.weight_figures()
+        figures |= {} if self.frontier is None else self.frontier.figures()
         if normalizer.enabled:
             mean, std = normalizer.statistics()
             figures |= {"normalizer_mean": mean.item(), "normalizer_std": std.item()}
@@ -221,6 +228,7 @@ class PPOTrainer(BaseTrainer):
             **{f"learner/{k}": v for k, v in self.learner.tensors().items()},
             **{f"buffer/{k}": v for k, v in self.buffer.small().items()},
             **({} if self.kinds is None else {f"kinds/{k}": v for k, v in self.kinds.tensors().items()}),
+            **({} if self.frontier is None else {f"frontier/{k}": v for k, v in self.frontier.tensors().items()}),
         }
 
     def own_state(self) -> dict[str, Any]:
@@ -250,6 +258,7 @@ class PPOTrainer(BaseTrainer):
             "buffer/actions": (0, self.num_actions - 1),
             "learner/order": (0, self.buffer.steps - 1),
             **({} if self.kinds is None else {f"kinds/{k}": v for k, v in self.kinds.ranges().items()}),
+            **({} if self.frontier is None else {f"frontier/{k}": v for k, v in self.frontier.ranges().items()}),
         }
 
     def check_own_state(self, saved: Checkpoint) -> None:
