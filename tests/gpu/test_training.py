@@ -127,6 +127,7 @@ def test_all_options_together(tmp_path: Path, compiled: bool) -> None:
     ppo = replace(
         CONFIG.ppo, gamma_end=0.985, gae_lambda_end=0.8, horizon_from=0, horizon_to=STEPS, learning_rate_end=1e-4,
         anneal_from=0, anneal_to=STEPS, target_kl=0.05, value_gammas=(0.9, 0.95, 0.98, 0.995), reflection="samples",
+        frontier_entropy=4.0,
     )  # fmt: skip
     distill = replace(
         CONFIG.distill, rarity_power=0.5, rarity_rate=1.0, rarity_from=0, imitation_rate=1.0, imitation_steps=2048,
@@ -137,6 +138,7 @@ def test_all_options_together(tmp_path: Path, compiled: bool) -> None:
     check(tmp_path / "run", train(config, tmp_path / "run", quiet=True))
     metrics = rows(tmp_path / "run" / "metrics.jsonl")
     assert all(row["reflected"] == 0.5 and row["horizon_loss"] < 10 for row in metrics if row["kind"] == "ppo")
+    assert any(row["beyond"] > 0 and row["entropy_beyond"] > 0 for row in metrics if row["kind"] == "ppo")
     last = [row for row in metrics if row["kind"] == "distill"][-1]
     assert last["imitation_updates"] > 0 and last["imitation_horizon_reg"] > 0
 

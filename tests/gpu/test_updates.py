@@ -135,6 +135,34 @@ def test_ppo(precision: str, fused: bool, gammas: tuple[float, ...]) -> None:
 
 
 @pytest.mark.parametrize(("precision", "fused"), ARITHMETICS)
+def test_replayed_updates_go_by_the_marks_of_their_rollout(precision: str, fused: bool) -> None:
+    """Beyond the frontier the entropy bonus is larger; what was captured with other marks reads them anew."""
+    buffer, network = filled(2), make_network(MODEL)
+    config = PPOConfig(
+        rollout_length=buffer.length, num_minibatches=4, learning_rate=SLOWLY, ent_coef=1.0, frontier_entropy=5.0
+    )
+    marks = torch.rand(buffer.rows, buffer.num_envs, generator=torch.Generator().manual_seed(0))
+    marks[: buffer.length] = 0
+    ends, reports = [], []
+    for cuda_graphs in (False, True):
+        mine, experience = copy_to_gpu(network, precision, fused=fused), on_gpu(buffer)
+        learner = PPOLearner(mine, experience, config, cuda_graphs=cuda_graphs)
+        assert experience.beyond is not None
+        rng = np.random.default_rng(0)
+        for rollout in (1, 2):
+            experience.filled = rollout * buffer.length
+            experience.beyond.copy_(marks if rollout == 2 else torch.zeros_like(marks))
+            reports.append(learner.update(rng))
+        ends.append(weights(mine))
+    assert difference(weights(network), *ends) < CLOSE
+    for eager, replayed in zip(reports[:2], reports[2:], strict=True):
+        assert eager.keys() == replayed.keys()
+        for name in ("entropy", "beyond", "entropy_within"):
+            assert replayed[name] == pytest.approx(eager[name], rel=2e-2), name
+    assert reports[2]["beyond"] == 0 and reports[3]["beyond"] == pytest.approx(float(marks[buffer.length :].mean()))
+
+
+@pytest.mark.parametrize(("precision", "fused"), ARITHMETICS)
 @pytest.mark.parametrize("advantage_norm", ["rollout", "minibatch"])
 def test_replayed_updates_go_by_the_settings_of_their_step(precision: str, fused: bool, advantage_norm: Any) -> None:
     """Entropy bonus, learning rate and horizon change along a run; what was captured with others reads them anew."""

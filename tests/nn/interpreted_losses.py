@@ -134,11 +134,14 @@ def test_an_update_with_kernels_is_one_without(monkeypatch: pytest.MonkeyPatch) 
         config = PPOConfig(
             rollout_length=8, num_minibatches=2, gamma_end=0.99, gae_lambda_end=0.9, ent_coef_end=0.2,
             learning_rate_end=1e-3, horizon_to=900_000, target_kl=1e9, value_gammas=(0.9, 0.97, 0.995),
+            frontier_entropy=4.0,
         )  # fmt: skip
         learner = PPOLearner(network, buffer, config, cuda_graphs=False)
+        assert buffer.beyond is not None
+        buffer.beyond.copy_(torch.from_numpy(rng.random((8, 4))))
         statistics = learner.update(np.random.default_rng(1), 800_000)
         ends.append((statistics, [p.detach() for p in network.parameters()]))
-    assert ends[0][0].keys() == ends[1][0].keys()
+    assert ends[0][0].keys() == ends[1][0].keys() >= {"beyond", "entropy_beyond", "entropy_within"}
     assert list(ends[1][0].values()) == pytest.approx(list(ends[0][0].values()), rel=1e-3, abs=1e-5)
     for got, wanted in zip(ends[1][1], ends[0][1], strict=True):
         torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-4)

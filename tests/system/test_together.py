@@ -23,7 +23,7 @@ from tests.trust.stopping import SimulatedCrashError, stopping
 
 ALL: dict[str, Any] = {
     "model": {"set_memory": True},
-    "ppo": {**SEVERAL["ppo"], **ENDS, "num_epochs": 2, "target_kl": 1e9},
+    "ppo": {**SEVERAL["ppo"], **ENDS, "num_epochs": 2, "target_kl": 1e9, "frontier_entropy": 4.0},
     "distill": RARE,
 }
 STEPS = 3072
@@ -73,6 +73,8 @@ def test_a_run_resumes_bit_for_bit(whole: Path, tmp_path: Path) -> None:
     assert_same_run(tmp_path / "parts", whole)
     phases = [row for row in rows(whole / "metrics.jsonl") if row["kind"] == "distill"]
     assert phases[-1]["imitation_updates"] == 2 and phases[-1]["imitation_horizon_reg"] > 0
+    updates = [row for row in rows(whole / "metrics.jsonl") if row["kind"] == "ppo"]
+    assert any(row["beyond"] > 0 for row in updates) and updates[-1]["frontier"] > 0
 
 
 def test_a_run_that_crashes_after_a_phase_goes_on_with_its_kept_episodes(whole: Path, tmp_path: Path) -> None:
