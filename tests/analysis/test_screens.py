@@ -11,7 +11,6 @@ from scipy import stats
 
 from benchmarks import screens
 
-
 NAMES = ("collect_iron", "make_iron_pickaxe", "make_iron_sword", *map(str, range(3, 22)))
 
 
