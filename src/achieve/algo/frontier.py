@@ -4,7 +4,7 @@ It is an option, `ppo.frontier_entropy`.
 
 **Why.** What an agent has never been paid for, it unlearns: actions that gain nothing cost a step, and the policy
 gradient takes their probability down everywhere. An episode that has come further than others needs just such actions,
-say a second table beside the iron. There nothing is known yet, and little is lost by trying.
+say a tool that could never be made before. There nothing is known yet, and little is lost by trying.
 
 **Where.** The depth of a step is the number of unlocks in its episode before it. The frontier is a quantile of the
 numbers of unlocks that recent episodes had in the end, and steps beyond it are those deeper than that
