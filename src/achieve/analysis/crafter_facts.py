@@ -17,6 +17,7 @@ from achieve.envs.crafter.data import (
     COW,
     DIAMOND,
     ENERGY,
+    HEALTH,
     IRON,
     ITEM_MAX,
     ITEMS,
@@ -189,7 +190,7 @@ class FactsWatcher:
         standing = [Plant(steps - plant.placed, plant.most) for plant in self._growing[i].values()]
         self._ended[i] = EpisodeFacts(
             np.array(rows, STATE),
-            died=bool(after.inventory[i, 0] <= 0),
+            died=bool(after.inventory[i, HEALTH] <= 0),
             asleep=asleep,
             in_lava=bool(self._in_lava[i]),
             achievements=after.achievements[i].copy(),
