@@ -170,3 +170,44 @@ def check_plants(facts: EpisodeFacts, original: Original) -> None:
 def test_both_iron_tools_have_one_recipe() -> None:
     """So that one fact stands for both."""
     assert MAKE["iron_pickaxe"] == MAKE["iron_sword"]
+
+
+def test_episodes_of_many_environments_do_not_mix() -> None:
+    """A watcher of three environments and several episodes each, against one for every single episode."""
+    seeds, length, steps = [3, 4, 5], 70, 200
+    random = np.random.default_rng(0)
+    weights = np.array([1, 4, 4, 4, 4, 20, 2, 1, 1, 1, 12, 1, 1, 1, 1, 1, 1]) / 60  # finds saplings and places them
+    actions = random.choice(17, (steps, len(seeds)), p=weights)
+    together = FactsWatcher()
+    envs = CrafterVecEnv(len(seeds), seeds, threads=1, infos="all", length=length)
+    together.begin(envs, envs.reset()[1])
+    order: list[int] = []
+    for chosen in actions:
+        _, _, terminated, truncated, infos = envs.step(chosen)
+        together.step(chosen, terminated | truncated, infos)
+        for i in np.flatnonzero(terminated | truncated).tolist():
+            together.keep(i)
+            order.append(i)
+    alone: list[list[EpisodeFacts]] = []
+    for i, seed in enumerate(seeds):
+        env = CrafterVecEnv(1, [seed], threads=1, infos="all", length=length)
+        watcher, found = FactsWatcher(), []
+        watcher.begin(env, env.reset()[1])
+        for action in actions[:, i, None]:
+            _, _, terminated, truncated, infos = env.step(action)
+            done = terminated | truncated
+            watcher.step(action, done, infos)
+            if done[0]:
+                watcher.keep(0)
+                found += watcher.episodes
+                watcher = FactsWatcher()
+                watcher.begin(env, infos)
+        alone.append(found)
+    assert len(order) >= 6 and any(facts.plants for facts in together.episodes)
+    for i, facts in zip(order, together.episodes, strict=True):
+        expected = alone[i].pop(0)
+        np.testing.assert_array_equal(facts.states, expected.states)
+        np.testing.assert_array_equal(facts.achievements, expected.achievements)
+        for name in ("died", "asleep", "in_lava", "plants"):
+            assert getattr(facts, name) == getattr(expected, name)
+    assert not any(alone)

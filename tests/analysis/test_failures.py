@@ -20,7 +20,7 @@ from achieve.config import EnvConfig, TrainConfig
 from achieve.envs.crafter.data import ACHIEVEMENTS, ITEMS
 from achieve.errors import ConfigError
 from achieve.own_agent import OwnAgent
-from achieve.viz.failures import draw_failures, failures_tables
+from achieve.viz.failures import draw_failures, failures_note, failures_tables
 from tests.analysis.agents import CRAFTER, MODEL, save_agent, small_agent
 from tests.helpers.threads import one_thread  # noqa: F401
 
@@ -171,7 +171,7 @@ def record(agents: int) -> dict[str, Any]:
     found = summarize_episodes([episode(170, seen={"zombie": range(171)}), episode(330, died=False)])
     shares = {key: value.as_dict() for key, value in found.shares.items()}
     played = [{"length": 170, "died": True}, {"length": 330, "died": False}]
-    one = {"shares": shares, "played": played, "plants": 0, "longest_plant": []}
+    one = {"preset": "ad", "shares": shares, "played": played, "plants": 0, "longest_plant": []}
     return {"episodes": 2, "seed": 0, "greedy": False, "agents": [one | {"name": f"a{k}"} for k in range(agents)]}
 
 
@@ -182,6 +182,14 @@ def test_tables_have_every_question_and_agent() -> None:
     assert list(map(str, ends["dies in steps 150 to 299"])) == ["50 [9, 91]"] * 2
     assert list(map(str, ends["dies in lava"])) == ["0 [0, 66]"] * 2
     assert [column.title for column in tables[0].columns] == ["% of 2 episodes: the agent", "a0", "a1"]
+
+
+def test_the_note_claims_unseen_worlds_of_our_own_agents_alone() -> None:
+    known = record(1)
+    assert "in unseen worlds, seed 0" in failures_note(known) and "a0: episodes of 250 steps" in failures_note(known)
+    known["agents"].append({**known["agents"][0], "preset": "external", "plants": 2, "longest_plant": [7, 30]})
+    assert "in random worlds" in failures_note(known) and "2 plants; where any" in failures_note(known)
+    assert "18 steps (median; at most 30)" in failures_note(known)
 
 
 @pytest.mark.parametrize("agents", [1, 3])

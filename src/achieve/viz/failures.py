@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from achieve.analysis.failures import ENDS, PARTS, Question, nights
 from achieve.analysis.statistics import Interval, Share
+from achieve.config import EXTERNAL
 from achieve.viz.style import INK, LINE, colour, count, dress, legend_columns, new_figure
 from achieve.viz.table import Column, Table
 
@@ -44,7 +45,9 @@ def failures_tables(record: Record) -> list[Table]:
 def failures_note(record: Record) -> str:
     """Say how the episodes were played, how long they were, and how long plants stood."""
     how = "greedy" if record["greedy"] else "sampled actions"
-    lines = [f"Final policies ({how}) in unseen worlds, seed {record['seed']}; in brackets, Wilson's 95 % intervals."]
+    # Which worlds an agent of another library has seen is not known.
+    worlds = "random" if any(agent["preset"] == EXTERNAL for agent in record["agents"]) else "unseen"
+    lines = [f"Final policies ({how}) in {worlds} worlds, seed {record['seed']}; in brackets, Wilson's 95 % intervals."]
     for agent in record["agents"]:
         lengths, stood = [episode["length"] for episode in agent["played"]], agent["longest_plant"]
         plants = (
