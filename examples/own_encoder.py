@@ -1,4 +1,4 @@
-"""An encoder of one's own: patches of the image, mixed by a small transformer.
+"""An encoder of your own: patches of the image, mixed by a small transformer.
 
     achieve train --preset quick --model.encoder examples.own_encoder:PatchEncoder
 """

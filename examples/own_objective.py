@@ -1,4 +1,4 @@
-"""An auxiliary objective of one's own: tell from two latents in a row which action lies between them.
+"""An auxiliary objective of your own: predict from two consecutive latents which action was taken between them.
 
     achieve train --preset quick --distill.objectives matching prediction examples.own_objective:InverseDynamics
 """

@@ -1,4 +1,4 @@
-"""A trainer of one's own: PPO that is held back by a penalty on the KL divergence, not by clipping.
+"""A trainer of your own: PPO with a penalty on the KL divergence in place of clipping.
 
     achieve train --preset quick --trainer examples.own_trainer:KLPenaltyTrainer
 """

@@ -16,6 +16,7 @@ from achieve import load_agent
 from achieve.agent import describe_agent, export_agent
 from achieve.analysis.evaluate import evaluate
 from achieve.cli import main
+from achieve.commands.train import parse_train
 from achieve.config import EnvConfig, TrainConfig, from_dict, to_dict
 from achieve.errors import ConfigError, UntrustedError
 from achieve.nn.model import ActorCritic
@@ -111,7 +112,7 @@ def test_no_command_imports_what_a_file_names(folder: Path, achieve: Run, comman
     seen = {"collector/observation": torch.zeros(2, *SHAPE, dtype=torch.uint8)}
     save_checkpoint(early / "checkpoint", {**tensors, **seen}, {})
     code, _, err = achieve(*command)
-    assert code == 2 and f"names code that would be imported and run: {ENVIRONMENT}. A file may run nothing" in err
+    assert code == 2 and f"names code that would be imported and run: {ENVIRONMENT}. To allow it, name that" in err
     assert err.endswith(f"The command is then:\n  achieve {' '.join(command)} --env {ENVIRONMENT}\n")
     assert not was_imported(folder) and "planted" not in sys.modules
     assert not (folder / "runs").exists()
@@ -174,7 +175,7 @@ def test_options_that_name_code(folder: Path) -> None:
     config = config_of("crafter", "rules=planted:RULES")
     path = write_agent(folder / "a.safetensors", config, (64, 64, 3), 17)
     for env in (None, "crafter"):
-        with pytest.raises(UntrustedError, match=r"run: planted:RULES\. .* own accord: say that you trust") as caught:
+        with pytest.raises(UntrustedError, match=r"run: planted:RULES\. To allow it, say that you trust") as caught:
             load_agent(path, env=env)
         assert caught.value.flag == "--trust"
     assert load_agent(path, trust=True).config == config
@@ -241,3 +242,22 @@ def test_an_objective_of_ones_own_is_imported_to_learn_and_not_to_act() -> None:
     assert trusted(config, "a file") == config
     with pytest.raises(UntrustedError):
         trusted(config, "a file", learning=True)
+
+
+NAMED = {
+    "--model.encoder": {"model": {"encoder": "planted:Encoder"}},
+    "--trainer": {"trainer": "planted:Trainer"},
+    "--callbacks": {"callbacks": ["planted:Callback"]},
+    "--distill.objectives": {"distill": {"objectives": ["planted:Objective"]}},
+}
+
+
+@pytest.mark.parametrize("flag", NAMED)
+def test_code_that_the_command_names_as_well_needs_no_trust(folder: Path, flag: str) -> None:
+    (folder / "c.json").write_text(json.dumps(to_dict(tiny_config(**NAMED[flag]))))
+    (name,) = imports_named_by(tiny_config(**NAMED[flag]), learning=True)
+    assert imports_named_by(parse_train(["--config", "c.json", flag, name]).train, learning=True) == [name]
+    for other in ([], ["--callbacks", "another:One"] if flag != "--callbacks" else ["--trainer", "another:One"]):
+        with pytest.raises(UntrustedError, match=name):
+            parse_train(["--config", "c.json", *other])
+    assert not was_imported(folder)

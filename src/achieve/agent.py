@@ -42,6 +42,7 @@ PRETRAINED = "pretrained"
 AUXILIARY = ("film.", "predictor.")
 IMAGE_ENCODERS = ("residual", "strided", "spcnn")
 DTYPES = {"uint8": torch.uint8, "float32": torch.float32}
+WHICH_AGENTS = "`achieve agents` lists the agents that can be loaded"
 
 
 class AgentState(NamedTuple):
@@ -300,7 +301,9 @@ def find_weights(source: str | Path) -> Path:
         if path.is_file():
             return path
         if not path.exists():
-            raise RunFolderError(f"{source} is neither a run folder nor a weight file, nor the word 'pretrained'")
+            raise RunFolderError(
+                f"{source} is neither a run folder nor a weight file, nor the word 'pretrained'; {WHICH_AGENTS}"
+            )
         for file in (path / "weights.safetensors", path / "checkpoint" / FILE_NAME):
             if file.is_file():
                 return file
@@ -309,7 +312,12 @@ def find_weights(source: str | Path) -> Path:
             f"{path} was recorded from an agent of another library and holds none; name code that makes the agent, as "
             "module:name"
         )
-    raise RunFolderError(f"{path} has neither weights nor a checkpoint: there is no agent in it (yet)")
+    raise no_agent(path)
+
+
+def no_agent(run: Path) -> RunFolderError:
+    """Return the error for a folder without an agent."""
+    return RunFolderError(f"{run} has neither weights nor a checkpoint, so there is no agent in it yet; {WHICH_AGENTS}")
 
 
 def read_weights(source: str | Path) -> tuple[dict[str, Tensor], About]:
@@ -339,7 +347,7 @@ def read_checkpoint_agent(run: Path) -> tuple[dict[str, Tensor], About, int]:
     values = read_config(run)["config"]
     checkpoint = load_checkpoint(folder)
     if checkpoint is None:
-        raise RunFolderError(f"{run} has neither weights nor a checkpoint: there is no agent in it (yet)")
+        raise no_agent(run)
     tensors = {k.removeprefix("network/"): v for k, v in checkpoint.tensors.items() if k.startswith("network/")}
     quantiles = "advantage.bias" in tensors
     head, seen = ("advantage.bias", "explorer/observation") if quantiles else ("policy.bias", "collector/observation")

@@ -13,7 +13,7 @@ from rich.console import Console
 
 import achieve
 from achieve.commands import ABOUT, plain_table
-from achieve.errors import AchieveError, UntrustedError, on_one_line
+from achieve.errors import AchieveError, UntrustedError, did_you_mean, on_one_line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,7 +60,8 @@ def _usage(arguments: list[str]) -> int:
     wrong = bool(arguments) and not arguments[0].startswith("-")
     stream = Console(stderr=wrong, highlight=False)
     if wrong:
-        stream.print(f"achieve: unknown command {arguments[0]!r}\n", markup=False)
+        hint = did_you_mean(arguments[0], ABOUT)
+        stream.print(f"achieve: unknown command {arguments[0]!r}{hint}\n", markup=False)
     stream.print("usage: achieve COMMAND [OPTIONS]     (achieve COMMAND --help explains the options)\n", markup=False)
     stream.print(plain_table(("", ""), ((f"  {name}", line) for name, line in ABOUT.items())))
     return 2 if wrong else 0

@@ -42,7 +42,8 @@ class EnvConfig:
     num_envs: PositiveInt = 8
     """Number of parallel environments."""
     threads: PositiveInt | None = None
-    """Number of threads that step the environments; by default chosen from `num_envs`."""
+    """Number of threads that step the environments, or of worker processes for a Gymnasium environment; by default
+    chosen from `num_envs`."""
     unlock_threshold: NonNegativeFloat | None = None
     """A reward above this threshold counts as an unlocked achievement; by default the environment's own threshold."""
     options: tuple[str, ...] = ()
@@ -304,7 +305,12 @@ class TrainConfig:
     @property
     def rollouts_per_phase(self) -> int:
         """Rollouts per auxiliary phase; 1 for plain PPO, whose buffer holds a single rollout, and for QR-DQN."""
-        return self.distill.rollouts_per_phase if self.distill.enabled and self.trainer == "ppo" else 1
+        return self.distill.rollouts_per_phase if self.distill.enabled and self.trainer != "qrdqn" else 1
+
+    @property
+    def phase_steps(self) -> int:
+        """Environment steps from one auxiliary phase to the next."""
+        return self.rollouts_per_phase * self.rollout_steps
 
     @property
     def snapshot_rollouts(self) -> frozenset[int]:
@@ -445,7 +451,7 @@ def _validate_core(config: TrainConfig) -> None:
         )
     if ppo.burn_in >= ppo.rollout_length:
         raise ConfigError(
-            f"ppo.burn_in is {ppo.burn_in}, and no chunk has so many steps before it in a rollout of "
+            f"ppo.burn_in is {ppo.burn_in}, and no chunk has that many steps before it in a rollout of "
             f"{ppo.rollout_length}; reduce ppo.burn-in"
         )
     minibatch = config.rollout_steps // ppo.num_minibatches

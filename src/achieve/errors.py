@@ -6,14 +6,21 @@ but these: `load_agent`, `train`, the config's `from_dict` and everything that r
 
 from __future__ import annotations
 
+import difflib
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 
 def on_one_line(text: str) -> str:
     """Return the text with line breaks and control characters escaped, since it may quote a file."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return `; did you mean ...?` with the known names that resemble this one, or nothing."""
+    close = difflib.get_close_matches(name, list(known), n=2, cutoff=0.7)
+    return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
 class AchieveError(Exception):
@@ -51,8 +58,8 @@ class UntrustedError(RunFolderError):
         """What expresses trust on the command line."""
         by_name = "" if env is None else f"name that environment yourself ({self.flag}, or env={env!r} in Python), or "
         super().__init__(
-            f"{source} names code that would be imported and run: {', '.join(named)}. A file may run nothing of its "
-            f"own accord: {by_name}say that you trust the file (--trust, or trust=True in Python)"
+            f"{source} names code that would be imported and run: {', '.join(named)}. To allow it, {by_name}say that "
+            "you trust the file (--trust, or trust=True in Python)"
         )
 
 

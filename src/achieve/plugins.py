@@ -12,12 +12,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from achieve.errors import ConfigError
+from achieve.errors import ConfigError, did_you_mean
 
 ENCODER_NAMES = ("residual", "strided", "spcnn", "mlp")
 TRAINER_NAMES = ("ppo", "qrdqn")
 OBJECTIVE_NAMES = ("matching", "prediction")
 """What the package provides."""
+SHOWN = 8
+"""Names of a module that a message lists."""
 
 
 def is_plugin(name: str) -> bool:
@@ -64,7 +66,9 @@ def load(name: str, setting: str) -> Any:
             "folder on PYTHONPATH"
         ) from None
     if not hasattr(found, attribute):
-        raise ConfigError(f"{setting} is {name!r}, but {module} has no {attribute!r}")
+        there = [own for own, value in vars(found).items() if getattr(value, "__module__", None) == found.__name__]
+        hint = did_you_mean(attribute, there) or (f"; it defines {', '.join(there[:SHOWN])}" if there else "")
+        raise ConfigError(f"{setting} is {name!r}, but {module} has no {attribute!r}{hint}")
     return getattr(found, attribute)
 
 

@@ -17,7 +17,7 @@ from achieve.config import (
     differences,
 )  # fmt: skip
 from achieve.envs.registry import find_env_spec
-from achieve.errors import ConfigError
+from achieve.errors import ConfigError, did_you_mean
 
 PRESETS: dict[str, TrainConfig] = {}
 DESCRIPTIONS: dict[str, str] = {}
@@ -147,7 +147,8 @@ HUMAN = "human"
 def get_preset(name: str) -> TrainConfig:
     """Return the preset of that name; raise ConfigError for an unknown one."""
     if name not in PRESETS:
-        raise ConfigError(f"unknown preset {name!r}; there are: {', '.join(PRESETS)}")
+        hint = did_you_mean(name, PRESETS) or f"; there are: {', '.join(PRESETS)}"
+        raise ConfigError(f"unknown preset {name!r}{hint}")
     return PRESETS[name]
 
 

@@ -43,7 +43,7 @@ __all__ = ["Interrupted", "PPOTrainer", "check_spaces", "default_folder", "make_
 
 log = logging.getLogger("achieve")
 
-STOPPING = "stopping; once more to stop at once"
+STOPPING = "stopping as soon as the run is saved; Ctrl-C again stops at once"
 
 
 def make_trainer(config: TrainConfig) -> BaseTrainer:
@@ -69,6 +69,8 @@ def train(
         EnvFailedError: if an environment of the user's fails; calling again resumes from the last checkpoint.
         Interrupted: on Ctrl-C or SIGTERM, once the run is saved; calling again resumes from there.
     """
+    if not isinstance(config, TrainConfig):
+        raise ConfigError(f"train takes a config, such as achieve.presets.get_preset('quick'), not {config!r}")
     validate(config)
     if config.trainer == EXTERNAL:
         raise ConfigError(f"{config.name} is an agent of another library, which trains it; achieve only recorded it")
@@ -89,7 +91,7 @@ def train(
             return journal.way_on() if journal else f"the same command continues the run in {path}"
 
         # Everything is checked before anything is changed: a run that is refused stays as it is.
-        stack.enter_context(using_env(lambda: f"When it is mended, {way_on()}."))
+        stack.enter_context(using_env(lambda: f"Once it is fixed, {way_on()}."))
         checkpoint = load_checkpoint(run.checkpoint)
         if warm_up is None and (spaces := known_spaces(config)) is not None:
             warm_up = stack.enter_context(WarmUp(config, spaces))
@@ -104,7 +106,7 @@ def train(
         if trainer.step > config.planned_steps:
             raise RunFolderError(
                 f"the run in {path} has taken {trainer.step:,} steps already, more than --total-steps "
-                f"{config.total_steps}; give at least so many to end it there, or choose another run folder"
+                f"{config.total_steps}; give at least that many to end it there, or choose another run folder"
             )
         lengths = [checkpoint.state[name] if checkpoint else 0 for name in ("episodes", "metrics")]
         for file, length in zip((run.episodes, run.metrics), lengths, strict=True):
@@ -131,6 +133,11 @@ def train(
         journal = Journal(trainer, run, neighbours, logs, trackers, checkpoints, files, progress, stop)
         if checkpoint is None:
             journal.snapshot()  # before the checkpoint, from which a run goes on past it
+        if config.distill.enabled and config.planned_steps < config.phase_steps:
+            journal.say(
+                f"this run ends after {config.planned_steps:,} steps, before its first auxiliary phase, which comes "
+                f"after {config.phase_steps:,}: use a larger --total-steps, or a smaller --distill.rollouts-per-phase"
+            )
         if taken is not None:
             journal.say(taken)
             journal.save()  # from here on, the run does not need those weights

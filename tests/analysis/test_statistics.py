@@ -10,6 +10,7 @@ from achieve.analysis.statistics import (
     PERCENT,
     caution,
     compare,
+    difference,
     improvement,
     iqm_with_interval,
     mean_with_interval,
@@ -100,6 +101,32 @@ def test_coverage_of_three_seeds_and_five() -> None:
         true = stats.norm.cdf(shift / math.sqrt(2))
         found = [improvement(rng.normal(shift, 1, count), rng.normal(0, 1, count)) for _ in range(200)]
         assert np.mean([one.low <= true <= one.high for one in found]) >= 0.94
+
+
+@pytest.mark.parametrize("count", [2, 3, 10])
+def test_difference_from_a_published_mean_is_welchs(count: int) -> None:
+    rng = np.random.default_rng(count)
+    ours, theirs = rng.normal(20, 2, count), rng.normal(22, 1, 10)
+    found = difference(ours.tolist(), theirs.mean(), theirs.std(), 10)
+    expected = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+    exact = difference(ours.tolist(), 22.0, None, 10)
+    expected = stats.ttest_1samp(ours, 22.0).confidence_interval(0.95)
+    assert (exact.low + 22, exact.high + 22) == pytest.approx((expected.low, expected.high))
+
+
+@pytest.mark.parametrize(
+    ("ours", "mean", "said"),
+    [
+        ([9.0, 11.0], 10.5, "-0.50 [-13.21, +12.21], agrees"),  # t is 12.71 with one degree of freedom
+        ([9.0, 11.0], 30.0, "-20.00 [-32.71, -7.29], lower"),
+        ([9.0, 11.0], -10.0, "+20.00 [+7.29, +32.71], higher"),
+        ([9.0], 10.0, "-1.00"),
+        ([9.0, 9.0], 9.0, "+0.00 [+0.00, +0.00], agrees"),
+    ],
+)
+def test_difference_says_whether_it_agrees(ours: list[float], mean: float, said: str) -> None:
+    assert str(difference(ours, mean, None, 10)) == said
 
 
 def test_summary_of_runs() -> None:

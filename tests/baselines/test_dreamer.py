@@ -44,7 +44,7 @@ def test_a_run_is_recorded_and_goes_on_where_its_last_checkpoint_is(
     with pytest.raises(AchieveError, match="failed with exit code 1") as failed:
         train_dreamer(DreamerConfig(**TINY), folder, quiet=True)
     told = str(failed.value)
-    assert "RuntimeError: CUDA out of memory" in told and "goes on from the last checkpoint" in told
+    assert "RuntimeError: CUDA out of memory" in told and "continues from the last checkpoint" in told
     before = load_episodes(folder)
     assert json.loads((folder / "summary.json").read_text())["steps"] == 450
     monkeypatch.delenv("FAKE_FAILS_AT")

@@ -45,6 +45,18 @@ def test_the_site_builds_strictly(tmp_path: Path) -> None:
         assert "][achieve." not in page.read_text(), f"{page} links to a module that the reference does not have"
 
 
+def test_code_that_the_method_names_is_where_it_says() -> None:
+    rows = [row for row in (ROOT / "docs" / "method.md").read_text().splitlines() if "](../src/" in row]
+    assert rows
+    for row in rows:
+        texts = [(ROOT / "docs" / path).resolve().read_text() for path in re.findall(r"\]\((\.\./src/[^)]*)\)", row)]
+        names = re.findall(r"`([A-Za-z_]+(?:\.[a-z_]+)?)`", row)
+        assert names, f"no name in: {row}"
+        for name in names:
+            for part in name.split("."):
+                assert any(re.search(rf"(?:def|class) {part}\b", text) for text in texts), f"{name}, in: {row}"
+
+
 @pytest.mark.parametrize(
     ("text", "becomes"),
     [

@@ -95,6 +95,8 @@ def test_sb3_adapter_is_one_object(optional: Optional) -> None:
         envs.set_attr("speed", 1, indices=1)
     with pytest.raises(ValueError, match=r"got AutoresetMode\.NEXT_STEP"):
         SB3VecEnv(SyncVectorEnv([lambda: gymnasium.make("achieve/Crafter-v1")]))
+    with pytest.raises(ValueError, match="takes a vector environment, such as make_vec"):
+        SB3VecEnv(gymnasium.make("achieve/Crafter-v1"))
 
 
 # CleanRL, and Gymnasium's own statistics

@@ -58,6 +58,7 @@ def test_unknown_preset(achieve: Command) -> None:
     code, _, err = achieve("train", "--preset", "dreamer")
     assert code == 2
     assert err.startswith("achieve train: unknown preset 'dreamer'; there are: ad, ad-ic, ad-i, ")
+    assert achieve("train", "--preset", "quik")[2] == "achieve train: unknown preset 'quik'; did you mean quick?\n"
 
 
 @pytest.mark.parametrize("flag", ["--ppo.lambda", "--gae-lambda", "--nonsense"])
@@ -205,6 +206,7 @@ def test_unknown_command(achieve: Command) -> None:
     code, out, err = achieve("learn")
     assert (code, out) == (2, "")
     assert "unknown command 'learn'" in err and "train" in err
+    assert achieve("trian")[2].startswith("achieve: unknown command 'trian'; did you mean train?\n")
 
 
 def test_missing_tracker_names_the_extra(

@@ -201,7 +201,7 @@ def test_environment_that_fails_leaves_a_run_to_continue(
         code, _, err = achieve(*command)
     assert code == 2
     assert "OSError: the staircase has fallen down" in err and "own_env.py" in err, err
-    assert re.search(rf"When it is mended, the same command continues the run in {folder} from step [\d,]+\.", err)
+    assert re.search(rf"Once it is fixed, the same command continues the run in {folder} from step [\d,]+\.", err)
     assert checkpoint_file(folder).exists() and not (folder / "summary.json").exists()
     CRASH.unlink()
     code, _, err = achieve(*command)

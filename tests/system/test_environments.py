@@ -122,7 +122,8 @@ def test_options_are_read_kept_and_left_behind(resolved: Any) -> None:
     [
         (["--env.options", "depth"], "env.options has 'depth'; give name=value, such as depth=3"),
         (["--env.options", "3=depth"], "env.options has '3=depth'; give name=value"),
-        (["--env.options", "depht=3"], "the environment minigrid has no option 'depht'; it has: depth, branching"),
+        (["--env.options", "depht=3"], "the environment minigrid has no option 'depht'; did you mean depth?"),
+        (["--env.options", "colour=3"], "the environment minigrid has no option 'colour'; it has: depth, branching"),
         (["--env.options", "seed=3"], "env.options has 'seed=3', which is no option; a flag of its own"),
         (["--env.options", "depth=0"], "depth"),
     ],

@@ -228,5 +228,5 @@ def test_config_of_an_impossible_run_takes_no_memory() -> None:
     endless = replace(tiny_config(), total_steps=2**62, env=EnvConfig(num_envs=20_000_000, threads=1))
     assert module._most_episodes(endless) == 2
     assert module._most_episodes(tiny_config()) == STEPS // NUM_ENVS + 1
-    with pytest.raises(ConfigError, match="has 1,099,511,627,776 environments; no run has so many"):
+    with pytest.raises(ConfigError, match="has 1,099,511,627,776 environments; no run has that many"):
         unseen_seeds(replace(tiny_config(), env=EnvConfig(num_envs=2**40)), 0, 1, 1)

@@ -15,6 +15,7 @@ from achieve import load_agent, train
 from achieve.config import from_dict
 from achieve.errors import ConfigError, UntrustedError
 from achieve.plugins import load_class
+from achieve.train import make_trainer
 from achieve.trust import imports_named_by
 from tests.system.processes import ROOT
 from tests.system.tiny import STEPS, tiny_config
@@ -108,6 +109,27 @@ def test_a_trainer_learns_otherwise(tmp_path: Path) -> None:
     assert digests["ppo"] != digests["own"]
 
 
+def test_the_name_of_a_preset_is_no_config() -> None:
+    with pytest.raises(ConfigError, match=r"such as achieve\.presets\.get_preset\('quick'\), not 'quick'"):
+        train("quick")  # type: ignore[arg-type]
+
+
+def test_a_run_without_an_auxiliary_phase_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for steps, told in ((1, True), (tiny_config().phase_steps, False)):
+        train(tiny_config(total_steps=steps), tmp_path / str(steps))
+        out = " ".join(capsys.readouterr().out.split())
+        sentence = "this run ends after 256 steps, before its first auxiliary phase, which comes after 1,024"
+        assert (sentence in out) == told
+
+
+def test_a_trainer_of_ppo_keeps_the_rollouts_of_a_phase() -> None:
+    config = tiny_config(**OWN["trainer"])
+    assert config.rollouts_per_phase == tiny_config().rollouts_per_phase > 1
+    trainer = make_trainer(config)
+    assert trainer.buffer.rows == config.rollouts_per_phase * config.rollout_length  # type: ignore[attr-defined]
+    trainer.close()
+
+
 def test_what_a_file_would_import_to_learn_and_to_act() -> None:
     named = {
         "model": {"encoder": "a:Encoder"},
@@ -126,6 +148,8 @@ def test_what_a_file_would_import_to_learn_and_to_act() -> None:
         ({"model": {"encoder": "resnet"}}, "model.encoder has 'resnet'; known are residual, strided, spcnn, mlp, or"),
         ({"trainer": "sac"}, "trainer has 'sac'; known are ppo, qrdqn, or"),
         ({"callbacks": ["watch"]}, "callbacks has 'watch'; give code of your own as module:Class"),
+        ({"model": {"encoder": "examples.own_encoder:PatchEncode"}}, "has no 'PatchEncode'; did you mean PatchEncoder"),
+        ({"callbacks": ["examples.own_callback:Log"]}, "has no 'Log'; it defines EarlyStop"),
         ({"model": {"encoder": "examples.own_callback:EarlyStop"}}, "not a subclass of achieve.nn.encoder.Encoder"),
         ({"model": {"encoder": "tests.system.test_plugins:Narrow"}}, r"makes \[2, 3\] of two observations"),
     ],

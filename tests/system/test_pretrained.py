@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from importlib.resources import files
 from pathlib import Path
 
@@ -50,6 +51,13 @@ def test_it_is_a_committed_runs(agent: Agent, origin: Path) -> None:
     assert summary["preset"] == "ad"
     assert origin.name == f"{summary['preset']}-s{summary['seed']}"
     assert summary["steps"] >= 1_000_000 and summary["commit"]
+
+
+@pytest.mark.parametrize("page", ["README.md", "results/README.md"])
+def test_the_pages_name_the_run_it_comes_from(page: str, origin: Path) -> None:
+    text = " ".join((RESULTS.parent / page).read_text().split())
+    (named,) = re.findall(r"The agent that comes with the package.*?is that of `(.*?)`", text)
+    assert named == origin.name
 
 
 def test_its_runs_figures_follow_from_its_log(origin: Path) -> None:

@@ -309,7 +309,7 @@ class Given(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """How many observations a step starts from, and of what kind."""
+    """The layout of the block of memory that a step starts from: how many observations, and of what kind."""
 
     num_envs: int
     shape: tuple[int, ...]

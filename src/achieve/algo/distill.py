@@ -274,7 +274,7 @@ class Distiller:
             torch.cuda.current_stream().wait_event(self._prepared)
 
     def _freeze(self, episodes: Sequence[Trajectory]) -> None:
-        """Record the outputs of the network as it is now, on every step the phase will look at."""
+        """Record the outputs of the network as it is now, ``pi_old`` and ``V_old``, on every step of the phase."""
         if not episodes:
             return
         steps = np.concatenate([episode.steps for episode in episodes])
@@ -349,7 +349,7 @@ def _checked(objective: AuxiliaryObjective, terms: Any) -> Terms:
 
 
 def made_up_episodes(steps: int, count: int = 3, length: int = 24, unlocks: int = 4) -> list[Trajectory]:
-    """Return episodes with so many unlocks each, in the first of so many steps of experience."""
+    """Return episodes with this many unlocks each, in the first of this many steps of experience."""
     where = np.linspace(0, length - 2, unlocks).astype(np.int64)
     return [Trajectory(part, where) for part in np.arange(count * length).reshape(count, length) % steps]
 

@@ -111,7 +111,7 @@ class QRDQNLearner:
         self._drawn = [(*(tensor[part] for tensor in inputs), numbers[:, part]) for part in parts]
 
     def _room_ahead(self, count: int) -> Tensor:
-        """A fixed place for the target network's quantiles of so many states: captured graphs write there.
+        """A fixed place for the target network's quantiles of this many states: captured graphs write there.
 
         There are two, for draws in turn: updates may still have to read the other.
         """

@@ -107,5 +107,5 @@ def epsilon_greedy_logits(values: Float[Tensor, "B A"], epsilon: float) -> Float
 
 
 def linear_schedule(step: int, start: float, end: float, duration: int) -> float:
-    """From ``start`` to ``end`` over so many steps, and ``end`` from there on."""
+    """From ``start`` to ``end`` over this many steps, and ``end`` from there on."""
     return start + (end - start) * min(1.0, step / duration)

@@ -1,7 +1,8 @@
 """Regularisers of the auxiliary phase: they hold a learner's outputs where they were while its latents change.
 
-Each learner has its own: PPO for its policy and value function, QR-DQN for its quantiles. They are relative to a frozen
-copy of the network, whose outputs are recorded once, when the phase starts.
+Each learner has its own: PPO for its policy and value function, QR-DQN for its quantiles. What they hold the outputs to
+is recorded once, when the phase starts: line 9 of the paper's Algorithm 1, which copies the network. (PPO's values are
+held to the value targets of the rollouts, unless ``distill.value_reg`` is ``frozen``.)
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Regularizer(Protocol):
     coefs: tuple[float, ...]
 
     def allocate(self, steps: int) -> None:
-        """Make room for the frozen copy's outputs on so many steps; called before anything is captured."""
+        """Make room for the frozen copy's outputs on this many steps; called before anything is captured."""
 
     def record(self, steps: Tensor, phi: Tensor, memory: Tensor) -> None:
         """Record the outputs of the network as it is now on these steps [B], of latents [B, D]."""

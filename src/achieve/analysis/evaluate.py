@@ -171,7 +171,7 @@ def unseen_seeds(config: TrainConfig, seed: int, count: int, episodes: int) -> l
     if seed < 0:
         raise ConfigError(f"seed is {seed}; it must be 0 or more")
     if config.env.num_envs > _LOOKED_UP:
-        raise ConfigError(f"the agent's config has {config.env.num_envs:,} environments; no run has so many")
+        raise ConfigError(f"the agent's config has {config.env.num_envs:,} environments; no run has that many")
     seeds = env_seeds(config.seed, config.env.num_envs)
     crafter = config.env.name == "crafter"
     trained = set(_worlds(seeds, _most_episodes(config))) if crafter else set(seeds)

@@ -1,4 +1,4 @@
-"""Statistics over few seeds: mean and interquartile mean with intervals, and the probability of improvement.
+"""Statistics over few seeds: means with intervals, the probability of improvement, the difference from the paper.
 
 Most comparisons rest on three to ten runs. A bootstrap over so few hardly reaches beyond their smallest and largest
 value, so the intervals here are those of Student's t, which widen as runs become fewer:
@@ -7,7 +7,8 @@ value, so the intervals here are those of Student's t, which widen as runs becom
 - interquartile mean: the same for a trimmed mean, from the winsorised variance (Tukey and McLaughlin 1963; Yuen 1974);
 - share of episodes: Wilson's score interval for a binomial proportion (1927);
 - probability of improvement: the score interval of Newcombe (2006, method 5) for the Mann-Whitney measure, which has no
-  width of zero even where every pair is won, with Student's t instead of the normal quantile.
+  width of zero even where every pair is won, with Student's t instead of the normal quantile;
+- difference from a published mean: Welch's, from the published deviation and number of seeds.
 
 All but Wilson's assume that an agent's scores are about normally distributed over seeds, which few runs cannot show.
 """
@@ -85,6 +86,16 @@ class Share(Interval):
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {"count": self.count, "percent": self.value, "interval": self.limits}
+
+
+@dataclass(frozen=True)
+class Difference(Interval):
+    """How far our mean lies from a published one."""
+
+    def __str__(self) -> str:
+        """`-1.07 [-2.68, 0.54], agrees`; where zero lies outside the interval, `higher` or `lower`."""
+        verdict = "agrees" if self.low <= 0 <= self.high else "higher" if self.value > 0 else "lower"
+        return f"{self.value:+.2f}" + (f" [{self.low:+.2f}, {self.high:+.2f}], {verdict}" if self.limits else "")
 
 
 @dataclass(frozen=True)
@@ -166,6 +177,25 @@ def share(count: int, total: int) -> Share:
         raise ConfigError(f"{count} of {total} is no share")
     limits = stats.binomtest(count, total).proportion_ci(CONFIDENCE, method="wilson")
     return Share(100 * count / total, 100 * float(limits.low), 100 * float(limits.high), count, total)
+
+
+def difference(ours: Sequence[float], mean: float, std: float | None, runs: int) -> Difference:
+    """Return our mean minus a published one, of so many runs with a population deviation of ``std``.
+
+    Without a published deviation the published mean is taken as exact, so the interval is too narrow.
+    """
+    kept = _checked(ours)
+    n, value = len(kept), float(kept.mean()) - mean
+    if n < 2:
+        return Difference(value)
+    # Squared standard errors of the two means, and Welch's degrees of freedom.
+    errors = [kept.var(ddof=1) / n, 0.0 if std is None else std**2 / (runs - 1)]
+    total = sum(errors)
+    if total == 0:
+        return Difference(value, value, value)
+    freedom = total**2 / sum(error**2 / (count - 1) for error, count in zip(errors, (n, runs), strict=True))
+    reach = math.sqrt(total) * float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom))
+    return Difference(value, value - reach, value + reach)
 
 
 def summarize(values: Sequence[float], within: tuple[float, float] = ANYWHERE) -> Summary:

@@ -123,7 +123,7 @@ class Game:
 
 
 def half_blocks(picture: np.ndarray, columns: int, rows: int, truecolour: bool) -> list[str]:
-    """Return a picture [H, W, 3] as lines of at most so many columns and rows, its proportions kept."""
+    """Return a picture [H, W, 3] as lines of at most this many columns and rows, its proportions kept."""
     height, width = picture.shape[:2]
     scale = min(columns / width, 2 * rows / height)
     size = max(1, int(width * scale)), max(2, int(height * scale) // 2 * 2)
@@ -254,7 +254,7 @@ def _width(line: str) -> int:
 
 
 def _cut(line: str, width: int) -> str:
-    """Shorten a line to so many visible characters."""
+    """Shorten a line to this many visible characters."""
     out, seen, inside = [], 0, False
     for letter in line:
         if letter == "\x1b":

@@ -150,7 +150,7 @@ def train_dreamer(config: DreamerConfig, folder: Path, *, quiet: bool = False) -
         run.close()
     if outcome.code != 0:
         raise AchieveError(
-            f"{outcome.failure('sheeprl', log)}\nWhen it is mended, the same command goes on from the last checkpoint."
+            f"{outcome.failure('sheeprl', log)}\nOnce it is fixed, the same command continues from the last checkpoint."
         )
     return read_summary(folder) or {}
 

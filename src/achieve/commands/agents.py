@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from achieve.commands import console, parse, plain_table, say
 
@@ -17,7 +18,7 @@ def run(arguments: list[str]) -> None:
     parse(_list, "agents", arguments)
 
 
-def _list(folders: Positional[tuple[Path, ...]] = ()) -> None:
+def _list(folders: Annotated[Positional[tuple[Path, ...]], arg(metavar="[FOLDER...]")] = ()) -> None:
     """List the agents that can be loaded: `pretrained`, and the runs in some folders that include weights.
 
     The first column is what `eval`, `video` and the other commands take. Score and reward are those of training;

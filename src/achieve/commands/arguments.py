@@ -10,7 +10,7 @@ import tyro
 
 Runs = Annotated[
     tyro.conf.Positional[tuple[Path, ...]],
-    tyro.conf.arg(help="Run folders (or folders of `results/`), all of one environment."),
+    tyro.conf.arg(metavar="RUN...", help="Run folders (or folders of `results/`), all of one environment."),
 ]
 """Runs to compare or draw."""
 
@@ -22,7 +22,7 @@ class WorldArguments:
     env: str | None = None
     """Environment to play in, by default the agent's own; `module:function` here also permits that code to run."""
     trust: bool = False
-    """Import the code that somebody else's file names: an environment, an option of one, an encoder."""
+    """Import the code that the file names: an environment, an option of one, an encoder."""
     seed: int = 0
     """Seed of the worlds."""
 
@@ -31,7 +31,7 @@ class WorldArguments:
 class PlayArguments(WorldArguments):
     """One agent that plays."""
 
-    agent: tyro.conf.Positional[str] = "pretrained"
+    agent: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="[RUN]")] = "pretrained"
     """A run folder, a weight file, `pretrained`, or an agent of your own as `module:name` (docs/any-agent.md)."""
     greedy: bool = False
     """Take the most probable action instead of sampling."""
@@ -41,7 +41,7 @@ class PlayArguments(WorldArguments):
 class AnalysisArguments(WorldArguments):
     """Agents to analyse on an expert's episodes."""
 
-    agents: tyro.conf.Positional[tuple[str, ...]] = ("pretrained",)
+    agents: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[RUN...]")] = ("pretrained",)
     """Run folders, weight files, or `pretrained`."""
     expert: str = "pretrained"
     """The agent that plays the episodes."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from achieve.commands import parse, say
 
@@ -13,7 +14,11 @@ def run(arguments: list[str]) -> None:
     parse(_export, "export", arguments)
 
 
-def _export(agent: Positional[str], out: Positional[Path], with_auxiliary: bool = False) -> None:
+def _export(
+    agent: Annotated[Positional[str], arg(metavar="RUN")],
+    out: Annotated[Positional[Path], arg(metavar="FILE")],
+    with_auxiliary: bool = False,
+) -> None:
     """Write the weights an agent needs to act, in half precision.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -25,7 +25,7 @@ class Arguments(WorldArguments):
     The agents play whole episodes of their final policies in unseen worlds. Shares of episodes have 95 % intervals.
     """
 
-    agents: tyro.conf.Positional[tuple[str, ...]] = ("pretrained",)
+    agents: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[RUN...]")] = ("pretrained",)
     """Run folders, weight files, `pretrained`, or agents of your own as `module:name` (docs/any-agent.md)."""
     episodes: int = 64
     """Episodes that each agent plays."""

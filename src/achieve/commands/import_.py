@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 
@@ -21,7 +21,7 @@ class ImportArguments:
     `achieve score`, `compare`, `curves`, `rates` and `report` then treat it like any other run.
     """
 
-    sources: tyro.conf.Positional[tuple[Path, ...]]
+    sources: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="LOG...")]
     """`stats.jsonl`, or a folder that holds it. Several, or a folder of folders, are the environments of one run."""
     name: str
     """The agent's name in tables."""

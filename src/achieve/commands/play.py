@@ -37,7 +37,7 @@ class Arguments(ServerArguments):
     options: tuple[str, ...] = ()
     """Options of that environment, as name=value."""
     trust: bool = False
-    """Import the code that somebody else's file names: an environment, an option of one, an encoder."""
+    """Import the code that the file names: an environment, an option of one, an encoder."""
     seed: int = 0
     """Seed of the worlds; agents play in worlds that they were not trained in."""
     world: int | None = None

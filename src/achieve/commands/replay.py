@@ -26,7 +26,7 @@ class Arguments(ServerArguments):
     env: str | None = None
     """The environment of the file; `module:function` here permits that code to run."""
     trust: bool = False
-    """Import the code that somebody else's file names: an environment, an option of one."""
+    """Import the code that the file names: an environment, an option of one."""
 
 
 def run(arguments: list[str]) -> None:

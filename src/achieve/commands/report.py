@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from achieve.commands import parse, say
 from achieve.commands.progress import showing
@@ -17,7 +18,7 @@ def run(arguments: list[str]) -> None:
 
 
 def _report(
-    sources: Positional[tuple[Path, ...]] = (),
+    sources: Annotated[Positional[tuple[Path, ...]], arg(metavar="[FOLDER...]")] = (),
     out: Path = Path("report"),
     videos: bool = False,
     trust: bool = False,
@@ -30,7 +31,7 @@ def _report(
             Where a seed was run twice, the one found first counts.
         out: Folder to write `index.html`, `figures/` and `tables/` into.
         videos: Film the agents whose weights are available. Without a GPU that takes a minute for each.
-        trust: With videos: import the code that somebody else's run names as its environment.
+        trust: With videos: import the code that a run names as its environment or encoder.
         readme: Also rewrite the tables and picture between the markers of these Markdown files.
     """
     from achieve.viz.report import write_report

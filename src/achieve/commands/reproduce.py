@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReproduceArguments(ManyRunsArguments):
-    """Make the missing runs of one of the paper's experiments, resume those that were stopped, and report.
+    """Train the missing runs of one of the paper's experiments, resume those that were stopped, and report.
 
     It can be stopped: the same command resumes. `achieve reproduce` alone lists the experiments. What follows `--` is
     passed to every run, as `achieve train` takes it: `achieve reproduce table1 --folder short -- --total-steps 100000`.

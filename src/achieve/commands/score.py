@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 from rich.console import Group
@@ -29,7 +30,9 @@ def run(arguments: list[str]) -> None:
     parse(show_scores, "score", arguments)
 
 
-def show_scores(runs: tyro.conf.Positional[tuple[Path, ...]], steps: int | None = None) -> None:
+def show_scores(
+    runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN...")], steps: int | None = None
+) -> None:
     """Print score, reward and success rates of runs by the training protocol, with mean ± std over seeds.
 
     Runs that differ in more than their seeds are never averaged; each environment has a table of its own.

@@ -41,7 +41,7 @@ class SweepArguments(ManyRunsArguments):
     `--` is passed to every run, as `achieve train` takes it.
     """
 
-    settings: tyro.conf.Positional[tuple[Annotated[str, tyro.conf.arg(metavar="SETTING=VALUE,...")], ...]]
+    settings: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="SETTING=VALUE,...")]
     """Settings and their values, as in the flags of `achieve train`; a value of several words goes in quotes:
     "model.channels=16 32 32,64 64 64"."""
     preset: str = "ad"

@@ -46,7 +46,8 @@ class TrainArguments:
     report: bool = True
     """When done, write learning curve, video and a page with both into the run folder."""
     trust: bool = False
-    """With --config: import the code that somebody else's config names, such as an environment `module:function`."""
+    """With --config: import the code that the config names, such as an environment `module:function`, though this
+    command does not name it."""
     quiet: bool = False
     """No progress display."""
     watch: bool = False
@@ -210,6 +211,12 @@ def _refuse_code(config: configs.TrainConfig, source: str, arguments: list[str],
         config = replace(config, env=replace(config.env, options=()))
     if "--distill.objectives" in given:
         config = replace(config, distill=replace(config.distill, objectives=()))
+    if "--model.encoder" in given:
+        config = replace(config, model=replace(config.model, encoder=""))
+    if "--trainer" in given:
+        config = replace(config, trainer="")
+    if "--callbacks" in given:
+        config = replace(config, callbacks=())
     trusted(config, source, env=environment, learning=True)
 
 

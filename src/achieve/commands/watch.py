@@ -22,7 +22,7 @@ class Arguments(ServerArguments):
     folders: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="FOLDER")] = ()
     """Run folders, or folders that hold them; `runs` by default."""
     trust: bool = False
-    """For videos: import the code that somebody else's run names as its environment or encoder."""
+    """For videos: import the code that a run names as its environment or encoder."""
     follow: Annotated[int | None, tyro.conf.arg(metavar="PROCESS")] = None
     """End after the process with this id, once no page has been open for a minute: for `achieve train --watch`."""
 

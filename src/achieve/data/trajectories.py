@@ -20,7 +20,7 @@ class Trajectory:
 
     Attributes:
         steps: [L], positions of the steps in the flattened buffer (time major, environments minor).
-        unlocks: [m], places in ``steps``: the t < L - 1 at which an achievement ``(o_t, a_t, o_{t+1})`` was unlocked.
+        unlocks: [m], places in ``steps``: the t < L - 1 at which an achievement ``(s_t, a_t, s_{t+1})`` was unlocked.
             Its two positions in the buffer are ``steps[unlocks]`` and ``steps[unlocks + 1]``.
     """
 
@@ -74,7 +74,7 @@ def anchor_steps(
 
     Returns:
         ``before`` and ``after``, as steps of the trajectory. Past the last unlock the anchor is
-        ``normalise(0 - phi(o_{L-1}))``: ``before`` is L - 1 and ``after`` is -1, which stands for the zero vector.
+        ``normalise(0 - phi(s_{L-1}))``: ``before`` is L - 1 and ``after`` is -1, which stands for the zero vector.
     """
     following = next_achievement(unlocks, length)
     padded = np.append(unlocks, length - 1)

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from achieve.errors import did_you_mean
+
 from .base import AchievementVecEnv, FinishedEpisodes
 from .registry import ENVIRONMENTS, EnvSpec, find_env_spec, is_known, unknown
 
@@ -61,9 +63,11 @@ def check_options(name: str, options: Iterable[str]) -> Any:
 
     spec = find_env_spec(name)
     cls = getattr(import_module(spec.module), spec.cls)
-    own = [p for p in signature(cls).parameters if p not in ("num_envs", "seed", "threads", "infos", *spec.arguments)]
+    known = [p for p in signature(cls).parameters if p not in spec.arguments]
+    own = [p for p in known if p not in ("num_envs", "seed", "threads", "infos")]
     for wrong in set(options) - set(own):
-        raise ValueError(f"the environment {name} has no option {wrong!r}; it has: {', '.join(own) or 'none'}")
+        hint = did_you_mean(wrong, known) or f"; it has: {', '.join(own) or 'none'}"
+        raise ValueError(f"the environment {name} has no option {wrong!r}{hint}")
     return cls
 
 

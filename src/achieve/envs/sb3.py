@@ -42,6 +42,11 @@ class SB3VecEnv(VecEnv):
     """
 
     def __init__(self, envs: VectorEnv[Any, Any, Any]) -> None:
+        if not isinstance(envs, VectorEnv):
+            raise ValueError(
+                f"SB3VecEnv takes a vector environment, such as make_vec('crafter', 8), not a {type(envs).__name__}; a "
+                "single Gymnasium environment can be given to Stable-Baselines3 as it is"
+            )
         mode = (envs.metadata or {}).get("autoreset_mode")
         if mode != AutoresetMode.SAME_STEP:
             raise ValueError(

@@ -97,7 +97,7 @@ class ImageEncoder(Encoder):
         """Make the convolutional part. Returns the number of its features."""
 
     def add_dense(self, features: int, config: ModelConfig) -> None:
-        """Make the dense part, on so many features."""
+        """Make the dense part, on this many features."""
         self.dense = NormDense(features, config.dense_size, norm=config.norm, gain=1.4)
         self.latent = NormDense(config.dense_size, config.hidden_size, norm=config.norm, gain=1.0)
 

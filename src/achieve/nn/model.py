@@ -97,7 +97,7 @@ class AchievementNetwork(nn.Module):
         self._autocast: torch.dtype | None = None
 
     def add_heads(self, width: int) -> None:
-        """The learner's own layers, on so many inputs; drawn after the encoder and before the auxiliary nets."""
+        """The learner's own layers, on this many inputs; drawn after the encoder and before the auxiliary nets."""
         raise TypeError("a subclass must add its own heads")
 
     @property

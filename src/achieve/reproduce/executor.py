@@ -118,7 +118,7 @@ def execute(plan: Plan, jobs: int, ray: str | None, console: Console, stop: Stop
 
 @contextmanager
 def here(jobs: int, gpus: int) -> Iterator[Callable[[Order], Future[Outcome]]]:
-    """Within the block, carry out orders on this machine in their order, so many at a time on each of its GPUs."""
+    """Within the block, carry out orders on this machine in their order, this many at a time on each of its GPUs."""
     free: SimpleQueue[dict[str, str]] = SimpleQueue()
     for _ in range(jobs):
         for gpu in visible_gpus(gpus) if gpus > 1 else [None]:

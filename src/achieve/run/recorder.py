@@ -28,7 +28,7 @@ from achieve.run.folder import read_config
 from achieve.run.recorded import Episode, RecordedRun, describe_run
 
 BY_ORDER = 16
-"""Where an environment does not name its achievements, they are counted by their order, in so many columns."""
+"""Where an environment does not name its achievements, they are counted by their order, in this many columns."""
 KEPT = 10_000
 """Finished episodes that are kept for `pop_episodes`, by vector step."""
 

@@ -193,7 +193,7 @@ class Journal:
 def resources(trainer: BaseTrainer, *phases: str) -> dict[str, float]:
     """Return steps per second of the phases just done, seconds so far in each, and peak memory."""
     config = trainer.config
-    steps = {"distill": config.rollouts_per_phase * config.rollout_steps}
+    steps = {"distill": config.phase_steps}
     rates = {
         f"{name}_steps_per_second": steps.get(name, config.rollout_steps) / trainer.latest[name]
         for name in phases

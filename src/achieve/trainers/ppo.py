@@ -66,7 +66,10 @@ class PPOTrainer(BaseTrainer):
         self.collector.start()
 
     def learn(self, journal: Journal) -> None:
-        """Run the paper's Algorithm 1: collect, update, and when the buffer is full, distil."""
+        """Run the paper's Algorithm 1: collect, update, and when the buffer is full, distil.
+
+        ``stage`` says which part is next, so that a run stopped within any of them resumes there.
+        """
         self.journal = journal
         while not self.done:
             if self.stage == COLLECTING:

@@ -143,14 +143,14 @@ class Games:
 
 
 def _split(games: slice, count: int) -> list[slice]:
-    """Return the games in so many runs of nearly the same length, none of them empty."""
+    """Return the games in this many runs of nearly the same length, none of them empty."""
     size = games.stop - games.start
     bounds = [games.start + size * k // count for k in range(count + 1)]
     return [slice(a, b) for a, b in pairwise(bounds) if a < b]
 
 
 def make_procgen(num: int, threads: int, *, num_levels: int = 0, start_level: int = 0, frames: bool = False) -> Any:
-    """Return a Procgen environment with so many threads of its own; without any, games run in the caller's."""
+    """Return a Procgen environment with this many threads of its own; without any, games run in the caller's."""
     module, _ = import_procgen()
     try:
         env = module.ProcgenGym3Env(

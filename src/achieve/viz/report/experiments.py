@@ -7,7 +7,7 @@ from pathlib import Path
 
 from achieve.analysis.published import PUBLISHED, Published
 from achieve.analysis.runs import Gathered, Run
-from achieve.analysis.statistics import PERCENT, Interval, caution, improvement, iqm_with_interval
+from achieve.analysis.statistics import PERCENT, Interval, caution, difference, improvement, iqm_with_interval
 from achieve.envs.registry import find_env_spec
 from achieve.scoring.score import MeanStd
 from achieve.viz.report.section import Media, Section, compact, draw_runs, draw_scores
@@ -120,6 +120,14 @@ def published(entry: Published, figure: MeanStd | None) -> Cell:
     return figure if entry.comparable else OTHER_LAYOUT
 
 
+def beside_published(entry: Published, figure: MeanStd | None, ours: Sequence[float]) -> Cell:
+    """Return how far our mean lies from a published figure."""
+    cell, finite = published(entry, figure), [value for value in ours if math.isfinite(value)]
+    if not isinstance(cell, MeanStd):
+        return cell
+    return interval(difference(finite, cell.mean, cell.std, SEEDS)) if finite else NOT_RUN
+
+
 def interval(estimated: Interval) -> Cell:
     """Return an estimate as a cell; one seed alone has no interval."""
     return ONE_SEED if estimated.limits is None else estimated
@@ -157,6 +165,12 @@ def _figures(name: str, runs: Runs, measure: str) -> Table:
         ("parameters", "our size", int, size),
         ("score", f"our {measure}", MeanStd, lambda entry: estimate(_scores(ours(entry)))),
         ("reward", "our reward", MeanStd, lambda entry: estimate(run.score.reward for run in ours(entry))),
+        (
+            "difference",
+            f"{measure}, ours minus published [95 %]",
+            Interval,
+            lambda entry: beside_published(entry, entry.score, _scores(ours(entry))),
+        ),
         ("iqm", "IQM [95 %]", Interval, iqm),
         ("seeds", "seeds", int, lambda entry: len(ours(entry))),
     ]

@@ -17,11 +17,12 @@ from PIL import Image
 
 from achieve.analysis.published import PUBLISHED, Published, find_published
 from achieve.analysis.runs import Gathered, Run
+from achieve.analysis.statistics import Interval
 from achieve.envs import find_env_spec
 from achieve.errors import ConfigError, RunFolderError
 from achieve.run.files import reason, write_file
 from achieve.scoring.score import MeanStd
-from achieve.viz.report.experiments import Runs, published, shorter_tables
+from achieve.viz.report.experiments import Runs, beside_published, published, shorter_tables
 from achieve.viz.report.inventory import least_shared, minutes, runs_section, shared_by
 from achieve.viz.report.section import compact, draw_runs
 from achieve.viz.style import count
@@ -35,11 +36,12 @@ STAMP = "Data"
 """The entry of the picture's metadata that identifies the data it was drawn from."""
 
 NOTE = """\
-± is the population standard deviation over seeds; published results use 10 seeds. Times come from the least-shared
-runs; "runs per GPU" counts those on it, this one included. The paper's MiniGrid layout is not published and ours is
-easier, so agents can be compared there with each other, but not with the paper. Tables and picture are written from
-the episode logs by `achieve report results --out docs/report --readme README.md`, which also writes a page with every
-table and figure ([docs/report](docs/report/index.html))."""
+± is the population standard deviation over seeds; published results use 10 seeds. A score agrees with the published
+one where Welch's 95 % interval of their difference contains 0; where no deviation is published, ours alone counts.
+Times come from the least-shared runs; "runs per GPU" counts those on it, this one included. The paper's MiniGrid
+layout is not published and ours is easier, so agents can be compared there with each other, but not with the paper.
+Tables and picture are written from the episode logs by `achieve report results --out docs/report --readme README.md`,
+which also writes a page with every table and figure ([docs/report](docs/report/index.html))."""
 
 _BLOCK = re.compile(r"(<!-- (?P<name>\w+):begin -->\n).*?(<!-- (?P=name):end -->)", re.DOTALL)
 
@@ -114,6 +116,12 @@ def _results_table(env: str, entries: Sequence[Published], gathered: Gathered) -
         ("agent", f"agent in {spec.title}", str, lambda entry: f"`{entry.preset}`: {entry.method}"),
         ("score", f"{spec.measure} %", MeanStd, lambda entry: estimate(run.score.score for run in runs(entry))),
         ("published_score", "published", MeanStd, lambda entry: published(entry, entry.score)),
+        (
+            "difference",
+            "difference [95 %]",
+            Interval,
+            lambda entry: beside_published(entry, entry.score, [run.score.score for run in runs(entry)]),
+        ),
         ("reward", "reward", MeanStd, lambda entry: estimate(run.score.reward for run in runs(entry))),
         ("published_reward", "published", MeanStd, lambda entry: published(entry, entry.reward)),
         ("seeds", "seeds", int, lambda entry: len(runs(entry))),
