@@ -94,6 +94,7 @@ COMMANDS = {
     "matching": ("matching", "a.safetensors", "--expert", "self"),
     "hierarchy": ("hierarchy", "a.safetensors", "--expert", "a.safetensors"),
     "hierarchy's expert": ("hierarchy", "--expert", "a.safetensors"),
+    "failures": ("failures", "a.safetensors"),
     "train": ("train", "--config", "run"),
     "train from the file": ("train", "--config", "run/config.json", "--seed", "3"),
 }

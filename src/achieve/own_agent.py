@@ -1,4 +1,4 @@
-"""Agents of other libraries that play here: everything `achieve eval` and `achieve video` need is `act`.
+"""Agents of other libraries that play here: all that `achieve eval`, `video` and `failures` need is `act`.
 
     class MyAgent:
         def act(self, observation, reward, done):

@@ -14,6 +14,7 @@ from achieve.analysis.statistics import (
     improvement,
     iqm_with_interval,
     mean_with_interval,
+    share,
     summarize,
 )
 from achieve.errors import ConfigError
@@ -164,3 +165,21 @@ def test_bad_input(values: list[float], message: str) -> None:
     for call in (summarize, mean_with_interval, lambda values: improvement([1.0, 2.0], values)):
         with pytest.raises(ConfigError, match=message):
             call(values)
+
+
+def test_a_share_has_wilsons_interval() -> None:
+    """Spelled out, and never of width zero."""
+    z, n = stats.norm.ppf(0.975), 49
+    for count in (0, 1, 35, 49):
+        p = count / n
+        centre = (p + z**2 / (2 * n)) / (1 + z**2 / n)
+        half = z / (1 + z**2 / n) * math.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
+        found = share(count, n)
+        assert (found.value, found.count, found.total) == (pytest.approx(100 * p), count, n)
+        assert (found.low, found.high) == pytest.approx((100 * (centre - half), 100 * (centre + half)), abs=1e-6)
+        assert found.low < found.high
+    assert str(share(4, 49)) == "8 [3, 19]"
+    assert share(4, 49).as_dict()["interval"] == [share(4, 49).low, share(4, 49).high]
+    for count, total in ((1, 0), (-1, 3), (4, 3)):
+        with pytest.raises(ConfigError, match="is no share"):
+            share(count, total)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,19 @@ Policy = Callable[[NDArray[np.uint8], Any, Any], NDArray[np.int64]]
 """Actions for observations, and the rewards and ends of episodes that came with them."""
 
 
+class Watcher(Protocol):
+    """Is shown all infos of the episodes that :func:`play` plays. It must not change the environments."""
+
+    def begin(self, envs: Any, infos: dict[str, Any]) -> None:
+        """See what `reset` returned."""
+
+    def step(self, actions: NDArray[np.int64], done: NDArray[np.bool_], infos: dict[str, Any]) -> None:
+        """See what a step led to."""
+
+    def keep(self, env: int) -> None:
+        """Hear that the episode which this environment has just ended is among those returned."""
+
+
 def evaluate(
     agent: PlayingAgent,
     episodes: int = 100,
@@ -40,11 +53,12 @@ def evaluate(
     greedy: bool = False,
     progress: Callable[[int], None] = lambda done: None,
     patience: int = PATIENCE,
+    watcher: Watcher | None = None,
 ) -> Episodes:
     """Play whole episodes in worlds disjoint from those the agent was trained in.
 
     Deterministic per seed. Every environment plays a fixed number of episodes, so that short ones are not favoured.
-    ``progress`` is told how many episodes have ended.
+    ``progress`` is told how many episodes have ended; a ``watcher`` sees every step.
     """
 
     def policy(envs: Any) -> Policy:
@@ -52,7 +66,7 @@ def evaluate(
         agent.reset(seed)
         return partial(agent.act, greedy=greedy)
 
-    return play(policy, agent.config, episodes, seed, progress, patience)
+    return play(policy, agent.config, episodes, seed, progress, patience, watcher)
 
 
 def evaluate_random(
@@ -79,6 +93,7 @@ def play(
     seed: int,
     progress: Callable[[int], None] = lambda done: None,
     patience: int = PATIENCE,
+    watcher: Watcher | None = None,
 ) -> Episodes:
     """Let a policy play ``episodes`` episodes; return them in order of completion.
 
@@ -90,13 +105,19 @@ def play(
     left = quotas(episodes, min(episodes, PARALLEL))
     rows = []
     waited = 0
-    with unseen_envs(config, seed, len(left), int(left.max()), infos="none") as envs:
+    infos = "none" if watcher is None else "all"
+    with unseen_envs(config, seed, len(left), int(left.max()), infos=infos) as envs:
         policy = policy_in(envs)
-        observation, _ = envs.reset()
+        observation, shown = envs.reset()
+        if watcher is not None:
+            watcher.begin(envs, shown)
         reward = done = None
         while left.any():
-            observation, reward, terminated, truncated, _ = envs.step(policy(observation, reward, done))
+            actions = policy(observation, reward, done)
+            observation, reward, terminated, truncated, shown = envs.step(actions)
             done = terminated | truncated
+            if watcher is not None:
+                watcher.step(actions, done, shown)
             finished = envs.pop_episodes()
             waited = 0 if len(finished.env) else waited + 1
             if waited == patience:
@@ -108,6 +129,8 @@ def play(
                 if left[i]:
                     left[i] -= 1
                     rows.append((finished.length[k], finished.episode_return[k], finished.achievements[k]))
+                    if watcher is not None:
+                        watcher.keep(int(i))
                     progress(len(rows))
         names = tuple(envs.achievement_names)
     lengths, returns, achievements = (np.array(column) for column in zip(*rows, strict=True))

@@ -5,11 +5,12 @@ value, so the intervals here are those of Student's t, which widen as runs becom
 
 - mean: Student's t with n - 1 degrees of freedom;
 - interquartile mean: the same for a trimmed mean, from the winsorised variance (Tukey and McLaughlin 1963; Yuen 1974);
+- share of episodes: Wilson's score interval for a binomial proportion (1927);
 - probability of improvement: the score interval of Newcombe (2006, method 5) for the Mann-Whitney measure, which has no
   width of zero even where every pair is won, with Student's t instead of the normal quantile;
 - difference from a published mean: Welch's, from the published deviation and number of seeds.
 
-They assume that an agent's scores are about normally distributed over seeds, which few runs cannot show.
+All but Wilson's assume that an agent's scores are about normally distributed over seeds, which few runs cannot show.
 """
 
 import math
@@ -69,6 +70,22 @@ class Improvement(Interval):
         low = "(0" if self.low == 0 else f"[{_inside(self.low)}"
         high = "1)" if self.high == 1 else f"{_inside(self.high)}]"
         return f"{value} {low}, {high}"
+
+
+@dataclass(frozen=True)
+class Share(Interval):
+    """In how many of some episodes something happened, in percent."""
+
+    count: int = 0
+    total: int = 0
+
+    def __str__(self) -> str:
+        """`8 [3, 19]`; with so few episodes as are usual, a decimal would be made up."""
+        return f"{self.value:.0f} [{self.low:.0f}, {self.high:.0f}]"
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"count": self.count, "percent": self.value, "interval": self.limits}
 
 
 @dataclass(frozen=True)
@@ -152,6 +169,14 @@ def improvement(ours: Sequence[float], theirs: Sequence[float]) -> Improvement:
         return float(optimize.brentq(excess, 0.0, min(estimate, 1 - 1e-9))) if estimate > 0 else 0.0
 
     return Improvement(share, lower(share), 1 - lower(1 - share), n * m)
+
+
+def share(count: int, total: int) -> Share:
+    """Return ``count`` of ``total`` in percent with Wilson's interval, which has a width even at 0 and 100 %."""
+    if not 0 <= count <= total or total < 1:
+        raise ConfigError(f"{count} of {total} is no share")
+    limits = stats.binomtest(count, total).proportion_ci(CONFIDENCE, method="wilson")
+    return Share(100 * count / total, 100 * float(limits.low), 100 * float(limits.high), count, total)
 
 
 def difference(ours: Sequence[float], mean: float, std: float | None, runs: int) -> Difference:

@@ -34,6 +34,7 @@ ABOUT: dict[str, str] = {
     "curves": "Draw learning curves, with mean and standard deviation over the seeds of each group.",
     "rates": "Draw success rates on a log axis, beside published ones.",
     "hierarchy": "Recover the achievement graph an agent has discovered, and compare it with the true one.",
+    "failures": "See how episodes of Crafter end, and where agents lose the rare achievements.",
     "report": "Write one page about all runs, with the published results beside ours.",
 }
 """Every command, and one line about it."""

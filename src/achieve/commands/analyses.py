@@ -11,6 +11,7 @@ from achieve.analysis.recordings import Recordings, check_same_env, record
 from achieve.commands import say
 from achieve.commands.arguments import AnalysisArguments
 from achieve.commands.progress import Show
+from achieve.config import TrainConfig
 from achieve.errors import ConfigError
 from achieve.presets import variant
 from achieve.run.files import write_file, write_json
@@ -30,22 +31,30 @@ class NamedAgent(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        config = self.agent.config
-        about = {"name": self.name, "source": self.source, "preset": config.preset, "seed": config.seed}
-        return about | {"group": variant(config)}
+        return describe(self.name, self.source, self.agent.config)
+
+
+def describe(name: str, source: str, config: TrainConfig) -> dict[str, Any]:
+    """Return which agent results are of, for JSON."""
+    about = {"name": name, "source": source, "preset": config.preset, "seed": config.seed}
+    return about | {"group": variant(config)}
 
 
 def load_agents(arguments: AnalysisArguments, sources: Sequence[str] | None = None) -> list[NamedAgent]:
     """Load run folders, weight files or `pretrained`, each with a name of its own."""
-    sources = arguments.agents if sources is None else sources
+    named = name_agents(arguments.agents if sources is None else sources)
+    return [NamedAgent(name, source, _load(source, arguments)) for name, source in named.items()]
+
+
+def name_agents(sources: Sequence[str]) -> dict[str, str]:
+    """Return where each agent is, by a name of its own: as short as they can be told apart."""
     if not sources:
         raise ConfigError("name at least one agent: a run folder, a weight file, or pretrained")
     twice = [source for source in sources if sources.count(source) > 1]
     if twice:
         raise ConfigError(f"{twice[0]} is named twice; name each agent once")
     names = [_short(Path(source)) for source in sources]
-    unique = [name if names.count(name) == 1 else source for name, source in zip(names, sources, strict=True)]
-    return [NamedAgent(name, source, _load(source, arguments)) for name, source in zip(unique, sources, strict=True)]
+    return {name if names.count(name) == 1 else source: source for name, source in zip(names, sources, strict=True)}
 
 
 def load_expert(arguments: AnalysisArguments, agents: Sequence[NamedAgent]) -> Agent:

@@ -98,6 +98,17 @@ class CrafterVecEnv(AchievementVecEnv):
         config = self._batch.config
         return make_reflection(config.view, config.size) if self._as_published else None
 
+    @property
+    def view(self) -> tuple[int, int]:
+        """Cells across and down the image, those of the inventory included."""
+        return self._batch.config.view
+
+    @property
+    def sleeping(self) -> np.ndarray:
+        """Whether each player is asleep, bool[num_envs]; the infos, which are the original's, do not say."""
+        with self._lock:
+            return self._batch.worlds.var["sleeping"] != 0
+
     def close_extras(self, **kwargs: Any) -> None:
         with self._lock:
             self._pool.close()
