@@ -303,7 +303,7 @@ def kill_runs(
     only: str | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Tally:
-    """Kill runs until `count` have been; `only` is the id of a single one."""
+    """Kill runs until `count` have been, each place at least once; `only` is the id of a single one."""
     began = time.monotonic()
     tally = Tally()
     with tempfile.TemporaryDirectory(prefix="achieve-kill-", dir=shared_memory()) as folder:
@@ -320,8 +320,11 @@ def kill_runs(
             if done % 100 == 0:
                 say(f"kill: {done} of {len(jobs)} runs, {tally.counts['kills']} kills, {len(tally.failures)} failures")
         more = random.Random(seed + 1)
-        while not only and tally.counts["kills"] < count:  # some came to their end first
-            keys = more.choices(list(bench.scenarios), k=count - tally.counts["kills"])
+        while not only:  # some came to their end first, or had fewer checkpoints than when they were traced
+            keys = [key for key in bench.scenarios if not tally.counts.get(f"kills {key[0]}, {key[1]}")]
+            keys += more.choices(list(bench.scenarios), k=max(0, count - tally.counts["kills"] - len(keys)))
+            if not keys:
+                break
             jobs = [Job(*key, more.randrange(10**6), bench.anywhere(key, more)) for key in keys]
             for result in spread(bench.run, jobs, workers):
                 tally.merge(result)
