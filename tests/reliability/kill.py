@@ -304,7 +304,7 @@ def kill_runs(
     only: str | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Tally:
-    """Kill runs until `count` have been, in each place and at either kind of moment; `only` is the id of a single one."""
+    """Kill runs until `count` have been, in each place and at either kind of moment; `only` is the id of one alone."""
     began = time.monotonic()
     tally = Tally()
     with tempfile.TemporaryDirectory(prefix="achieve-kill-", dir=shared_memory()) as folder:
