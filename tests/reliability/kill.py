@@ -24,6 +24,7 @@ IN_THE_MIDDLE = "rename:run/checkpoint/checkpoint.safetensors#2"
 """Where runs are stopped that are then resumed."""
 SECONDS = 0.1
 """Between checkpoints at most, so that a short run has some."""
+MOMENTS = ("random moment", "file operation")
 KILLED_AGAIN = 0.3
 """Share of killed runs whose continuation is killed too."""
 
@@ -256,7 +257,7 @@ class Bench:
             "runs with other bits": bool(wrong) and not wrong.startswith(("lost", "left behind")),
             f"kills {job.method}, {job.stage}": kills,
         }
-        counts["kills at a random moment" if job.aim.startswith("time:") else "kills at a file operation"] = kills
+        counts[f"kills at a {MOMENTS[not job.aim.startswith('time:')]}"] = kills
         return {"counts": counts, "failures": failures}
 
     def _shoot(self, job: Job, root: Path, aim: str) -> End:
@@ -303,7 +304,7 @@ def kill_runs(
     only: str | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Tally:
-    """Kill runs until `count` have been; `only` is the id of a single one."""
+    """Kill runs until `count` have been, in each place and at either kind of moment; `only` is the id of one alone."""
     began = time.monotonic()
     tally = Tally()
     with tempfile.TemporaryDirectory(prefix="achieve-kill-", dir=shared_memory()) as folder:
@@ -320,8 +321,14 @@ def kill_runs(
             if done % 100 == 0:
                 say(f"kill: {done} of {len(jobs)} runs, {tally.counts['kills']} kills, {len(tally.failures)} failures")
         more = random.Random(seed + 1)
-        while not only and tally.counts["kills"] < count:  # some came to their end first
-            keys = more.choices(list(bench.scenarios), k=count - tally.counts["kills"])
+        while not only:  # some came to their end first, or had fewer checkpoints than when they were traced
+            keys = [key for key in bench.scenarios if not tally.counts.get(f"kills {key[0]}, {key[1]}")]
+            missing = count - tally.counts["kills"] - len(keys)
+            if not all(tally.counts.get(f"kills at a {moment}") for moment in MOMENTS):
+                missing = max(missing, 1)
+            keys += more.choices(list(bench.scenarios), k=max(0, missing))
+            if not keys:
+                break
             jobs = [Job(*key, more.randrange(10**6), bench.anywhere(key, more)) for key in keys]
             for result in spread(bench.run, jobs, workers):
                 tally.merge(result)

@@ -176,7 +176,7 @@ def refused(**changes: Any) -> str:
             {"model": {"core": "gru"}, "ppo": {"chunk_length": 64, "num_minibatches": 8}},
             "a minibatch of 32 steps cannot be cut into chunks of 64; change ppo.chunk-length",
         ),
-        ({"model": {"core": "gru"}, "ppo": {"burn_in": 64}}, "ppo.burn_in is 64, and no chunk has so many steps"),
+        ({"model": {"core": "gru"}, "ppo": {"burn_in": 64}}, "ppo.burn_in is 64, and no chunk has that many steps"),
         ({"model": {"core": "rnn"}}, "model.core is 'rnn'; accepted: 'none', 'gru', 'lstm'"),
         ({"model": {"core_size": 64}}, "model.core_size has no effect without a recurrent core; use --model.core gru"),
         ({"ppo": {"chunk_length": 8}}, "ppo.chunk_length has no effect without a recurrent core"),
