@@ -201,6 +201,21 @@ def test_an_error_of_the_objective_itself_says_where_it_comes_from() -> None:
     assert "trial of the auxiliary objective 'inverse' before the run" in error.value.__notes__[0]
 
 
+class NoUpdates(InverseDynamics):
+    def updates(self, episodes: Sequence[Trajectory], rng: np.random.Generator) -> Iterator[Update]:
+        return iter(())
+
+
+@pytest.mark.parametrize(("cls", "said"), [(NoUpdates, True), (InverseDynamics, False)])
+def test_an_objective_that_draws_no_updates_is_noticed(
+    cls: type[InverseDynamics], said: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting, told = make_setting(replace(CONFIG, objectives=(f"{HERE}:NoUpdates",)), moved=0.0), list[str]()
+    monkeypatch.setattr(setting.distiller, "_say", told.append)
+    setting.distiller.try_out(cls)
+    assert bool(told) == said and all("'inverse' draws no updates" in line for line in told)
+
+
 def test_a_trial_leaves_no_trace() -> None:
     setting = make_setting(replace(CONFIG, objectives=(f"{HERE}:Noisy",)), moved=0.0)
     state = {name: tensor.clone() for name, tensor in setting.network.state_dict().items()}

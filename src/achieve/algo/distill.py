@@ -74,7 +74,7 @@ class Distiller:
         solve: the partial transport solver.
         cuda_graphs: replay updates as captured graphs, on a GPU.
         raise_if_stopped: called between updates.
-        say: told where an objective cannot be captured.
+        say: told where an objective cannot be captured, or draws no updates.
         kept: rare episodes of earlier phases, for objectives that learn from them.
     """
 
@@ -149,12 +149,19 @@ class Distiller:
 
     def _try_losses(self, objective: AuxiliaryObjective) -> None:
         rng, generator = np.random.default_rng(0), torch.Generator(self._experience.device)
+        tried = False
         for update, packed, preparation in self._drawn(objective, made_up_episodes(self._experience.steps), rng):
+            tried = True
             if update.preparation is not None:
                 objective.prepare(unpack(type(update.preparation), preparation, layout(update.preparation)))
             objective.draw(generator)
             terms = _checked(objective, objective.loss(unpack(type(update.batch), packed, layout(update.batch))))
             _check_values(objective, terms, self._network.latent_size)
+        if not tried:
+            self._say(
+                f"the auxiliary objective {objective.name!r} draws no updates from episodes made up to try it, so its "
+                f"loss was not tried; metrics.jsonl counts those of each phase as {objective.name}_updates"
+            )
 
     def _fit_experience(self) -> None:
         """Make room for the frozen outputs, and capture anew where the experience has moved to more room."""
