@@ -96,6 +96,31 @@ def test_memories_are_up_to_date_after_a_phase(tmp_path: Path, monkeypatch: pyte
     assert refreshed == ["distilling"] * len(phases) and phases
 
 
+@pytest.mark.parametrize("kind", ["both memories", "plain PPO", "a core"])
+def test_the_log_tells_how_much_it_is_used(kind: str, tmp_path: Path) -> None:
+    """By the logits with and without it; a number added to all of a step's logits is of no account."""
+    config = corridor(**KINDS[kind])
+    train(config, tmp_path / "run", quiet=True)
+    updates = [row for row in rows(tmp_path / "run" / "metrics.jsonl") if row["kind"] == "ppo"]
+    assert all(row["set_memory_logits"] > 0 and 0 < row["set_memory_length"] < 30 for row in updates)
+    trainer = PPOTrainer(config)
+    trainer.start()
+    trainer.collector.collect(trainer.generators.actions)
+    buffer, network = trainer.buffer, trainer.network
+    with torch.no_grad():
+        network.policy.weight.normal_(generator=torch.Generator().manual_seed(0))
+        memory = buffer.memory[: buffer.filled].flatten(0, 1)
+        phi = network.encode(buffer.observations[: buffer.filled].flatten(0, 1))
+        without = memory.clone()
+        without[:, -network.latent_size :] = 0
+        state = torch.zeros(len(phi), network.state_size)
+        moved = network.step(phi, memory, state)[0] - network.step(phi, without, state)[0] + 7
+    trainer.close()
+    figures = trainer._set_memory_figures()
+    assert figures["set_memory_logits"] == pytest.approx(float(moved.std(1, correction=0).mean()), rel=1e-4)
+    assert figures["set_memory_length"] == pytest.approx(float((memory - without).norm(dim=1).mean()), rel=1e-4)
+
+
 def test_the_app_goes_back_and_on_with_it(run: Path) -> None:
     """A thought keeps the set memory, too: what follows it does not depend on what was tried in between."""
     agent = load_agent(run, trust=True)

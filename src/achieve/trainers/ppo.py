@@ -193,14 +193,26 @@ class PPOTrainer(BaseTrainer):
         return figures
 
     def _figures(self, *phases: str) -> dict[str, float]:
-        """Return the statistics of value normalisation, weights of unlocks, episodes, and resources."""
+        """Return the statistics of value normalisation, options of PPO, weights of unlocks, episodes, and resources."""
         normalizer = self.network.normalizer
         figures = {} if self.kinds is None else self.kinds.weight_figures()
         figures |= {} if self.frontier is None else self.frontier.figures()
+        figures |= self._set_memory_figures() if self.config.model.set_memory else {}
         if normalizer.enabled:
             mean, std = normalizer.statistics()
             figures |= {"normalizer_mean": mean.item(), "normalizer_std": std.item()}
         return {**figures, **self.running_score.figures(), **resources(self, *phases)}
+
+    @torch.no_grad()
+    def _set_memory_figures(self) -> dict[str, float]:
+        """Return how long the set memory was in the newest rollout, and how much it now tells actions apart."""
+        buffer, size = self.buffer, self.network.latent_size
+        memory = buffer.memory[buffer.filled - buffer.length : buffer.filled, :, -size:].flatten(0, 1)
+        added = memory @ self.network.policy.weight[:, -size:].T  # what is the same for all actions changes nothing
+        return {
+            "set_memory_length": memory.norm(dim=1).mean().item(),
+            "set_memory_logits": added.std(dim=1, correction=0).mean().item(),
+        }
 
     @property
     def step(self) -> int:
