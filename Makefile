@@ -1,5 +1,6 @@
 # make test        lint, types and tests; creates .venv on first use, and installs what else they need where it can
 # make test-long   the tests marked `long` as well
+# make test-gpu    the tests that need an NVIDIA GPU, in GPU_JOBS processes
 # make heist       installs Procgen, for the environment `heist`; the tests do so too
 # make dreamer     installs sheeprl into .venv-dreamer, for `achieve baseline dreamerv3`
 # make train       trains the quick preset and shows what it learned
@@ -27,10 +28,11 @@ PYTEST_ARGS ?= -n 2 --dist loadfile --no-loadscope-reorder
 # sheeprl needs other versions than ours, of Pillow for one: it has an environment of its own, and runs in a process of its own.
 DREAMER := .venv-dreamer
 SHEEPRL := sheeprl==0.8.4
+GPU_JOBS ?= 4
 TRAIN_ARGS ?=
 BENCH_ARGS ?=
 
-.PHONY: setup heist dreamer optional checked compiled test test-long lint types train bench reliability docs clean
+.PHONY: setup heist dreamer optional checked compiled test test-long test-gpu lint types train bench reliability docs clean
 
 setup: $(STAMP)
 
@@ -81,6 +83,10 @@ test: checked
 
 test-long: checked
 	CHECK_ALL_SHAPES=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -m 'not gpu' $(PYTEST_ARGS)
+
+# By file, since the tests of one share what is compiled; a test that has the GPU to itself hardly uses it.
+test-gpu: compiled
+	$(BIN)/python -m pytest -m gpu tests/gpu -n $(GPU_JOBS) --dist loadfile
 
 train: $(STAMP)
 	$(BIN)/achieve train --preset quick $(TRAIN_ARGS)

@@ -22,6 +22,7 @@ from achieve.errors import AchieveError, ConfigError, MissingExtraError, RunFold
 from achieve.run.folder import read_config
 from achieve.run.recorded import RecordedRun, describe_run
 from achieve.scoring.episodes import load_episodes
+from benchmarks import dreamer as rates
 from tests.conftest import Optional
 
 ROOT = Path(__file__).parents[2]
@@ -90,6 +91,35 @@ def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert main(["baseline"]) == 0 and "dreamerv3" in capsys.readouterr().out
     assert main(["baseline", "muzero"]) == 2
     assert "there is no baseline 'muzero'; there are: dreamerv3" in capsys.readouterr().err
+
+
+def test_a_rate_is_counted_once_updates_run_steadily(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Run:
+        steps = 0
+
+    now, run = [100.0], Run()
+    monkeypatch.setattr(rates.time, "monotonic", lambda: now[0])
+    clock = rates.Clock(run, first=1088, seconds=10.0, patience=60.0)  # type: ignore[arg-type]
+    for time_, steps, over in ((101.0, 1087, False), (140.0, 1090, False), (149.9, 1140, False), (152.0, 1150, True)):
+        now[0], run.steps = time_, steps
+        assert clock() is over
+    assert clock.rate == rates.Rate(start=40.0, steps=60, seconds=12.0) and clock.rate.per_second == 5.0
+    table = rates.to_markdown({"S": clock.rate, "XL": rates.Rate(failure="no memory")}, DreamerConfig(), "cpu")
+    assert "| S | 18M | 5.00 | 2.50 | 55.6 h | 40 |" in table and "| XL | 201M | no memory |" in table
+    late = rates.Clock(run, first=2000, seconds=10.0, patience=60.0)  # type: ignore[arg-type]
+    now[0] += 61.0
+    assert late() and late.rate.failure == "no steady updates after 60 s, 1,150 steps"
+
+
+@pytest.mark.usefixtures("fake")
+def test_rates_of_sizes_and_of_one_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rates, "find_python", lambda: sys.executable)
+    config = DreamerConfig(**TINY | {"total_steps": 10**7, "checkpoint_steps": 10**7})
+    rate = rates.measure(config, seconds=0.5, settle=64, patience=60.0)
+    assert not rate.failure and rate.steps > 0 and rate.seconds >= 0.5
+    monkeypatch.setenv("FAKE_FAILS_AT", "100")
+    rate = rates.measure(config, seconds=0.5, settle=64, patience=60.0)
+    assert rate.failure == "it ended before there was a rate: RuntimeError: CUDA out of memory"
 
 
 @pytest.mark.parametrize(

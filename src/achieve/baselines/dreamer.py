@@ -139,7 +139,7 @@ def train_dreamer(config: DreamerConfig, folder: Path, *, quiet: bool = False) -
 
                 outcome = run_logged(
                     command(python, config, folder, device, checkpoint), log, stopping,
-                    environment={"PYTHONPATH": _python_path(), "HYDRA_FULL_ERROR": "1"}, patience=10.0,
+                    environment=environment(), patience=10.0,
                 )  # fmt: skip
                 display.show()
             if stop.requested:
@@ -262,10 +262,11 @@ def choose_device(name: str, python: str) -> str:
     return "cpu"
 
 
-def _python_path() -> str:
-    """Return a path on which sheeprl's Python finds this package, and what this process finds besides it."""
+def environment() -> dict[str, str]:
+    """Return the variables of sheeprl's process: its Python finds this package, and what this process finds besides."""
     here = str(Path(__file__).resolve().parents[2])
-    return os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {"PYTHONPATH": path, "HYDRA_FULL_ERROR": "1"}
 
 
 def _quoted(path: Path) -> str:
