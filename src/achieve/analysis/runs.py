@@ -213,6 +213,10 @@ def read_groups(folders: Sequence[Path]) -> tuple[list[Group], list[str]]:
             )
     groups = group_runs(runs)
     notes = [repeated(run) for group in groups for run in group.repeats]
+    games = {group.label: ", ".join(sorted(group.runs[0].config.env.options)) for group in groups}
+    if len(set(games.values())) > 1:
+        told = "; ".join(f"{label} ({game or 'as it is'})" for label, game in games.items())
+        notes.append(f"Not the same game, so their figures are not comparable: {told}.")
     at = min(group.end for group in groups)
     if any(run.score.read_at != at for group in groups for run in group.runs):
         notes.append(f"All runs are evaluated at step {at:,}, where the shortest of them ends.")
