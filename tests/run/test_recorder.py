@@ -20,7 +20,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from achieve import make_vec, record
-from achieve.analysis.runs import group_runs, read_groups, read_run
+from achieve.analysis.runs import gather, group_runs, read_groups, read_run
 from achieve.config import EnvConfig
 from achieve.envs.crafter import CrafterEnv, Env
 from achieve.errors import ConfigError, RunFolderError
@@ -29,6 +29,7 @@ from achieve.run.folder import RunFolder, read_config, read_summary
 from achieve.run.recorded import taken_steps
 from achieve.scoring.episodes import load_episodes
 from achieve.train import train
+from achieve.viz.report.agents import agents_section
 from tests.run.recording import NAMES, Mine, play, work
 
 ENV = "mine/Mine-v0"
@@ -569,6 +570,8 @@ def test_runs_in_other_games_are_told_apart(tmp_path: Path) -> None:
             envs.step(np.zeros(1, np.int64))
         envs.close()
     _, notes = read_groups([tmp_path / "short", tmp_path / "shorter"])
-    assert notes == [
-        "Not the same game, so their figures are not comparable: short (length=5); shorter (length=4)."
-    ]  # fmt: skip
+    told = "short: Crafter (length=5); shorter: Crafter (length=4)."
+    assert notes == [f"Not the same game, so their figures are not comparable. {told}"]
+    section = agents_section(gather([tmp_path]))
+    assert sorted(str(row[1]) for row in section.tables[0].rows)[-2:] == ["Crafter (length=4)", "Crafter (length=5)"]
+    assert len(section.pictures) == 2
