@@ -7,7 +7,8 @@
 
 Each size trains as `achieve baseline dreamerv3` does, with the published settings, in a folder that is removed again.
 The clock starts some time after the first update, so that compilation is left out; how long that took is a column of
-its own. A run takes one environment step for every two updates, so the rate of steps is that of the updates.
+its own. With the published replay ratio, one update follows every two environment steps and takes most of their time,
+so the clock starts and stops where steps are taken, however slow the updates are.
 """
 
 from __future__ import annotations
@@ -76,10 +77,13 @@ class Clock:
         self._patience = patience
         self._began = time.monotonic()
         self._start: tuple[float, int] | None = None
+        self._steps = 0
         self.rate = Rate(failure="it ended before there was a rate")
 
     def __call__(self) -> bool:
         now, steps = time.monotonic(), self._run.steps
+        stepped = steps > self._steps
+        self._steps = steps
         if self._start is None:
             if steps >= self._first:
                 self._start = now, steps
@@ -88,7 +92,11 @@ class Clock:
                 return True
             return False
         start, counted = self._start
-        if now - start < self._seconds:
+        if now - start > self._seconds + self._patience:
+            self.rate = Rate(failure=f"no step for {self._patience:.0f} s, after {steps:,}")
+            return True
+        # An update may take minutes: a measurement that ended within one would count steps without their time.
+        if now - start < self._seconds or not stepped:
             return False
         self.rate = Rate(start - self._began, steps - counted, now - start)
         return True

@@ -68,7 +68,7 @@ def test_named_on_the_command_line(
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "their_agent.py").write_text(
         "class Noop:\n    def act(self, observation, reward, done):\n        return [0] * len(observation)\n\n\n"
-        "def made():\n    return Noop()\n\n\nready = Noop()\n"
+        "def made():\n    return Noop()\n\n\ndef sized(size):\n    return Noop()\n\n\nready = Noop()\nnumber = 3\n"
     )
     for name in ("Noop", "made", "ready"):
         assert load_player(f"their_agent:{name}").act(np.zeros((2, 64, 64, 3), np.uint8)).tolist() == [0, 0]
@@ -80,6 +80,10 @@ def test_named_on_the_command_line(
     assert "the agent made does not take greedy" in capsys.readouterr().err
     assert main(["eval", "their_agent:nobody"]) == 2
     assert "their_agent has no 'nobody'" in capsys.readouterr().err
+    assert main(["eval", "their_agent:sized"]) == 2
+    assert "the agent their_agent:sized needs arguments" in capsys.readouterr().err
+    assert main(["eval", "their_agent:number"]) == 2
+    assert "the agent number is a int without a method act" in capsys.readouterr().err
 
 
 def test_a_file_of_that_name_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -155,3 +155,14 @@ def test_constraints_pin_every_direct_dependency() -> None:
     pinned = {pin.split("==")[0].lower().replace("_", "-") for pin in pins}
     names = {re.split(r"[<>=;\[]", w)[0].lower().replace("_", "-") for w in wanted}
     assert names <= pinned
+
+
+def test_a_function_of_a_script_that_uses_the_package_reaches_a_worker_process() -> None:
+    """As Stable-Baselines3's SubprocVecEnv and Gymnasium's AsyncVectorEnv send the functions that make environments."""
+    code = (
+        "import achieve, cloudpickle, pickle\n"
+        "def make(): return achieve.make_vec\n"
+        "assert pickle.loads(cloudpickle.dumps(make))() is achieve.make_vec\n"
+        "assert pickle.loads(pickle.dumps(achieve)) is achieve\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

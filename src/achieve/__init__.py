@@ -55,6 +55,10 @@ class _Package(ModuleType):
             return
         super().__setattr__(name, value)
 
+    def __reduce__(self) -> Any:
+        # cloudpickle, by which worker processes get functions of a script, knows only modules of the plain class.
+        return import_module, (__name__,)
+
 
 sys.modules[__name__].__class__ = _Package
 

@@ -118,7 +118,18 @@ class OwnAgent:
 def load_own(source: str, env: str | EnvConfig | None = None) -> OwnAgent:
     """Return the agent that ``module:name`` makes: a class or function without arguments, or the agent itself."""
     made = load(source, "the agent")
-    agent = made() if inspect.isclass(made) or not hasattr(made, "act") else made
+    agent = made
+    if inspect.isclass(made) or (callable(made) and not hasattr(made, "act")):
+        try:
+            inspect.signature(made).bind()
+        except ValueError:
+            pass  # written in C: it does not say what it takes
+        except TypeError as error:
+            raise ConfigError(
+                f"the agent {source} needs arguments ({error}), which cannot be given here; name a function without "
+                "any that makes it"
+            ) from None
+        agent = made()
     return OwnAgent(agent, env or "crafter", source.partition(":")[2])
 
 

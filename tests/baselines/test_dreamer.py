@@ -100,12 +100,20 @@ def test_a_rate_is_counted_once_updates_run_steadily(monkeypatch: pytest.MonkeyP
     now, run = [100.0], Run()
     monkeypatch.setattr(rates.time, "monotonic", lambda: now[0])
     clock = rates.Clock(run, first=1088, seconds=10.0, patience=60.0)  # type: ignore[arg-type]
-    for time_, steps, over in ((101.0, 1087, False), (140.0, 1090, False), (149.9, 1140, False), (152.0, 1150, True)):
+    for time_, steps, over in (
+        (101.0, 1087, False), (140.0, 1090, False), (149.9, 1140, False),
+        (151.0, 1140, False),  # in the middle of an update, whose time must count
+        (152.0, 1150, True),
+    ):  # fmt: skip
         now[0], run.steps = time_, steps
         assert clock() is over
     assert clock.rate == rates.Rate(start=40.0, steps=60, seconds=12.0) and clock.rate.per_second == 5.0
     table = rates.to_markdown({"S": clock.rate, "XL": rates.Rate(failure="no memory")}, DreamerConfig(), "cpu")
     assert "| S | 18M | 5.00 | 2.50 | 55.6 h | 40 |" in table and "| XL | 201M | no memory |" in table
+    stuck = rates.Clock(run, first=1000, seconds=10.0, patience=60.0)  # type: ignore[arg-type]
+    assert not stuck()
+    now[0] += 71.0
+    assert stuck() and stuck.rate.failure == "no step for 60 s, after 1,150"
     late = rates.Clock(run, first=2000, seconds=10.0, patience=60.0)  # type: ignore[arg-type]
     now[0] += 61.0
     assert late() and late.rate.failure == "no steady updates after 60 s, 1,150 steps"

@@ -97,6 +97,11 @@ def test_sb3_adapter_is_one_object(optional: Optional) -> None:
         SB3VecEnv(SyncVectorEnv([lambda: gymnasium.make("achieve/Crafter-v1")]))
     with pytest.raises(ValueError, match="takes a vector environment, such as make_vec"):
         SB3VecEnv(gymnasium.make("achieve/Crafter-v1"))
+    silent = SB3VecEnv(make_vec("crafter", 2, threads=1, length=2, infos="none"))
+    silent.reset()
+    silent.step(np.zeros(2, np.int64))
+    with pytest.raises(ValueError, match=r"needs the last observation of an episode, .* infos='final'"):
+        silent.step(np.zeros(2, np.int64))
 
 
 # CleanRL, and Gymnasium's own statistics

@@ -80,7 +80,25 @@ def test_refusals_leave_no_folder(tmp_path: Path) -> None:
     (tmp_path / "other.jsonl").write_text('{"length": 3, "reward": 1.0, "achievement_jump": 1}\n')
     with pytest.raises(EpisodeLogError, match="does not count collect_coal, which Crafter does"):
         import_run([tmp_path / "other.jsonl"], tmp_path / "run", name="a")
+    more = stats(tmp_path / "more.jsonl", [100], achievement_fly=1)
+    with pytest.raises(EpisodeLogError, match="counts fly, which Crafter does not"):
+        import_run([more], tmp_path / "run", name="a")
+    with pytest.raises(
+        EpisodeLogError, match=r"other\.jsonl does not count .*, which .*more\.jsonl does; import them apart"
+    ):
+        import_run([more, tmp_path / "other.jsonl"], tmp_path / "run", name="a", env="jumping/Jump-v0")
     assert not (tmp_path / "run").exists()
     import_run([tmp_path / "other.jsonl"], tmp_path / "run", name="a", env="jumping/Jump-v0")
     with pytest.raises(RunFolderError, match="holds a run already"):
         import_run([log], tmp_path / "run", name="a")
+
+
+def test_achievements_in_another_order(tmp_path: Path) -> None:
+    """Tables set runs side by side by the order of their achievements."""
+    log = stats(tmp_path / "stats.jsonl", [100])
+    row = json.loads(log.read_text())
+    log.write_text(json.dumps(dict(reversed(row.items()))) + "\n")
+    import_run([log], tmp_path / "run", name="a")
+    episodes = load_episodes(tmp_path / "run")
+    assert episodes.names == ACHIEVEMENTS and episodes.achievements.sum() == 2
+    assert episodes.achievements[0, ACHIEVEMENTS.index("collect_wood")] == 2

@@ -17,9 +17,11 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from achieve import make_vec, record
-from achieve.analysis.runs import group_runs, read_run
+from achieve.analysis.runs import gather, group_runs, read_groups, read_run
+from achieve.config import EnvConfig
 from achieve.envs.crafter import CrafterEnv, Env
 from achieve.errors import ConfigError, RunFolderError
 from achieve.presets import PRESETS
@@ -27,6 +29,7 @@ from achieve.run.folder import RunFolder, read_config, read_summary
 from achieve.run.recorded import taken_steps
 from achieve.scoring.episodes import load_episodes
 from achieve.train import train
+from achieve.viz.report.agents import agents_section
 from tests.run.recording import NAMES, Mine, play, work
 
 ENV = "mine/Mine-v0"
@@ -141,8 +144,119 @@ def test_another_game_is_told_from_another_view(tmp_path: Path) -> None:
         assert saved["config"]["env"]["options"] == ["length=500"] and saved["settings"] == {"size": [84, 84]}
 
 
+def test_a_time_limit_inside_makes_another_game(tmp_path: Path) -> None:
+    limited = gymnasium.make("achieve/Crafter-v1", max_episode_steps=500)
+    for number, (env, options) in enumerate(
+        (
+            (limited, ["length=500"]),
+            (SyncVectorEnv([lambda: gymnasium.make("achieve/Crafter-v1", max_episode_steps=500)]), ["length=500"]),
+            (gymnasium.make("achieve/Crafter-v1", max_episode_steps=10_000), []),
+            (gymnasium.make("achieve/DoorKeyTree-v1", max_episode_steps=99), ["max_steps=99"]),
+        )
+    ):
+        record(env, tmp_path / str(number)).close()
+        assert read_config(tmp_path / str(number))["config"]["env"]["options"] == options
+
+
+def test_trees_of_doors_are_told_apart(tmp_path: Path) -> None:
+    options: list[dict[str, Any]] = [
+        {},
+        {"depth": 5, "max_steps": 750},
+        {"depth": 3, "keep_keys": False},
+        {"branching": 2, "depth": 3, "num_rows": 5},
+    ]
+    expected = [[], [], ["depth=3", "keep_keys=false"], ["tree=[null, 0, 0, 1, 1, 2, 2]", "num_rows=5"]]
+    for number, (some, told) in enumerate(zip(options, expected, strict=True)):
+        for kind, env in (
+            ("vector", make_vec("minigrid", 1, **some)),
+            ("single", gymnasium.make("achieve/DoorKeyTree-v1", **some)),
+        ):
+            folder = tmp_path / f"{kind}{number}"
+            record(env, folder).close()
+            saved = read_config(folder)["config"]["env"]
+            assert saved["name"] == "minigrid" and saved["options"] == told, kind
+            make_vec("minigrid", 1, **EnvConfig("minigrid", options=tuple(told)).arguments).close()
+
+
+def test_crafter_without_its_achievements_is_refused(tmp_path: Path) -> None:
+    """Its score would be over achievements by order, sixteen of them, beside runs with the score over all 22."""
+    stripped = RecordEpisodeStatistics(make_vec("crafter", 2, threads=1, infos="none", length=5))
+    envs = record(stripped, tmp_path / "run", name="x")
+    envs.reset()
+    with pytest.raises(RunFolderError, match="has 16 achievements that are not Crafter's 22; the recorder needs infos"):
+        for _ in range(5):
+            envs.step(np.zeros(2, np.int64))
+    envs.close()
+    assert not rows(tmp_path / "run")
+
+
+def test_rewards_are_added_up_in_double_precision(tmp_path: Path) -> None:
+    class Long(Mine):
+        def step(self, action: Any) -> Any:
+            observation, _, _, _, info = super().step(action)
+            return observation, np.float32(0.1), self._step == 200, False, info
+
+    env = record(Long(), tmp_path / "run")
+    play(env, 200)
+    env.close()
+    assert rows(tmp_path / "run")[0]["reward"] == round(200 * float(np.float32(0.1)), 6)
+
+
+def test_an_episode_that_is_reset_before_its_end_is_told(tmp_path: Path) -> None:
+    env = gymnasium.wrappers.TimeLimit(record(Mine(offset=5), tmp_path / "run"), 4)
+    with pytest.warns(match=r"reset after 4 steps, before its end: .* TimeLimit, belongs inside") as told:
+        play(env, 20)
+    assert len(told) == 1
+    env.close()
+    assert not rows(tmp_path / "run") and (read_summary(tmp_path / "run") or {})["steps"] == 20
+    inside = record(gymnasium.wrappers.TimeLimit(Mine(offset=5), 4), tmp_path / "inside")
+    play(inside, 20)
+    inside.close()
+    assert [row["length"] for row in rows(tmp_path / "inside")] == [4] * 5
+
+
+def test_vector_environments_of_other_libraries_are_refused(tmp_path: Path) -> None:
+    class VecEnv:
+        num_envs = 1
+
+    with pytest.raises(ConfigError, match="VecEnv is a vector environment of another library"):
+        record(VecEnv(), tmp_path / "run", env_name="crafter")
+    assert not (tmp_path / "run").exists()
+
+
+def test_episodes_that_ended_before_recording_are_not_the_runs(tmp_path: Path) -> None:
+    plain = make_vec("crafter", 2, threads=1, length=5)
+    plain.reset()
+    for _ in range(5):
+        plain.step(np.zeros(2, np.int64))
+    envs = record(plain, tmp_path / "run", name="x")
+    for _ in range(5):
+        envs.step(np.zeros(2, np.int64))
+    assert envs.pop_episodes().tick.tolist() == [5, 5, 10, 10], "the caller gets all of them"
+    envs.close()
+    assert [row["step"] for row in rows(tmp_path / "run")] == [10, 10]
+
+
+def test_a_closed_recorder_and_a_forked_one_do_not_write(tmp_path: Path) -> None:
+    """Forked processes share locks and counts: several would overwrite each other's steps and spoil the log."""
+    env = record(Mine(), tmp_path / "run", name="many", seed=3)
+
+    def work() -> None:
+        with pytest.raises(RunFolderError, match=r"call achieve\.record in the process that steps the environment"):
+            play(env, 3)
+
+    child = multiprocessing.get_context("fork").Process(target=work)
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+    env.close()
+    assert not rows(tmp_path / "run")
+    with pytest.raises(RunFolderError, match="the environment was closed"):
+        play(env, 3)
+
+
 def test_registered_environments_are_recognised_through_wrappers(tmp_path: Path) -> None:
-    env = gymnasium.wrappers.TransformReward(gymnasium.make("achieve/Crafter-v1"), float)
+    env = gymnasium.wrappers.TransformObservation(gymnasium.make("achieve/Crafter-v1"), np.asarray, None)
     record(env, tmp_path / "run").close()
     assert read_config(tmp_path / "run")["config"]["env"]["name"] == "crafter"
 
@@ -385,6 +499,8 @@ def test_names_that_are_no_names(tmp_path: Path, name: str) -> None:
 def test_settings_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="settings cannot be written as JSON"):
         record(Mine(), tmp_path / "run", settings={"model": object()})
+    with pytest.raises(ConfigError, match="settings cannot be written as JSON"):
+        record(Mine(), tmp_path / "run", settings={"lr": float("nan")})
 
 
 def test_other_achievements_in_one_folder_are_refused(tmp_path: Path) -> None:
@@ -397,8 +513,22 @@ def test_other_achievements_in_one_folder_are_refused(tmp_path: Path) -> None:
     second.close()
 
 
+def test_an_environment_must_name_all_its_achievements(tmp_path: Path) -> None:
+    class Sparse(Mine):
+        def step(self, action: Any) -> Any:
+            *result, _ = super().step(action)
+            return *result, {"achievements": {"wood": 1} if self._episode == 0 else {}}
+
+    env = record(Sparse(), tmp_path / "run")
+    with pytest.raises(RunFolderError, match="let it count every achievement, also those not unlocked"):
+        play(env, 7)
+    env.close()
+    assert len(rows(tmp_path / "run")) == 1
+
+
 def test_a_return_that_is_no_number_is_refused(tmp_path: Path) -> None:
-    env = record(gymnasium.wrappers.TransformReward(Mine(), lambda reward: float("nan")), tmp_path / "run")
+    with pytest.warns(match="records the rewards it makes"):
+        env = record(gymnasium.wrappers.TransformReward(Mine(), lambda reward: float("nan")), tmp_path / "run")
     with pytest.raises(RunFolderError, match="the return of an episode is nan"):
         play(env, 3)
     env.close()
@@ -430,3 +560,18 @@ def test_an_agent_with_the_name_of_a_preset_is_not_taken_for_it(tmp_path: Path) 
     record(Mine(), tmp_path / "run", name="ppo").close()
     (group,) = group_runs([read_run(tmp_path / "run", [])])
     assert group.label == "ppo (external)"
+
+
+def test_runs_in_other_games_are_told_apart(tmp_path: Path) -> None:
+    for name, length in (("short", 5), ("shorter", 4)):
+        envs = record(make_vec("crafter", 1, threads=1, length=length), tmp_path / name)
+        envs.reset()
+        for _ in range(20):
+            envs.step(np.zeros(1, np.int64))
+        envs.close()
+    _, notes = read_groups([tmp_path / "short", tmp_path / "shorter"])
+    told = "short: Crafter (length=5); shorter: Crafter (length=4)."
+    assert notes == [f"Not the same game, so their figures are not comparable. {told}"]
+    section = agents_section(gather([tmp_path]))
+    assert sorted(str(row[1]) for row in section.tables[0].rows)[-2:] == ["Crafter (length=4)", "Crafter (length=5)"]
+    assert len(section.pictures) == 2

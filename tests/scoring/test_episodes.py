@@ -67,6 +67,7 @@ def test_log_of_crafters_own_recorder_has_summed_lengths_for_steps(tmp_path: Pat
         (line(8) + "[1, 2]\n", r"episodes.jsonl:2 is not an episode"),
         (line(8) + '{"step": 9, "length": 1, "reward": 0}\n', "jsonl:2 has no 'achievement_a', which every"),
         (line(8) + '{"length": 1, "reward": 0}\n', "jsonl:2 has no 'step'"),
+        (line(8) + line(9, achievement_z=1), "jsonl:2 has 'achievement_z', which the episodes above it do not have"),
         (line(8) + line(9, reward="much"), "jsonl:2 has 'much' as its reward; a number is needed"),
         (line(8) + line(9, reward=None), "jsonl:2 has None as its reward"),
         (line(8) + line(9, reward=True), "jsonl:2 has True as its reward"),

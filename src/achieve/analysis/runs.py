@@ -69,6 +69,12 @@ class Run:
         return self.config.trainer == EXTERNAL
 
     @property
+    def game(self) -> str:
+        """The environment's title, with the options that make it another game."""
+        options = ", ".join(sorted(self.config.env.options))
+        return f"{self.spec.title} ({options})" if options else self.spec.title
+
+    @property
     def precision(self) -> str:
         """The precision of the convolutions: as the run recorded it or, before its end, as its machine decides it."""
         config, machine = self.config, self.starts[-1].get("machine") if self.starts else None
@@ -213,6 +219,10 @@ def read_groups(folders: Sequence[Path]) -> tuple[list[Group], list[str]]:
             )
     groups = group_runs(runs)
     notes = [repeated(run) for group in groups for run in group.repeats]
+    games = {group.label: group.runs[0].game for group in groups}
+    if len(set(games.values())) > 1:
+        told = "; ".join(f"{label}: {game}" for label, game in games.items())
+        notes.append(f"Not the same game, so their figures are not comparable. {told}.")
     at = min(group.end for group in groups)
     if any(run.score.read_at != at for group in groups for run in group.runs):
         notes.append(f"All runs are evaluated at step {at:,}, where the shortest of them ends.")

@@ -53,9 +53,7 @@ def show_scores(
     # Figures of different environments, or of different layouts, are not comparable: each has its table.
     tables: dict[str, dict[str, list[NamedScore]]] = {}
     for group in group_runs(known):
-        env = group.runs[0].config.env
-        layout = f" ({', '.join(sorted(env.options))})" if env.options else ""
-        rows = tables.setdefault(f"{group.runs[0].spec.title}{layout}", {})
+        rows = tables.setdefault(group.runs[0].game, {})
         rows[group.label] = [(run.path.name, run.score) for run in group.runs]
         for run in group.repeats:
             rows[f"{group.label} ({run.path})"] = [(f"{run.path.name} (seed {run.seed} again)", run.score)]

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
+
+from gymnasium import RewardWrapper
+from gymnasium.vector import VectorRewardWrapper
+from gymnasium.wrappers import NormalizeReward, TimeLimit
+from gymnasium.wrappers.vector import NormalizeReward as VectorNormalizeReward
 
 _CRAFTER = {"area": (64, 64), "view": (9, 9), "length": 10_000, "reward": True, "rules": None}
 _SIZE = (64, 64)
@@ -27,20 +32,24 @@ class Identity(NamedTuple):
 
 def identify(env: Any) -> Identity:
     """Return what is known of an environment. Its name is None if it hides what it holds, as processes do."""
+    limits: list[int] = []
     for inner in _layers(env):
         module = type(inner).__module__
+        if isinstance(inner, TimeLimit):
+            limits.append(int(inner._max_episode_steps))
         if module.startswith("achieve.envs.crafter.") and hasattr(inner, "_batch"):
             config = inner._batch.config
             rules = inner._batch.program.identity
             game = {name: getattr(config, name) for name in ("area", "view", "length", "reward")}
-            return _crafter(game | {"rules": rules if rules != _plain_rules() else None}, config.size)
+            return _crafter(game | {"rules": rules if rules != _plain_rules() else None}, config.size, limits)
         if module == "crafter.env":
             game = {name: getattr(inner, f"_{name}") for name in ("area", "view", "length", "reward")}
-            return _crafter(game | {"view": tuple(map(int, game["view"]))}, inner._size)
-        if module.startswith("achieve.envs.minigrid."):
-            return Identity("minigrid")
+            return _crafter(game | {"view": tuple(map(int, game["view"]))}, inner._size, limits)
+        if module.startswith("achieve.envs.minigrid.") and hasattr(inner, "tree"):
+            layout = getattr(inner, "_layout", inner)
+            return Identity("minigrid", _minigrid(inner.tree, layout, min([*limits, layout.max_steps])))
         if module.startswith("achieve.envs.heist."):
-            return Identity("heist")
+            return Identity("heist", tuple(f"{name}={value}" for name, value in inner._levels.items() if value))
         if module == "achieve.envs.gym.vec":
             return Identity(inner._id)
     spec = getattr(env, "spec", None)
@@ -62,7 +71,31 @@ def _layers(env: Any) -> Iterator[Any]:
         env = inside.get("env") or inside.get("_env") or (envs[0] if envs else None)
 
 
-def _crafter(game: Mapping[str, Any], size: Any) -> Identity:
+def changes_rewards(env: Any) -> str | None:
+    """Return the name of a wrapper of Gymnasium inside an environment that changes its rewards, None without one."""
+    kinds = (RewardWrapper, NormalizeReward, VectorRewardWrapper, VectorNormalizeReward)
+    return next((type(inner).__name__ for inner in _layers(env) if isinstance(inner, kinds)), None)
+
+
+def _minigrid(tree: Any, layout: Any, max_steps: int) -> tuple[str, ...]:
+    """Return what makes it another game than by default, as the environment's options."""
+    from .minigrid.env import check_layout
+    from .minigrid.tree import Tree
+
+    options: dict[str, Any] = {}
+    if tree != Tree.make():
+        chain = tree.parents == (None, *range(tree.rooms - 1))
+        options |= {"depth": tree.rooms} if chain else {"tree": list(tree.parents)}
+    _, num_rows, steps = check_layout(tree, layout.room_size, None, None)
+    usual = {"room_size": 5, "num_rows": num_rows, "max_steps": steps, "keep_keys": True}
+    here = {name: getattr(layout, name) for name in usual} | {"max_steps": max_steps}
+    options |= {name: value for name, value in here.items() if value != usual[name]}
+    return tuple(f"{name}={json.dumps(value)}" for name, value in options.items())
+
+
+def _crafter(game: Mapping[str, Any], size: Any, limits: Sequence[int]) -> Identity:
+    ends = [*limits, *([game["length"]] if game["length"] else [])]  # Crafter without a length has no limit
+    game = {**game, "length": min(ends, default=None)}
     changed = {name: value for name, value in game.items() if _plain(value) != _plain(_CRAFTER[name])}
     size = _plain(size)
     return Identity(

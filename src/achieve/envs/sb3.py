@@ -88,14 +88,18 @@ class SB3VecEnv(VecEnv):
     def _tell_ends(
         self, infos: list[dict[str, Any]], done: np.ndarray, terminated: np.ndarray, told: dict[str, Any]
     ) -> None:
+        if "final_obs" not in told:  # SB3 would go on without, and take every truncated episode for a terminated one
+            raise ValueError(
+                "Stable-Baselines3 needs the last observation of an episode, which these environments do not give; "
+                "make them with infos='final'"
+            )
         elapsed = round(time.time() - self._began, 6)
         for i in np.flatnonzero(done):
             infos[i]["TimeLimit.truncated"] = not terminated[i]
             infos[i]["episode"] = {
                 "r": round(float(self._returns[i]), 6), "l": int(self._lengths[i]), "t": elapsed,
             }  # fmt: skip
-            if "final_obs" in told:
-                infos[i]["terminal_observation"] = told["final_obs"][i]
+            infos[i]["terminal_observation"] = told["final_obs"][i]
         self._returns[done] = 0
         self._lengths[done] = 0
 

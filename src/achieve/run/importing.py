@@ -44,8 +44,7 @@ def import_run(
     episodes = merge(logs)
     if not episodes:
         raise EpisodeLogError(f"{sources[0]} has no finished episode; there is nothing to import")
-    if env == "crafter":
-        _check_crafter(logs)
+    _check_names(logs, env)
     last = episodes[-1][0]
     if steps is not None and steps < last:
         raise EpisodeLogError(f"the last episode ended at step {last:,}, so the run has taken more than {steps:,}")
@@ -80,13 +79,18 @@ def merge(logs: Mapping[Path, Episodes]) -> list[tuple[int, Episode]]:
     return [(end, episode) for end, _, episode in merged]
 
 
-def _check_crafter(logs: Mapping[Path, Episodes]) -> None:
+def _check_names(logs: Mapping[Path, Episodes], env: str) -> None:
+    """Refuse logs that do not count the same achievements, or in Crafter other ones than the score is over."""
     from achieve.envs.crafter.data import ACHIEVEMENTS
 
-    for path, log in logs.items():
-        missing = [name for name in ACHIEVEMENTS if name not in log.names]
-        if missing:
-            raise EpisodeLogError(
-                f"{path} does not count {missing[0]}, which {find_env_spec('crafter').title} does; name the "
-                "environment it is from (--env)"
-            )
+    counting = {path: log.names for path, log in logs.items() if len(log.step)}
+    first = next(iter(counting))
+    right, whose, way_out = counting[first], str(first), "import them apart"
+    if env == "crafter":
+        right, whose = ACHIEVEMENTS, find_env_spec(env).title
+        way_out = "name the environment it is from (--env)"
+    for path, names in counting.items():
+        if missing := [name for name in right if name not in names]:
+            raise EpisodeLogError(f"{path} does not count {missing[0]}, which {whose} does; {way_out}")
+        if more := [name for name in names if name not in right]:
+            raise EpisodeLogError(f"{path} counts {more[0]}, which {whose} does not; {way_out}")

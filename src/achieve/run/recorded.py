@@ -16,7 +16,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -127,6 +127,14 @@ class RecordedRun:
         """Log episodes that have ended with the last steps counted."""
         if not episodes:
             return
+        if self._log < 0:
+            raise RunFolderError(f"the environment was closed, so its episodes cannot be added to {self.path} any more")
+        if os.getpid() != self._pid:
+            # Locks and counts are shared with the parent and its other children: they would overwrite each other.
+            raise RunFolderError(
+                f"{self.path} was opened by the process that this one was forked from; call achieve.record in the "
+                "process that steps the environment"
+            )
         with self._alone():
             self._mend_log()
             step = self.steps
@@ -262,21 +270,33 @@ class RecordedRun:
         if not self._names:
             line = os.pread(self._log, 1 << 16, 0).partition(b"\n")[0]
             logged = [key.removeprefix(PREFIX) for key in (parse_json(line) if line else {}) if key.startswith(PREFIX)]
-            self._names = tuple(logged if line else achievements)
+            self._names = tuple(logged if line else self._named(achievements))
             keys = "".join(f", {json.dumps(PREFIX + name).replace('%', '%%')}: %d" for name in self._names)
             self._template = f'{{"step": %d, "length": %d, "reward": %r{keys}}}\n'
         if not math.isfinite(episode_return):
             raise RunFolderError(f"{self.path}: the return of an episode is {episode_return}, which no table can show")
-        try:
-            counts = [achievements[name] for name in self._names]
-        except KeyError:
-            counts = []
-        if len(counts) != len(achievements):
+        if len(achievements) != len(self._names) or not all(name in achievements for name in self._names):
             raise RunFolderError(
                 f"{self.path} has episodes with {len(self._names)} achievements, and this one has {len(achievements)}, "
-                "not the same ones; record each environment in a folder of its own"
+                "not the same ones; record each environment in a folder of its own, and let it count every "
+                "achievement, also those not unlocked"
             )
+        counts = [achievements[name] for name in self._names]
         return self._template % (step, length, round(float(episode_return), self._spec.decimals), *counts)
+
+    def _named(self, achievements: Mapping[str, int]) -> Iterable[str]:
+        """Return the achievements in the order of the log; in Crafter, the score is over its own alone."""
+        if self._spec.name != "crafter":
+            return achievements
+        from achieve.envs.crafter.data import ACHIEVEMENTS
+
+        if set(achievements) != set(ACHIEVEMENTS):
+            raise RunFolderError(
+                f"{self.path} is a run in Crafter, but an episode has {len(achievements)} achievements that are not "
+                f"Crafter's {len(ACHIEVEMENTS)}; the recorder needs infos as the environment gives them, so record it "
+                "before wrappers that change infos, or name the environment it really is (env_name)"
+            )
+        return ACHIEVEMENTS
 
     # Closing
 
@@ -374,7 +394,7 @@ def write_recorded(
 def _plain_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings as JSON has them."""
     try:
-        plain: dict[str, Any] = json.loads(json.dumps(dict(settings)))
+        plain: dict[str, Any] = json.loads(json.dumps(dict(settings), allow_nan=False))
     except (TypeError, ValueError) as error:
         raise ConfigError(f"the settings cannot be written as JSON: {error}; give numbers, texts and lists") from None
     return plain

@@ -22,7 +22,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from achieve.config import EnvConfig, from_dict
 from achieve.envs.arrays import FinishedEpisodes
 from achieve.envs.base import AchievementVecEnv
-from achieve.envs.identify import identify
+from achieve.envs.identify import changes_rewards, identify
 from achieve.errors import ConfigError
 from achieve.run.folder import read_config
 from achieve.run.recorded import Episode, RecordedRun, describe_run
@@ -51,7 +51,8 @@ def record(
 
     Args:
         env: a Gymnasium environment or vector environment, or one with the interface of `crafter.Env`. It should be
-            the environment itself: a wrapper inside that changes rewards changes what is recorded.
+            the environment itself, with nothing inside but what ends episodes (`TimeLimit`): a wrapper inside that
+            changes rewards changes what is recorded.
         folder: the run folder.
         name: the agent's name in tables; by default the folder's, without `-s<seed>`.
         seed: the agent's seed. Runs that differ only in their seeds are averaged.
@@ -63,6 +64,11 @@ def record(
     Raises:
         RunFolderError: if the folder holds another run, or cannot be written.
     """
+    if hasattr(env, "num_envs") and not isinstance(env, VectorEnv):
+        raise ConfigError(
+            f"{type(env).__name__} is a vector environment of another library, which cannot be recorded; record the "
+            "environments in it, or a Gymnasium vector environment before an adapter such as SB3VecEnv wraps it"
+        )
     found = identify(env)
     if env_name is not None:
         found = found._replace(name=env_name)
@@ -82,6 +88,12 @@ def record(
         warnings.warn(
             f"{path} holds {run.continued:,} steps already, and goes on from there; if the agent starts from scratch, "
             "use another folder, and if it goes on from a checkpoint, give the steps of that as resume_at",
+            stacklevel=2,
+        )
+    if changing := changes_rewards(env):
+        warnings.warn(
+            f"{changing} is inside the recorder, so that {path} records the rewards it makes, not the environment's; "
+            "record the environment itself, and wrap that",
             stacklevel=2,
         )
     return _wrapped(env, run)
@@ -142,10 +154,18 @@ class PlainRecorder:
         self._length = self._unlocks = 0
         self._return = 0.0
         self._over = False
+        self._warned = False
         weakref.finalize(self, run.close)  # also at the end of a script that does not close its environment
 
     def reset(self, **kwargs: Any) -> Any:
         result = self._env.reset(**kwargs)
+        if self._length and not self._over and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"an episode was reset after {self._length:,} steps, before its end: its steps count, but it is not "
+                f"in {self._run.path}; a wrapper that ends episodes, such as TimeLimit, belongs inside the recorder",
+                stacklevel=3,
+            )
         self._length = self._unlocks = 0
         self._return = 0.0
         self._over = False
@@ -155,14 +175,14 @@ class PlainRecorder:
         result = self._env.step(action)
         if not self._over:  # Crafter lets one go on after the end; nothing counts there
             self._run.advance(1)
-            reward = result[1]
+            reward = float(result[1])  # a float32 would be added up as one
             self._length += 1
             self._return += reward
             self._unlocks += reward > self._threshold
             if result[2] or (result[3] if len(result) == 5 else False):
                 self._over = True
                 achievements = result[-1].get("achievements")
-                self._run.write(_episode(self._length, float(self._return), achievements, int(self._unlocks)))
+                self._run.write(_episode(self._length, self._return, achievements, self._unlocks))
         return result
 
     def close(self) -> None:
@@ -222,7 +242,8 @@ class VectorRecorder(_RecordedVector):
     def __init__(self, env: AchievementVecEnv, run: RecordedRun) -> None:
         super().__init__(env, run)
         self._size = env.num_envs
-        self._popped: deque[FinishedEpisodes] = deque(maxlen=KEPT)
+        # What ended before is the caller's, and not this run's.
+        self._popped: deque[FinishedEpisodes] = deque([env.pop_episodes()] if env.has_finished else [], maxlen=KEPT)
 
     def reset(self, **kwargs: Any) -> Any:
         self._popped.clear()

@@ -58,6 +58,10 @@ def load_episodes(run: str | Path) -> Episodes:
         except EpisodeLogError:
             warnings.warn(f"{path}: left out a torn last line ({tail[:40]!r})", stacklevel=2)
     names = tuple(key.removeprefix(PREFIX) for key in (rows or [{}])[0] if key.startswith(PREFIX))
+    known = (rows or [{}])[0].keys()
+    for number, row in enumerate(rows, 1):
+        if more := [key for key in row.keys() - known if key.startswith(PREFIX)]:
+            raise EpisodeLogError(f"{path}:{number} has {shown(min(more))}, which the episodes above it do not have")
     length = _column(rows, "length", path)
     step = _column(rows, "step", path) if any("step" in row for row in rows) else length.cumsum()
     reward = _column(rows, "reward", path, whole=False)

@@ -49,7 +49,7 @@ def agents_section(gathered: Gathered) -> Section:
     )
     columns = [
         ("agent", "agent", str, lambda row: row.name),
-        ("environment", "environment", str, lambda row: row.group.runs[0].spec.title if row.group else "Crafter"),
+        ("environment", "environment", str, lambda row: row.group.runs[0].game if row.group else "Crafter"),
         ("published_score", "published score %", MeanStd, lambda row: _published(row, "score")),
         ("published_reward", "published reward", MeanStd, lambda row: _published(row, "reward")),
         ("score", "score %", MeanStd, lambda row: _recorded(row, "score")),
@@ -63,7 +63,7 @@ def agents_section(gathered: Gathered) -> Section:
     by_env: dict[str, list[Group]] = {}
     for group in groups:
         if all(len(run.episodes.step) for run in group.runs):
-            by_env.setdefault(group.runs[0].spec.title, []).append(group)
+            by_env.setdefault(group.runs[0].game, []).append(group)
     for title, some in by_env.items():
         for first in range(0, len(some), LINES):
             lines = {group.label: group.runs for group in some[first : first + LINES]}
