@@ -99,6 +99,33 @@ def test_an_agent_remembers_within_an_episode_alone(run: Path) -> None:
     assert torch.equal(agent.logits, fresh)
 
 
+def test_an_agent_is_told_where_episodes_end(run: Path, tmp_path: Path) -> None:
+    """Episodes one after the other, each begun with None: the state of the last must not leak into the next."""
+    agent, seen = load_agent(run, trust=True), np.zeros(4, np.float32)
+    agent.act(seen)
+    fresh = agent.logits
+    for missing in ((None, None), (0.0, None), (None, False)):
+        with pytest.raises(
+            ValueError, match=r"is None, and this agent remembers its episode: .*, or reset\(\)"
+        ) as error:
+            agent.act(seen, *missing)
+        assert "\n" not in str(error.value)
+    agent.act(seen, 0.0, done=False)
+    agent.reset()
+    agent.act(seen)
+    assert torch.equal(agent.logits, fresh)
+    train(corridor(512, **LSTM), tmp_path / "core alone", quiet=True)
+    alone = load_agent(tmp_path / "core alone", trust=True)
+    for done in (None, False, True):
+        alone.act(seen, done=done)  # rewards are for the memory of the last achievement
+    with pytest.raises(ValueError, match="done is None"):
+        alone.act(seen, 0.0)
+    train(corridor(512, model={"memory": False}, distill={"enabled": False}), tmp_path / "plain", quiet=True)
+    plain = load_agent(tmp_path / "plain", trust=True)
+    for _ in range(2):
+        plain.act(seen)
+
+
 def test_training_learns_and_phases_distil(run: Path) -> None:
     metrics = rows(run / "metrics.jsonl")
     phases = [row for row in metrics if row["kind"] == "distill"]
@@ -120,8 +147,8 @@ def test_evaluated_filmed_analysed_and_exported(run: Path, achieve: Command, tmp
     export_agent(run, tmp_path / "a.safetensors")
     exported, original = load_agent(tmp_path / "a.safetensors", env=CORRIDOR), load_agent(run, trust=True)
     seen = np.array([-0.5, -0.5, 0, 0], np.float32)
-    for _ in range(3):
-        assert exported.act(seen, greedy=True) == original.act(seen, greedy=True)
+    for told in ((), (0.0, False), (0.0, False)):
+        assert exported.act(seen, *told, greedy=True) == original.act(seen, *told, greedy=True)
     torch.testing.assert_close(exported.logits, original.logits, atol=0.05, rtol=0.05)
 
 
