@@ -203,6 +203,22 @@ def refused(**changes: Any) -> str:
             {"model": {"core": "gru"}, "ppo": {"chunk_length": 64, "num_minibatches": 8}},
             "a minibatch of 32 steps cannot be cut into chunks of 64; change ppo.chunk-length",
         ),
+        (
+            {"model": {"core": "gru"}, "ppo": {"num_minibatches": 3}},
+            "a rollout of 4 x 64 = 256 steps cannot be split into 3 equal minibatches; change ppo.num-minibatches",
+        ),
+        (
+            {
+                "trainer": "examples.own_trainer:KLPenaltyTrainer",
+                **GRU,
+                "ppo": {"chunk_length": 1, "num_minibatches": 3},
+            },
+            "a rollout of 4 x 64 = 256 steps cannot be split into 3 equal minibatches; change ppo.num-minibatches",
+        ),
+        (
+            {"ppo": {"advantage_norm": "minibatch", "num_minibatches": 256}},
+            "a minibatch of one step has a single advantage, which cannot be normalised; reduce ppo.num-minibatches",
+        ),
         ({"model": {"core": "gru"}, "ppo": {"burn_in": 64}}, "ppo.burn_in is 64, and no chunk has that many steps"),
         ({"model": {"core": "rnn"}}, "model.core is 'rnn'; accepted: 'none', 'gru', 'lstm'"),
         ({"model": {"core_size": 64}}, "model.core_size has no effect without a recurrent core; use --model.core gru"),
@@ -217,6 +233,10 @@ def test_settings_that_do_not_work_together(changes: dict[str, Any], sentence: s
 
 @pytest.mark.parametrize("preset", ["qrdqn", "qrdqn-ad"])
 def test_a_core_where_there_can_be_none(preset: str, achieve: Command) -> None:
+    values = to_dict(get_preset(preset))
+    for change in ({"core_size": 64}, {"core_place": "alone"}, {"core_heads": "policy"}):
+        with pytest.raises(ConfigError, match=r"QR-DQN has neither a recurrent core \(model.core\) nor"):
+            from_dict({**values, "model": {**values["model"], **change}})
     code, _, err = achieve("train", "--preset", preset, "--model.core", "gru")
     assert code == 2 and err.count("\n") == 1
     assert "QR-DQN has neither a recurrent core (model.core) nor" in err
