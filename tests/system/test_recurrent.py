@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 
 from achieve import load_agent, train
-from achieve.agent import describe_agent, export_agent, read_weights
+from achieve.agent import Agent, describe_agent, export_agent, read_weights
 from achieve.config import ModelConfig, PPOConfig, TrainConfig, from_dict, to_dict
 from achieve.errors import AchieveError, ConfigError, RunFolderError
 from achieve.presets import PRESETS, get_preset
@@ -53,6 +54,38 @@ def test_a_run_resumes_bit_for_bit(kind: str, tmp_path: Path) -> None:
     assert_resumes(corridor(**KINDS[kind], checkpoint_seconds=0.0), tmp_path)
     if kind == "gru":
         assert [row["kind"] for row in rows(tmp_path / "whole" / "metrics.jsonl")] == ["ppo", "ppo", "distill"]
+
+
+class Watched(PPOTrainer):
+    """Plays a buffer's episodes again with the weights there are when it is cleared, after a phase."""
+
+    found: ClassVar[list[tuple[torch.Tensor, ...]]] = []
+
+    def __init__(self, config: TrainConfig) -> None:
+        super().__init__(config)
+        clear = self.buffer.clear
+
+        def compare() -> None:
+            buffer = self.buffer
+            agent = Agent(copy.deepcopy(self.network), config, self.observation_shape)
+            reward = done = None
+            for row in range(buffer.rows):
+                agent.act(buffer.observations[row].numpy(), reward, done)
+                reward, done = buffer.rewards[row], buffer.dones[row]
+            assert agent._state is not None and done is not None
+            anew = agent._state.masked_fill(torch.from_numpy(done)[:, None], 0)
+            self.found.append((self.collector.state.clone(), anew, buffer.states[-1].clone()))
+            clear()
+
+        self.buffer.clear = compare  # type: ignore[method-assign]
+
+
+def test_a_run_goes_on_from_states_of_the_weights_after_a_phase(tmp_path: Path) -> None:
+    Watched.found.clear()
+    train(corridor(**GRU, trainer=f"{__name__}:Watched"), tmp_path / "run", quiet=True)
+    ((state, anew, before),) = Watched.found
+    torch.testing.assert_close(state, anew)
+    assert ((state - before).abs() > 1e-4).any(), "those of the rollout are others"
 
 
 @pytest.mark.parametrize("kind", KINDS)
