@@ -1,7 +1,7 @@
 """An environment that cannot be solved without memory: a colour is shown, and thirty steps later it is asked for.
 
     achieve train --preset quick --env examples.memory_env:RememberColour --model.encoder mlp --model.no-memory \
-        --distill.no-enabled --model.core gru --ppo.chunk-length 64 --total-steps 1e5
+        --distill.no-enabled --model.core gru --ppo.chunk-length 64 --total-steps 1e5 --torch-threads 1
 
 Each answer is an action. An agent that has forgotten the colour is right one time in three.
 """

@@ -6,6 +6,8 @@
     while True:
         obs, reward, terminated, truncated, _ = env.step(agent.act(obs, reward, done))
         done = terminated or truncated
+        if done:
+            obs, _ = env.reset()
 """
 
 from __future__ import annotations
@@ -132,8 +134,9 @@ class Agent:
         Args:
             observation: of one environment, bytes [H, W, C] or whatever the agent was trained on, or [N, ...] of
                 several.
-            reward: the reward that came with the observation, a number or [N]; None at the start.
-            done: whether the last step ended its episode, so that this observation starts another; None at the start.
+            reward: the reward that came with the observation, a number or [N]; None in the first call, also after
+                :meth:`reset`.
+            done: whether the last step ended its episode, so that this observation starts another; None as above.
             greedy: take the most probable action; by default actions are sampled, as in training.
 
         Returns:
@@ -153,6 +156,8 @@ class Agent:
         count = len(seen)
         if self._latent is not None and len(self._latent) != count:
             raise ValueError(f"this agent has been acting in {len(self._latent)} environments, got {count}; reset() it")
+        if self._latent is not None:
+            self._check_told(reward, done)
         rewards, dones = self._vector(reward, count, "reward"), self._vector(done, count, "done")
         seen = np.ascontiguousarray(seen, np.float32 if floats else np.uint8)
         phi = self.network.encode(torch.from_numpy(seen).to(self._device))
@@ -178,6 +183,16 @@ class Agent:
             raise ConfigError(
                 f"the environment {self.config.env.name} shows observations of shape {shape} and takes {num_actions} "
                 f"actions; this agent knows shape {self.observation_shape} and {self.network.num_actions} actions"
+            )
+
+    def _check_told(self, reward: ArrayLike | None, done: ArrayLike | None) -> None:
+        """Raise ValueError where what it remembers would silently outlive its episode, or never be taken in."""
+        network = self.network
+        memory, core = network.config.memory, isinstance(network, ActorCritic) and network.core is not None
+        if (done is None and (memory or core)) or (reward is None and memory):
+            raise ValueError(
+                f"{'done' if done is None else 'reward'} is None, and this agent remembers its episode: pass what the "
+                "last step returned, or reset() the agent before the first observation of an episode"
             )
 
     def _evaluate(self, phi: Tensor, ended: Tensor) -> tuple[Tensor, Tensor]:

@@ -346,6 +346,9 @@ _UNUSED = {
     ),
 }  # fmt: skip
 
+# Fields of the network that mean nothing without a recurrent core.
+_CORE_FIELDS = ("core_size", "core_place", "core_heads")
+
 _RESERVED_OPTIONS = ("name", "id", "num_envs", "seed", "threads", "infos", "unlock_threshold", "render_mode")
 
 
@@ -376,7 +379,7 @@ def with_env(config: TrainConfig, name: str) -> TrainConfig:
 
 def validate(config: TrainConfig) -> None:
     """Raise :class:`ConfigError` for a value out of range, and for values that do not work together."""
-    ppo, distill, model = config.ppo, config.distill, config.model
+    distill, model = config.distill, config.model
     try:
         convert(TrainConfig, dataclasses.asdict(config))
         check_name("preset", config.preset)  # which is part of the run folder's name
@@ -422,11 +425,22 @@ def validate(config: TrainConfig) -> None:
             "one environment with a rollout of one step has a single advantage, which cannot be normalised; "
             "increase env.num-envs or ppo.rollout-length"
         )
+    _validate_minibatches(config)
+
+
+def _validate_minibatches(config: TrainConfig) -> None:
+    """Raise ConfigError for minibatches that are not equal, or too small to normalise their advantages."""
+    ppo = config.ppo
     if config.rollout_steps % ppo.num_minibatches:
         raise ConfigError(
             f"a rollout of {config.env.num_envs} x {ppo.rollout_length} = {config.rollout_steps} steps "
             f"cannot be split into {ppo.num_minibatches} equal minibatches; "
             "change ppo.num-minibatches or ppo.rollout-length"
+        )
+    if ppo.advantage_norm == "minibatch" and config.rollout_steps == ppo.num_minibatches:
+        raise ConfigError(
+            "a minibatch of one step has a single advantage, which cannot be normalised; reduce ppo.num-minibatches or "
+            "use --ppo.advantage-norm rollout"
         )
 
 
@@ -436,10 +450,7 @@ def _validate_core(config: TrainConfig) -> None:
     if model.core == "none":
         if config.trainer != "ppo":
             return
-        for table, values, names in (
-            ("model", model, ("core_size", "core_place", "core_heads")),
-            ("ppo", ppo, ("chunk_length", "burn_in")),
-        ):
+        for table, values, names in (("model", model, _CORE_FIELDS), ("ppo", ppo, ("chunk_length", "burn_in"))):
             for name in names:
                 if getattr(values, name) != getattr(type(values), name):
                     raise ConfigError(f"{table}.{name} has no effect without a recurrent core; use --model.core gru")
@@ -454,6 +465,7 @@ def _validate_core(config: TrainConfig) -> None:
             f"ppo.burn_in is {ppo.burn_in}, and no chunk has that many steps before it in a rollout of "
             f"{ppo.rollout_length}; reduce ppo.burn-in"
         )
+    _validate_minibatches(config)  # of a trainer of the user's own too: its chunks are dealt out evenly
     minibatch = config.rollout_steps // ppo.num_minibatches
     for what, steps in (("rollout", ppo.rollout_length), ("minibatch", minibatch)):
         if steps % ppo.chunk_length:
@@ -473,7 +485,8 @@ def _validate_qrdqn(config: TrainConfig) -> None:
     values, rows = config.qrdqn, config.replay_rows
     if other := list(differences(config.ppo, PPOConfig())):
         raise ConfigError(f"ppo.{other[0]} has no effect on QR-DQN; its settings are qrdqn.*")
-    if config.model.core != "none" or config.model.value_hidden:
+    none = ModelConfig()
+    if any(getattr(config.model, name) != getattr(none, name) for name in ("core", "value_hidden", *_CORE_FIELDS)):
         raise ConfigError(
             "QR-DQN has neither a recurrent core (model.core) nor a hidden layer for values (model.value_hidden); "
             "use a preset of PPO, such as ppo-gru"

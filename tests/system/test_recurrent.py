@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 
 from achieve import load_agent, train
-from achieve.agent import describe_agent, export_agent, read_weights
+from achieve.agent import Agent, describe_agent, export_agent, read_weights
 from achieve.config import ModelConfig, PPOConfig, TrainConfig, from_dict, to_dict
 from achieve.errors import AchieveError, ConfigError, RunFolderError
 from achieve.presets import PRESETS, get_preset
@@ -53,6 +54,38 @@ def test_a_run_resumes_bit_for_bit(kind: str, tmp_path: Path) -> None:
     assert_resumes(corridor(**KINDS[kind], checkpoint_seconds=0.0), tmp_path)
     if kind == "gru":
         assert [row["kind"] for row in rows(tmp_path / "whole" / "metrics.jsonl")] == ["ppo", "ppo", "distill"]
+
+
+class Watched(PPOTrainer):
+    """Plays a buffer's episodes again with the weights there are when it is cleared, after a phase."""
+
+    found: ClassVar[list[tuple[torch.Tensor, ...]]] = []
+
+    def __init__(self, config: TrainConfig) -> None:
+        super().__init__(config)
+        clear = self.buffer.clear
+
+        def compare() -> None:
+            buffer = self.buffer
+            agent = Agent(copy.deepcopy(self.network), config, self.observation_shape)
+            reward = done = None
+            for row in range(buffer.rows):
+                agent.act(buffer.observations[row].numpy(), reward, done)
+                reward, done = buffer.rewards[row], buffer.dones[row]
+            assert agent._state is not None and done is not None
+            anew = agent._state.masked_fill(torch.from_numpy(done)[:, None], 0)
+            self.found.append((self.collector.state.clone(), anew, buffer.states[-1].clone()))
+            clear()
+
+        self.buffer.clear = compare  # type: ignore[method-assign]
+
+
+def test_a_run_goes_on_from_states_of_the_weights_after_a_phase(tmp_path: Path) -> None:
+    Watched.found.clear()
+    train(corridor(**GRU, trainer=f"{__name__}:Watched"), tmp_path / "run", quiet=True)
+    ((state, anew, before),) = Watched.found
+    torch.testing.assert_close(state, anew)
+    assert ((state - before).abs() > 1e-4).any(), "those of the rollout are others"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -99,6 +132,33 @@ def test_an_agent_remembers_within_an_episode_alone(run: Path) -> None:
     assert torch.equal(agent.logits, fresh)
 
 
+def test_an_agent_is_told_where_episodes_end(run: Path, tmp_path: Path) -> None:
+    """Episodes one after the other, each begun with None: the state of the last must not leak into the next."""
+    agent, seen = load_agent(run, trust=True), np.zeros(4, np.float32)
+    agent.act(seen)
+    fresh = agent.logits
+    for missing in ((None, None), (0.0, None), (None, False)):
+        with pytest.raises(
+            ValueError, match=r"is None, and this agent remembers its episode: .*, or reset\(\)"
+        ) as error:
+            agent.act(seen, *missing)
+        assert "\n" not in str(error.value)
+    agent.act(seen, 0.0, done=False)
+    agent.reset()
+    agent.act(seen)
+    assert torch.equal(agent.logits, fresh)
+    train(corridor(512, **LSTM), tmp_path / "core alone", quiet=True)
+    alone = load_agent(tmp_path / "core alone", trust=True)
+    for done in (None, False, True):
+        alone.act(seen, done=done)  # rewards are for the memory of the last achievement
+    with pytest.raises(ValueError, match="done is None"):
+        alone.act(seen, 0.0)
+    train(corridor(512, model={"memory": False}, distill={"enabled": False}), tmp_path / "plain", quiet=True)
+    plain = load_agent(tmp_path / "plain", trust=True)
+    for _ in range(2):
+        plain.act(seen)
+
+
 def test_training_learns_and_phases_distil(run: Path) -> None:
     metrics = rows(run / "metrics.jsonl")
     phases = [row for row in metrics if row["kind"] == "distill"]
@@ -120,8 +180,8 @@ def test_evaluated_filmed_analysed_and_exported(run: Path, achieve: Command, tmp
     export_agent(run, tmp_path / "a.safetensors")
     exported, original = load_agent(tmp_path / "a.safetensors", env=CORRIDOR), load_agent(run, trust=True)
     seen = np.array([-0.5, -0.5, 0, 0], np.float32)
-    for _ in range(3):
-        assert exported.act(seen, greedy=True) == original.act(seen, greedy=True)
+    for told in ((), (0.0, False), (0.0, False)):
+        assert exported.act(seen, *told, greedy=True) == original.act(seen, *told, greedy=True)
     torch.testing.assert_close(exported.logits, original.logits, atol=0.05, rtol=0.05)
 
 
@@ -176,6 +236,22 @@ def refused(**changes: Any) -> str:
             {"model": {"core": "gru"}, "ppo": {"chunk_length": 64, "num_minibatches": 8}},
             "a minibatch of 32 steps cannot be cut into chunks of 64; change ppo.chunk-length",
         ),
+        (
+            {"model": {"core": "gru"}, "ppo": {"num_minibatches": 3}},
+            "a rollout of 4 x 64 = 256 steps cannot be split into 3 equal minibatches; change ppo.num-minibatches",
+        ),
+        (
+            {
+                "trainer": "examples.own_trainer:KLPenaltyTrainer",
+                **GRU,
+                "ppo": {"chunk_length": 1, "num_minibatches": 3},
+            },
+            "a rollout of 4 x 64 = 256 steps cannot be split into 3 equal minibatches; change ppo.num-minibatches",
+        ),
+        (
+            {"ppo": {"advantage_norm": "minibatch", "num_minibatches": 256}},
+            "a minibatch of one step has a single advantage, which cannot be normalised; reduce ppo.num-minibatches",
+        ),
         ({"model": {"core": "gru"}, "ppo": {"burn_in": 64}}, "ppo.burn_in is 64, and no chunk has that many steps"),
         ({"model": {"core": "rnn"}}, "model.core is 'rnn'; accepted: 'none', 'gru', 'lstm'"),
         ({"model": {"core_size": 64}}, "model.core_size has no effect without a recurrent core; use --model.core gru"),
@@ -190,6 +266,10 @@ def test_settings_that_do_not_work_together(changes: dict[str, Any], sentence: s
 
 @pytest.mark.parametrize("preset", ["qrdqn", "qrdqn-ad"])
 def test_a_core_where_there_can_be_none(preset: str, achieve: Command) -> None:
+    values = to_dict(get_preset(preset))
+    for change in ({"core_size": 64}, {"core_place": "alone"}, {"core_heads": "policy"}):
+        with pytest.raises(ConfigError, match=r"QR-DQN has neither a recurrent core \(model.core\) nor"):
+            from_dict({**values, "model": {**values["model"], **change}})
     code, _, err = achieve("train", "--preset", preset, "--model.core", "gru")
     assert code == 2 and err.count("\n") == 1
     assert "QR-DQN has neither a recurrent core (model.core) nor" in err
