@@ -341,7 +341,10 @@ class Configs(Files):
             [rng.choice(("score", "eval", "compare", "curves", "export", "presets")), odd[2]],
             [odd[2], odd[0]],
         )
-        self._command(rng.choice(lines))
+        line = rng.choice(lines)
+        if line == ["eval", values.MUST_NOT_RUN]:
+            return  # an agent of one's own, as module:name: code that the command line names may run
+        self._command(line)
 
     def _command(self, line: list[str]) -> None:
         """Run `achieve LINE`, whose refusals are a line on stderr and exit code 2."""

@@ -18,11 +18,12 @@ NUMBERS: tuple[Any, ...] = (
     0, 1, -1, 2, 3, 7, 16, 17, 64, 255, 256, 1000, 2**31 - 1, 2**31, -(2**31), 2**32, 2**53, 2**62, 2**63 - 1, 2**63,
     2**64, -(2**63), 10**30, 0.5, -0.5, 1e-300, 1e308, -0.0, math.nan, math.inf, -math.inf,
 )  # fmt: skip
+MUST_NOT_RUN = "tests.reliability.fuzz:must_not_run"
 WORDS = (
     "", "a", " ", "\0", "a\0b", "\n", "é", "\u202e", "\U0001f600", "nan", "null", "1e6", "-1", "../../x", "/", ".", "~",
     "ppo", "qrdqn", "residual", "strided", "frozen", "cpu", "cuda:7", "meta", "auto", "crafter", "minigrid", "heist",
-    "CartPole-v1", "tests.reliability.fuzz:must_not_run", "no_such_module:f", "length=3", "length=-1", "length=nan",
-    "area=[1,1]", "size=64", "view=9", "depth=2", "depth=99", "a=b=c", "=", "rules=tests.reliability.fuzz:must_not_run",
+    "CartPole-v1", MUST_NOT_RUN, "no_such_module:f", "length=3", "length=-1", "length=nan",
+    "area=[1,1]", "size=64", "view=9", "depth=2", "depth=99", "a=b=c", "=", f"rules={MUST_NOT_RUN}",
     "x" * 3000, "%s%n", "{}", "[]", "__class__", "weights", "format",
 )  # fmt: skip
 LONG_TEXTS = (

@@ -137,3 +137,12 @@ def test_states_that_procgen_could_not_draw_are_refused(vec):
     for bad in (good[:cell] + struct.pack("<i", 7) + good[cell + 4 :], good[:digit] + b"x" + good[digit + 1 :]):
         with pytest.raises(ValueError, match="Heist"):
             state.read(bad)
+
+
+def test_things_outside_the_world_are_refused(vec):
+    good = vec._games.save(0)
+    x, y = state.read(good).gem
+    at = good.index(struct.pack("<ff", x, y))
+    for bad in ((1e30, y), (x, -1e30), (x, 13.5), (-0.5, y)):
+        with pytest.raises(ValueError, match="outside the world"):
+            state.read(good[:at] + struct.pack("<ff", *bad) + good[at + 8 :])

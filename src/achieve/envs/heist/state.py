@@ -130,6 +130,9 @@ def read(data: bytes) -> HeistState:
     def by_colour(kind: int) -> dict[int, tuple[float, float]]:
         return {int(themes[i]): (float(places[i, 0]), float(places[i, 1])) for i in np.flatnonzero(kinds == kind)}
 
+    outside = ((places < 0) | (places > WORLD_DIM)).any(1)
+    if (outside & (kinds != _OWN_KEY)).any():
+        raise ValueError("a saved state of Heist has things outside the world")
     locks, player, gem = by_colour(LOCK), by_colour(PLAYER), by_colour(GEM)
     if len(player) != 1 or len(gem) != 1 or any(not 0 <= colour < len(COLOURS) for colour in locks):
         raise ValueError("a saved state of Heist has not one player, one gem and locks of three colours")
