@@ -1,5 +1,7 @@
 """The probe's classifier against one written out, its splits, and what it says of data that leak."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,15 +9,16 @@ import torch
 from achieve.analysis.probe import (
     ProbeSettings,
     States,
+    classifier_inputs,
     judge,
     labelled_states,
     make_splits,
     probe,
     train_classifier,
 )
-from achieve.analysis.recordings import Recordings, record
+from achieve.analysis.recordings import Recordings, encode, record
 from achieve.errors import ConfigError
-from tests.analysis.agents import recording, recordings, small_agent
+from tests.analysis.agents import CRAFTER, MODEL, recording, recordings, small_agent
 from tests.helpers.threads import one_thread  # noqa: F401
 from tests.oracles.adam import Adam
 
@@ -140,9 +143,49 @@ def test_a_real_agent_is_probed() -> None:
     assert set(results[0].per_achievement) <= set(states.recordings.names) and len(results[0].histogram) == 25
 
 
+def test_the_classifier_sees_latents_as_asked() -> None:
+    agent = small_agent()
+    assert agent.config.model.memory
+    states = labelled_states(record(agent, states=600))
+    chosen = np.random.default_rng(0).permutation(len(states.label))[:200]
+    phi = classifier_inputs(agent, states, chosen)
+    before = classifier_inputs(agent, states, chosen, "linear")
+    torch.testing.assert_close(torch.relu(before), phi)
+    assert (before < 0).any()
+    joined = classifier_inputs(agent, states, chosen, "heads")
+    assert joined.shape == (200, 2 * agent.network.latent_size)
+    torch.testing.assert_close(joined[:, : agent.network.latent_size], phi)
+    remembered = 0
+    for row, (number, step) in enumerate(zip(states.episode[chosen], states.step[chosen], strict=True)):
+        # As the agent itself remembers, taken through the episode step by step.
+        episode, memory = states.recordings.episodes[number], torch.zeros(agent.network.latent_size)
+        for t in range(step):
+            if t in episode.unlocks:
+                latents = encode(agent, episode.images[t : t + 2])
+                memory = torch.nn.functional.normalize(latents[1] - latents[0], dim=0)
+                remembered += 1
+        torch.testing.assert_close(joined[row, agent.network.latent_size :], memory, atol=1e-5, rtol=1e-4)
+    assert remembered
+
+
+def test_latents_that_an_agent_does_not_have() -> None:
+    plain = small_agent(config=replace(CRAFTER, model=replace(MODEL, memory=False)))
+    states, chosen = labelled_states(record(plain, states=100)), np.arange(3)
+    torch.testing.assert_close(
+        classifier_inputs(plain, states, chosen, "heads"), classifier_inputs(plain, states, chosen)
+    )
+    recurrent = small_agent(config=replace(CRAFTER, model=replace(MODEL, core="gru")))
+    with pytest.raises(ConfigError, match="the heads of a recurrent agent see its core"):
+        classifier_inputs(recurrent, states, chosen, "heads")
+    plain.network.encoder.latent = torch.nn.Identity()  # type: ignore[assignment]
+    with pytest.raises(ConfigError, match="not known where this agent's encoder has its last activation"):
+        classifier_inputs(plain, states, chosen, "linear")
+
+
 def test_settings() -> None:
     assert ProbeSettings().pool == 215_578
     for change, message in (({"states": 0}, "states is 0"), ({"test_states": -3}, "test-states is -3"),
-                            ({"epochs": 0}, "epochs is 0"), ({"batch_size": -1}, "batch-size is -1")):  # fmt: skip
+                            ({"epochs": 0}, "epochs is 0"), ({"batch_size": -1}, "batch-size is -1"),
+                            ({"latents": "all"}, "latents is 'all'")):  # fmt: skip
         with pytest.raises(ConfigError, match=message):
             ProbeSettings(**change)

@@ -5,25 +5,29 @@ have none and are left out. An agent's encoder is frozen and a linear classifier
 draws training and test states from the same episodes, so that neighbouring, nearly equal states with the same label lie
 on both sides. That split is here as "state"; the other one, "episode", keeps episodes apart.
 
-What the paper leaves open: minibatches have 512 states, reshuffled each epoch, and latents are not normalised.
+What the paper leaves open: minibatches have 512 states, reshuffled each epoch, and latents are those after the last
+activation, by themselves and not normalised. `ProbeSettings.latents` has the other readings.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from achieve.agent import Agent
-from achieve.analysis.recordings import Images, Ints, Recordings, encode
+from achieve.analysis.recordings import Images, Ints, Recordings, encode, representations
 from achieve.errors import ConfigError
+from achieve.nn.layers import NormDense
 
 BINS = 25
 """Bars of the histogram, as in the paper's figure."""
 POOL_PER_STATE = 215_578 / 60_000
 """States the paper collected for each one it used."""
+
+Latents = Literal["encoder", "linear", "heads"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,9 @@ class ProbeSettings:
     learning_rate: float = 1e-3
     batch_size: int = 512
     """States per update; 0 takes all at once."""
+    latents: Latents = "encoder"
+    """What the classifier sees: the encoder's latents (`encoder`), those before their activation (`linear`), or those
+    joined with the memory of the previous achievement, as policy and value function see them (`heads`)."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -44,6 +51,8 @@ class ProbeSettings:
                 raise ConfigError(f"{name.replace('_', '-')} is {getattr(self, name)}; it must be 1 or more")
         if self.batch_size < 0:
             raise ConfigError(f"batch-size is {self.batch_size}; it must be 0 (all states at once) or more")
+        if self.latents not in get_args(Latents):
+            raise ConfigError(f"latents is {self.latents!r}; it must be one of {', '.join(get_args(Latents))}")
 
     @property
     def pool(self) -> int:
@@ -135,6 +144,44 @@ def _enough(available: int, wanted: int, what: str) -> None:
         )
 
 
+def classifier_inputs(
+    agent: Agent,
+    states: States,
+    chosen: Ints,
+    latents: Latents = "encoder",
+    progress: Callable[[float], None] = lambda share: None,
+) -> Tensor:
+    """Return what the classifier sees of some states, [k, D]; see :class:`ProbeSettings`."""
+    network, images = agent.network, states.images(chosen)
+    if latents == "heads" and network.config.core != "none":
+        raise ConfigError(
+            "the heads of a recurrent agent see its core, which depends on all that it did; probe --latents encoder"
+        )
+
+    def tell(done: int) -> None:
+        progress(done / len(chosen))
+
+    if latents == "linear":
+        last = getattr(network.encoder, "latent", None)
+        if not isinstance(last, NormDense):
+            raise ConfigError("it is not known where this agent's encoder has its last activation; leave out --latents")
+        seen: list[Tensor] = []
+        with last.linear.register_forward_hook(lambda layer, inputs, output: seen.append(output)):
+            encode(agent, images, progress=tell)
+        return torch.cat(seen)
+    phi = encode(agent, images, progress=tell)
+    if latents == "encoder" or not network.config.memory:
+        return phi
+    # At each step an agent remembers the achievement of its last unlock before it, and nothing before the first.
+    episodes, place = np.unique(states.episode[chosen], return_inverse=True)
+    played = [states.recordings.episodes[number] for number in episodes]
+    nu = representations(agent, played)
+    nothing = torch.zeros(phi.shape[1])
+    past = [int(np.searchsorted(played[e].unlocks, t)) for e, t in zip(place, states.step[chosen], strict=True)]
+    memory = torch.stack([nu[e][count - 1] if count else nothing for e, count in zip(place, past, strict=True)])
+    return torch.cat([phi, memory.to(phi.device)], 1)
+
+
 def train_classifier(
     latents: Tensor,
     labels: Tensor,
@@ -200,7 +247,7 @@ def probe(
     # A state drawn by both splits is encoded once.
     used = np.unique(np.concatenate([part for split in splits for part in (split.train, split.test)]))
     parts = 1 + len(splits)
-    latents = encode(agent, states.images(used), progress=lambda done: progress(done / len(used) / parts))
+    latents = classifier_inputs(agent, states, used, settings.latents, lambda share: progress(share / parts))
     labels = torch.from_numpy(states.label[used]).to(latents.device)
     results = []
     for part, split in enumerate(splits, 1):

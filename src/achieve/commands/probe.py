@@ -6,7 +6,7 @@ import itertools
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from achieve.commands import console, parse
 from achieve.commands.arguments import AnalysisArguments
@@ -45,6 +45,9 @@ class Arguments(AnalysisArguments):
     """Passes of Adam over the training states."""
     batch_size: int = 512
     """States per update; 0 takes all at once. The paper does not say."""
+    latents: Literal["encoder", "linear", "heads"] = "encoder"
+    """What the classifier sees: the encoder's latents, those before their activation, or those joined with the memory,
+    as policy and value function see them. The paper says `from the encoder`."""
 
 
 def run(arguments: list[str]) -> None:
@@ -57,7 +60,7 @@ def run(arguments: list[str]) -> None:
     from achieve.viz.report.analyses import probe_table
     from achieve.viz.table import to_rich
 
-    names = ("states", "test_states", "epochs", "batch_size", "seed")
+    names = ("states", "test_states", "epochs", "batch_size", "latents", "seed")
     settings = ProbeSettings(**{name: getattr(parsed, name) for name in names})
     agents = load_agents(parsed)
     expert = load_expert(parsed, agents)

@@ -154,9 +154,11 @@ def _as_published(settings: Record) -> bool:
 
 def _probe_note(record: Record) -> str:
     settings = record["settings"]
+    latents = {"linear": "latents before their activation", "heads": "latents joined with the memory"}
+    reading = latents.get(settings.get("latents", "encoder"))
     return (
         f"{settings['states']:,} + {settings['test_states']:,} states of {record['episodes']:,} episodes by "
-        f"{record['expert']}, {settings['epochs']:,} epochs, "
+        f"{record['expert']}, {settings['epochs']:,} epochs, {f'{reading}, ' if reading else ''}"
         + ("as published." if _as_published(settings) else "not the published 50,000 + 10,000 and 500.")
     )
 
