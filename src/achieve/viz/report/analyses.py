@@ -95,7 +95,7 @@ def _published(record: Record, key: str, title: str, digits: int, of: str) -> Co
         figures = [figures for figures in PROBE if figures.preset == row["group"] and row["split"] == "state"]
         if not figures:
             return NOT_PUBLISHED
-        same = _as_published(record["settings"])
+        same = as_published(record["settings"])
         return MeanStd(getattr(figures[0], of), digits=digits) if same else Missing("other sizes")
 
     return key, title, MeanStd, cell
@@ -148,7 +148,8 @@ def probe_table(name: str, record: Record) -> Table:
     return tabulate(name, "Next-achievement probe of every agent", _probe_rows(record), columns)
 
 
-def _as_published(settings: Record) -> bool:
+def as_published(settings: Record) -> bool:
+    """Return whether a probe has the published sizes."""
     return all(settings.get(key) == value for key, value in PUBLISHED_SIZES.items())
 
 
@@ -159,7 +160,7 @@ def _probe_note(record: Record) -> str:
     return (
         f"{settings['states']:,} + {settings['test_states']:,} states of {record['episodes']:,} episodes by "
         f"{record['expert']}, {settings['epochs']:,} epochs, {f'{reading}, ' if reading else ''}"
-        + ("as published." if _as_published(settings) else "not the published 50,000 + 10,000 and 500.")
+        + ("as published." if as_published(settings) else "not the published 50,000 + 10,000 and 500.")
     )
 
 
