@@ -14,7 +14,6 @@ so the clock starts and stops where steps are taken, however slow the updates ar
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import pathlib
 import sys
 import tempfile
@@ -22,13 +21,7 @@ import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-_HERE = pathlib.Path(__file__).resolve().parent
-# Python puts a script's folder first on its path, where crafter.py would pass for `crafter` itself.
-sys.path[:] = [entry for entry in sys.path if pathlib.Path(entry or ".").resolve() != _HERE]
-if importlib.util.find_spec("achieve") is None:
-    sys.path.insert(0, str(_HERE.parent / "src"))
-
-from achieve.baselines.dreamer import (  # noqa: E402
+from achieve.baselines.dreamer import (
     NAME,
     PARAMETERS,
     VERSION,
@@ -38,10 +31,10 @@ from achieve.baselines.dreamer import (  # noqa: E402
     environment,
     find_python,
 )
-from achieve.config import EnvConfig  # noqa: E402
-from achieve.reproduce.process import run_logged  # noqa: E402
-from achieve.run.hardware import machine  # noqa: E402
-from achieve.run.recorded import RecordedRun, describe_run  # noqa: E402
+from achieve.config import EnvConfig
+from achieve.reproduce.process import run_logged
+from achieve.run.hardware import machine
+from achieve.run.recorded import RecordedRun, describe_run
 
 BUDGET = 1_000_000
 
