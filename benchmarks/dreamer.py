@@ -1,4 +1,4 @@
-"""What each size of DreamerV3 takes on this machine: reckoned from the rate of its updates, once they run steadily.
+"""What each size of DreamerV3 takes on this machine, estimated from the rate of its updates once they run steadily.
 
     make dreamer                                             # once
     python benchmarks/dreamer.py                             # all sizes, some minutes each
@@ -128,7 +128,7 @@ def to_markdown(rates: dict[str, Rate], config: DreamerConfig, device: str) -> s
         f"Written by `python benchmarks/dreamer.py`, {datetime.now(UTC):%Y-%m-%d}: sheeprl {VERSION}, "
         f"{config.arithmetic(device)}, {'compiled' if config.compile and device == 'cuda' else 'not compiled'}, "
         f"{config.replay_ratio} updates per step, batches of {config.batch_size} sequences of {config.sequence_length} "
-        f"steps, one environment. Machine: {where}. One million steps are reckoned from the rate.",
+        f"steps, one environment. Machine: {where}. The time for one million steps is estimated from the rate.",
         "",
         "| size | parameters | steps per second | updates per second | 1M steps | before that, s |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
