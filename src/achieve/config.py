@@ -532,6 +532,30 @@ def from_dict(data: Mapping[str, Any]) -> TrainConfig:
     return config
 
 
+def known_settings(data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings of a saved config that this version has, and by dotted name those that it does not.
+
+    A run of a later version, or of somebody's own, can then at least be scored; it must not be continued.
+    """
+    known: dict[str, Any] = {}
+    unknown: dict[str, Any] = {}
+    _sort_settings(TrainConfig, migrate(data) if isinstance(data, Mapping) else data, "", known, unknown)
+    return known, unknown
+
+
+def _sort_settings(
+    table: Any, data: Mapping[str, Any], prefix: str, known: dict[str, Any], unknown: dict[str, Any]
+) -> None:
+    tables = {setting.name: setting.default_factory for setting in dataclasses.fields(table)}
+    for name, value in data.items():
+        if name not in tables:
+            unknown[f"{prefix}{name}"] = value
+        elif dataclasses.is_dataclass(tables[name]) and isinstance(value, Mapping):
+            _sort_settings(tables[name], value, f"{prefix}{name}.", known.setdefault(name, {}), unknown)
+        else:
+            known[name] = value
+
+
 def differences(one: Any, other: Any, ignoring: Collection[str] = (), prefix: str = "") -> dict[str, tuple[Any, Any]]:
     """Return the settings in which two configs differ, by dotted name, with both values.
 

@@ -90,6 +90,19 @@ def test_unknown_preset(tmp_path: Path) -> None:
     assert why_not(gather([tmp_path])) == "there is no preset 'of-tomorrow' in this version"
 
 
+def test_settings_of_another_version_are_told_and_keep_runs_apart(tmp_path: Path) -> None:
+    for seed, mirrored in enumerate((0.0, 0.0, 0.5)):
+        path = make_run(tmp_path / f"s{seed}", seed=seed) / "config.json"
+        saved = json.loads(path.read_text())
+        saved["config"]["ppo"]["mirrored"] = mirrored
+        path.write_text(json.dumps(saved))
+    gathered = gather([tmp_path])
+    assert {run.uncounted for run in gathered.runs} == {"it has settings that this version does not: ppo.mirrored"}
+    assert gathered.remarks == () and gathered.runs[0].score.score == pytest.approx(score(50, 100, 0))
+    labels = {group.label: len(group.runs) for group in group_runs(gathered.runs)}
+    assert labels == {"ad, ppo.mirrored 0.0": 2, "ad, ppo.mirrored 0.5": 1}
+
+
 def test_no_finished_episode(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a", finished=False)
     (run / "episodes.jsonl").write_text("")

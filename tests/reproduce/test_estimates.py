@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from achieve.presets import PRESETS
-from achieve.reproduce.estimates import ON_A_CORE, ON_H200, rates, seconds, steps_per_second
+from achieve.reproduce.estimates import ON_A_CORE, ON_H200, SPCNN_ON_H200, rates, seconds, steps_per_second
 from achieve.reproduce.plan import make_plan
 from achieve.run.hardware import usable_cores
 from tests.reproduce.parts import some_runs, write_run
@@ -19,7 +19,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_figures_are_those_of_the_results() -> None:
-    for run, rate in zip(("ppo-s14", "ad-s6"), ON_H200["ppo"], strict=True):
+    kept = {
+        "ppo-s14": ON_H200["ppo"][0], "ad-s6": ON_H200["ppo"][1], "lstm-spcnn-s0": SPCNN_ON_H200,
+        "ppo-gru-s3": ON_H200["recurrent"][0], "ad-gru-s2": ON_H200["recurrent"][1],
+    }  # fmt: skip
+    for run, rate in kept.items():
         summary = json.loads((ROOT / "results" / run / "summary.json").read_text())
         assert rate == pytest.approx(summary["steps_per_second"], abs=0.05)
 
@@ -31,6 +35,7 @@ def test_a_rough_rate_for_every_preset() -> None:
     assert (on_gpu("ppo-size"), on_gpu("ad-ic")) == ON_H200["ppo"]
     assert (on_gpu("qrdqn"), on_gpu("qrdqn-ad")) == ON_H200["qrdqn"]
     assert (on_gpu("heist-ppo"), on_gpu("heist-ad")) == ON_H200["heist"]
+    assert (on_gpu("ppo-gru"), on_gpu("ad-gru"), on_gpu("lstm-spcnn")) == (*ON_H200["recurrent"], SPCNN_ON_H200)
     assert steps_per_second(PRESETS["ad"], 0) == ON_A_CORE["residual"] * usable_cores()
     assert steps_per_second(PRESETS["quick"], 0) == ON_A_CORE["strided"] * usable_cores()
     assert math.isnan(steps_per_second(PRESETS["qrdqn"], 0))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from achieve.analysis.published import PAPER_DECISIVE, PAPER_SETTINGS
-from achieve.config import EXTERNAL, TrainConfig, differences, from_dict
+from achieve.config import EXTERNAL, TrainConfig, differences, from_dict, known_settings
 from achieve.envs.registry import EnvSpec, find_env_spec
 from achieve.errors import AchieveError, ConfigError, RunFolderError
 from achieve.presets import HUMAN, INDIFFERENT, PRESETS, changes, setting, variant
@@ -307,7 +307,9 @@ def _own_words(folder: Path, text: str) -> str:
 def read_run(folder: Path, remarks: list[Remark]) -> Run:
     """Read one run from its folder; an `AchieveError` says what is wrong with it."""
     saved = read_config(folder)
-    config = from_dict(saved["config"])
+    known, unknown = known_settings(saved["config"])
+    config = from_dict(known if "preset" in known else saved["config"])  # which else is hardly a run of any version
+    settings = {**saved["settings"], **unknown}
     spec = find_env_spec(config.env.name)
     try:
         summary = read_summary(folder) or {}
@@ -316,7 +318,7 @@ def read_run(folder: Path, remarks: list[Remark]) -> Run:
         summary = {}
     episodes = load_episodes(folder)
     score = score_run(episodes, summary.get("steps") or taken_steps(folder), config.score_steps, spec)
-    run = Run(folder, config, spec, episodes, score, summary, tuple(saved["starts"]), settings=saved["settings"])
+    run = Run(folder, config, spec, episodes, score, summary, tuple(saved["starts"]), settings=settings)
     if difference := _disagreement(run):
         remarks.append(Remark(folder, difference))
     uncounted, short = _why_not(run)
@@ -347,6 +349,9 @@ def _why_not(run: Run) -> tuple[str | None, bool]:
         own = _why_not_recorded(run)
     elif run.preset not in PRESETS:
         own = f"there is no preset {run.preset!r} in this version"
+    elif run.settings:
+        names = [*list(run.settings)[:3], *([f"{len(run.settings) - 3} more"] if len(run.settings) > 3 else [])]
+        own = f"it has settings that this version does not: {', '.join(names)}"
     elif run.config.init_from is not None:
         own = f"not from scratch: it {run.config.origin}"
     elif others := [f"{name} is {value}, not {preset}" for name, (value, preset) in changes(run.config).items()]:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 WARMUPS = 2
-MOST_GROWTH = 2**30
+MOST_GROWTH = 2**29
 """Bytes by which the memory set aside may grow before what is unused of it is given up."""
 
 

@@ -10,9 +10,12 @@ from achieve.reproduce.plan import Plan, Planned, State
 from achieve.run.hardware import usable_cores
 
 # Steps per second of a whole run, alone on one H200, without and with distillation: `steps_per_second` of
-# results/ppo-s14 and results/ad-s6; QR-DQN's of short runs (benchmarks/learner.md); Heist's of its two runs in
-# results/, which shared the GPU.
-ON_H200 = {"ppo": (16211.2, 5309.8), "qrdqn": (2481.0, 1775.0), "heist": (17150.4, 12667.0)}
+# results/ppo-s14 and results/ad-s6; QR-DQN's of short runs (benchmarks/learner.md). Heist's are of its two runs in
+# results/, those of recurrent policies of ppo-gru-s3, ad-gru-s2 and lstm-spcnn-s0: they shared the GPU.
+ON_H200 = {
+    "ppo": (16211.2, 5309.8), "qrdqn": (2481.0, 1775.0), "heist": (17150.4, 12667.0), "recurrent": (4598.6, 2425.1),
+}  # fmt: skip
+SPCNN_ON_H200 = 919.8
 # Steps per second and core without a GPU: the full network, and the small one of `quick`, whose 245,760 steps take some
 # five minutes on two cores.
 ON_A_CORE = {"residual": 40.0, "strided": 400.0}
@@ -28,12 +31,13 @@ def gpu_count(device: str) -> int:
 
 
 def steps_per_second(config: TrainConfig, gpus: int) -> float:
-    """Return a rough rate; NaN where none is known (QR-DQN without a GPU, a recurrent core on one)."""
-    if gpus and config.model.core != "none":
-        return math.nan
+    """Return a rough rate; NaN where none is known (QR-DQN without a GPU)."""
+    if gpus and config.model.encoder == "spcnn":
+        return SPCNN_ON_H200
     if gpus:
         heist = config.trainer == "ppo" and config.env.name == "heist"
-        return ON_H200["heist" if heist else config.trainer][config.distill.enabled]
+        kind = "recurrent" if config.model.core != "none" else "heist" if heist else config.trainer
+        return ON_H200[kind][config.distill.enabled]
     return math.nan if config.trainer == "qrdqn" else ON_A_CORE.get(config.model.encoder, math.nan) * usable_cores()
 
 
