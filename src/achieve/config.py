@@ -539,7 +539,7 @@ def known_settings(data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
     """
     known: dict[str, Any] = {}
     unknown: dict[str, Any] = {}
-    _sort_settings(TrainConfig, migrate(data) if isinstance(data, Mapping) else data, "", known, unknown)
+    _sort_settings(TrainConfig, migrate(data), "", known, unknown)
     return known, unknown
 
 
