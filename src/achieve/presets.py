@@ -181,7 +181,12 @@ def variant(config: TrainConfig) -> str:
 
 def setting(name: str, value: Any) -> str:
     """Return `ppo.gamma 0.8`, `model.channels 16 32 32`."""
-    return f"{name} {' '.join(map(str, value)) or 'none' if isinstance(value, tuple) else value}"
+    return f"{name} {in_words(value)}"
+
+
+def in_words(value: Any) -> str:
+    """Return a setting's value as the command line has it: `16 32 32`; an empty list is `none`."""
+    return " ".join(map(str, value)) or "none" if isinstance(value, tuple) else str(value)
 
 
 def refuse_preset_name(config: TrainConfig) -> None:

@@ -72,6 +72,17 @@ def test_settings_of_its_own_do_not_count_as_the_presets(tmp_path: Path) -> None
     own = replace(PRESETS["ad"], ppo=replace(PRESETS["ad"].ppo, gae_lambda=0.7))
     make_run(tmp_path / "a", config=own)
     assert why_not(gather([tmp_path])) == "not the preset's settings: ppo.gae_lambda is 0.7, not 0.65"
+    levels = replace(PRESETS["heist-ppo"], env=replace(PRESETS["heist-ppo"].env, options=("num_levels=200",)))
+    make_run(tmp_path / "b" / "c", config=levels)
+    assert why_not(gather([tmp_path / "b"])) == "not the preset's settings: env.options is num_levels=200, not none"
+
+
+def test_the_command_is_the_last_one_which_may_have_extended_the_run(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", "ad", 1)
+    saved = json.loads((run / "config.json").read_text())
+    saved["starts"].append({**saved["starts"][0], "command": "achieve train --preset ad --seed 1 --total-steps 2e6"})
+    (run / "config.json").write_text(json.dumps(saved))
+    assert gather([tmp_path]).runs[0].command == "achieve train --preset ad --seed 1 --total-steps 2e6"
 
 
 def test_where_and_how_long_it_ran_does_not_matter(tmp_path: Path) -> None:

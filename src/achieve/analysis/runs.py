@@ -19,7 +19,7 @@ from achieve.analysis.published import PAPER_DECISIVE, PAPER_SETTINGS
 from achieve.config import EXTERNAL, TrainConfig, differences, from_dict, known_settings
 from achieve.envs.registry import EnvSpec, find_env_spec
 from achieve.errors import AchieveError, ConfigError, RunFolderError
-from achieve.presets import HUMAN, INDIFFERENT, PRESETS, changes, setting, variant
+from achieve.presets import HUMAN, INDIFFERENT, PRESETS, changes, in_words, setting, variant
 from achieve.run.files import reason
 from achieve.run.folder import read_config, read_summary
 from achieve.run.recorded import taken_steps
@@ -102,8 +102,8 @@ class Run:
 
     @property
     def command(self) -> str | None:
-        """The command that started it, None where it is not recorded."""
-        return str(self.starts[0]["command"]) if self.starts and "command" in self.starts[0] else None
+        """The command that trains it: the last, which may have extended it. None where it is not recorded."""
+        return str(self.starts[-1]["command"]) if self.starts and "command" in self.starts[-1] else None
 
 
 class Remark(NamedTuple):
@@ -354,7 +354,8 @@ def _why_not(run: Run) -> tuple[str | None, bool]:
         own = f"it has settings that this version does not: {', '.join(names)}"
     elif run.config.init_from is not None:
         own = f"not from scratch: it {run.config.origin}"
-    elif others := [f"{name} is {value}, not {preset}" for name, (value, preset) in changes(run.config).items()]:
+    elif changed := changes(run.config):
+        others = [f"{name} is {in_words(value)}, not {in_words(preset)}" for name, (value, preset) in changed.items()]
         more = [f"{len(others) - 3} more"] if others[3:] else []
         own = f"not the preset's settings: {'; '.join([*others[:3], *more])}"
     elif run.config.name is not None:

@@ -101,7 +101,7 @@ def write_run_page(
     page = render(
         "run.html",
         title=f"{spec.title}: {title}",
-        command=saved["starts"][0]["command"],
+        command=saved["starts"][-1]["command"],
         run=score_run(episodes, summary.get("steps"), config.score_steps, spec),
         curve=curve,
         video=video,
