@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import json
 import multiprocessing
 import os
@@ -479,6 +480,20 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="is not a run folder"):
         record(Mine(), tmp_path)
     assert os.listdir(tmp_path) == ["notes.txt"]
+
+
+def test_a_run_with_a_packed_log_is_not_begun_again(tmp_path: Path) -> None:
+    """As runs lie in results/: a new log beside the packed one would hide its episodes, and their steps."""
+    env = record(Mine(), tmp_path / "run")
+    play(env, 8)
+    env.close()
+    log = tmp_path / "run" / "episodes.jsonl"
+    (tmp_path / "run" / "episodes.jsonl.gz").write_bytes(gzip.compress(log.read_bytes()))
+    log.unlink()
+    (tmp_path / "run" / "summary.json").unlink()
+    with pytest.raises(RunFolderError, match=r"is packed, so the run cannot go on; unpack it \(gunzip"):
+        record(Mine(), tmp_path / "run")
+    assert load_episodes(tmp_path / "run").step.tolist() == [3, 7]
 
 
 def test_a_folder_in_which_we_train_is_refused_and_the_other_way_round(tmp_path: Path) -> None:
