@@ -283,12 +283,12 @@ def test_unfinished_runs_of_another_precision_do_not_keep_whole_ones_from_counti
     assert told == {"unfinished: evaluated at 300,000 steps, published results at 1,000,000"}
 
 
-def test_of_runs_that_stop_early_a_seed_is_shown_once(tmp_path: Path) -> None:
+def test_of_runs_that_stop_early_a_seed_is_taken_once(tmp_path: Path) -> None:
     for name, steps in (("a", 200_000), ("b", 300_000), ("c", 300_000)):
         make_run(tmp_path / name, steps=steps)
     gathered = gather([tmp_path])
     assert [run.path.name for run in gathered.seeds("ad", short=True)] == ["b"]
-    assert {run.uncounted for run in gathered.runs if run.twin} == {f"seed 0 is shown once, as {tmp_path / 'b'}"}
+    assert all("published results at" in str(run.uncounted) for run in gathered.runs)
 
 
 def test_a_name_is_the_groups_and_unlike_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ class Run:
     uncounted: str | None = None
     """Why it is not among the seeds beside the published figures."""
     short: bool = False
-    """Whether it does not count only because it stops before the published ones."""
+    """Whether it does not count only because it stops before the published ones; of a seed, the longest."""
     twin: Path | None = None
     """The run of the same settings and seed that counts in its place."""
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -323,7 +323,8 @@ def read_run(folder: Path, remarks: list[Remark]) -> Run:
         summary = {}
     episodes = load_episodes(folder)
     score = score_run(episodes, summary.get("steps") or taken_steps(folder), config.score_steps, spec)
-    run = Run(folder, config, spec, episodes, score, summary, tuple(saved["starts"]), settings=settings, unknown=tuple(unknown))
+    starts = tuple(saved["starts"])
+    run = Run(folder, config, spec, episodes, score, summary, starts, settings=settings, unknown=tuple(unknown))
     if difference := _disagreement(run):
         remarks.append(Remark(folder, difference))
     uncounted, short = _why_not(run)
@@ -426,9 +427,10 @@ def _counted(runs: Sequence[Run]) -> Iterator[Run]:
             yield replace(run, uncounted=why, short=False)
         elif (first := chosen[(*_agent(run), run.seed)]) is run:
             yield run
+        elif run.short:  # its seed is there already
+            yield replace(run, short=False)
         else:
-            why = f"seed {run.seed} is {'shown' if run.short else 'counted'} once, as {first.path}"
-            yield replace(run, uncounted=why, short=False, twin=first.path)
+            yield replace(run, uncounted=f"seed {run.seed} is counted once, as {first.path}", twin=first.path)
 
 
 def _agent(run: Run) -> tuple[str | None, ...]:
