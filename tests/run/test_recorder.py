@@ -262,6 +262,22 @@ def test_registered_environments_are_recognised_through_wrappers(tmp_path: Path)
     assert read_config(tmp_path / "run")["config"]["env"]["name"] == "crafter"
 
 
+def test_arguments_and_time_limits_of_registered_environments_make_another_game(tmp_path: Path) -> None:
+    """Or runs on slippery ice and on dry ground would be averaged as seeds of one agent."""
+    lake, cart = "FrozenLake-v1", "CartPole-v1"
+    for place, (env, options) in enumerate((
+        (gymnasium.make(lake), []),
+        (gymnasium.make(lake, render_mode="rgb_array"), []),
+        (gymnasium.make(lake, is_slippery=False, desc=["SF", "HG"]), ['desc=["SF", "HG"]', "is_slippery=false"]),
+        (gymnasium.make(cart, max_episode_steps=50), ["max_episode_steps=50"]),
+        (gymnasium.wrappers.TimeLimit(gymnasium.make(cart), 20), ["max_episode_steps=20"]),
+        (gymnasium.make_vec(cart, num_envs=2), []),
+        (gymnasium.make_vec(lake, num_envs=2, vectorization_mode="sync", is_slippery=False), ["is_slippery=false"]),
+    )):  # fmt: skip
+        record(env, tmp_path / f"{place}-s0").close()
+        assert read_config(tmp_path / f"{place}-s0")["config"]["env"]["options"] == options
+
+
 def test_environments_in_other_processes_must_be_named(tmp_path: Path) -> None:
     envs = AsyncVectorEnv([Mine, Mine])
     with pytest.raises(ConfigError, match=r"name it, such as env_name='crafter'"):
