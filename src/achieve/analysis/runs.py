@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from achieve.analysis.published import PAPER_DECISIVE, PAPER_SETTINGS
-from achieve.config import EXTERNAL, TrainConfig, differences, from_dict, known_settings
+from achieve.config import EXTERNAL, TrainConfig, differences, from_any_version
 from achieve.envs.registry import EnvSpec, find_env_spec
 from achieve.errors import AchieveError, ConfigError, RunFolderError
 from achieve.presets import HUMAN, INDIFFERENT, PRESETS, changes, setting, variant
@@ -312,8 +312,7 @@ def _own_words(folder: Path, text: str) -> str:
 def read_run(folder: Path, remarks: list[Remark]) -> Run:
     """Read one run from its folder; an `AchieveError` says what is wrong with it."""
     saved = read_config(folder)
-    known, unknown = known_settings(saved["config"])
-    config = from_dict(known if "preset" in known else saved["config"])  # which else is hardly a run of any version
+    config, unknown = from_any_version(saved["config"])
     settings = {**saved["settings"], **unknown}
     spec = find_env_spec(config.env.name)
     try:
