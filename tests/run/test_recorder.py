@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +215,27 @@ def test_an_episode_that_is_reset_before_its_end_is_told(tmp_path: Path) -> None
     play(inside, 20)
     inside.close()
     assert [row["length"] for row in rows(tmp_path / "inside")] == [4] * 5
+
+
+@pytest.mark.parametrize("ours", [True, False], ids=["ours", "any"])
+def test_episodes_that_a_vector_environment_is_reset_in_are_told(tmp_path: Path, ours: bool) -> None:
+    """As by a script that resets before each of its rollouts: only short episodes would be recorded."""
+    made = make_vec("crafter", 2, threads=1, length=4) if ours else SyncVectorEnv([Mine, Mine])
+    envs = record(made, tmp_path / "run", env_name=None if ours else ENV)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        envs.reset()
+        for _ in range(4 if ours else 3):
+            envs.step(np.zeros(2, np.int64))
+        envs.reset()  # all have just ended
+        envs.step(np.zeros(2, np.int64))
+    with pytest.warns(match="episodes were reset before their end: their steps count, but they are not in") as told:
+        for _ in range(3):
+            envs.reset()
+            envs.step(np.zeros(2, np.int64))
+    assert len(told) == 1
+    envs.close()
+    assert len(rows(tmp_path / "run")) == 2 and (read_summary(tmp_path / "run") or {})["steps"] == (16 if ours else 14)
 
 
 def test_vector_environments_of_other_libraries_are_refused(tmp_path: Path) -> None:
