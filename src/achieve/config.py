@@ -532,15 +532,15 @@ def from_dict(data: Mapping[str, Any]) -> TrainConfig:
     return config
 
 
-def known_settings(data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the settings of a saved config that this version has, and by dotted name those that it does not.
+def from_any_version(data: Mapping[str, Any]) -> tuple[TrainConfig, dict[str, Any]]:
+    """Return a saved config as far as this version has its settings, and by dotted name those that it does not have.
 
     A run of a later version, or of somebody's own, can then at least be scored; it must not be continued.
     """
     known: dict[str, Any] = {}
     unknown: dict[str, Any] = {}
     _sort_settings(TrainConfig, migrate(data), "", known, unknown)
-    return known, unknown
+    return from_dict(known if "preset" in known else data), unknown  # which else is hardly a run of any version
 
 
 def _sort_settings(

@@ -23,7 +23,7 @@ from achieve.plugins import load_class, source_digests
 from achieve.presets import PRESETS, refuse_preset_name
 from achieve.run.checkpoint import CheckpointWriter, load_checkpoint
 from achieve.run.env_errors import using_env
-from achieve.run.folder import RunFolder, read_summary
+from achieve.run.folder import RunFolder, read_summary, refuse_packed
 from achieve.run.logs import JsonlWriter, check_log
 from achieve.run.neighbours import Neighbours, device_key
 from achieve.run.progress import Progress
@@ -84,6 +84,7 @@ def train(
         if summary is not None and as_long(run, summary, config):
             make_whole(run, summary, config)
             return summary
+        refuse_packed(path)
         stop = stack.enter_context(StopRequest("" if quiet else STOPPING))
         journal: Journal | None = None
 

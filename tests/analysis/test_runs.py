@@ -111,7 +111,17 @@ def test_settings_of_another_version_are_told_and_keep_runs_apart(tmp_path: Path
     assert {run.uncounted for run in gathered.runs} == {"it has settings that this version does not: ppo.mirrored"}
     assert gathered.remarks == () and gathered.runs[0].score.score == pytest.approx(score(50, 100, 0))
     labels = {group.label: len(group.runs) for group in group_runs(gathered.runs)}
-    assert labels == {"ad, ppo.mirrored 0.0": 2, "ad, ppo.mirrored 0.5": 1}
+    assert labels == {"ad, another version, ppo.mirrored 0.0": 2, "ad, another version, ppo.mirrored 0.5": 1}
+
+
+def test_a_run_of_another_version_alone_is_not_named_as_the_preset(tmp_path: Path) -> None:
+    for name in ("mine", None):
+        run = make_run(tmp_path / str(name), config=replace(PRESETS["ad"], name=name))
+        saved = json.loads((run / "config.json").read_text())
+        saved["config"]["ppo"]["mirrored"] = 0.5
+        (run / "config.json").write_text(json.dumps(saved))
+    assert grouped(tmp_path / "None") == {"ad, another version": [0]}
+    assert grouped(tmp_path / "mine") == {"mine": [0]}
 
 
 def test_no_finished_episode(tmp_path: Path) -> None:
@@ -264,6 +274,32 @@ def test_runs_of_another_precision_do_not_count_beside_the_others(tmp_path: Path
     (run,) = [run for run in gathered.runs if run.path == cpu]
     assert run.uncounted == "computed in fp32 and most others in fp16, so not averaged with them"
     assert len(gather([cpu]).seeds("ad")) == 1
+
+
+def test_an_unfinished_run_of_any_preset_has_the_precision_it_will_record(tmp_path: Path) -> None:
+    """As runs in results/ have it, all of which were computed on a GPU."""
+    for preset, precision in (("ppo-gru", "fp16"), ("lstm-spcnn", "fp16"), ("ppo-size", "tf32"), ("quick", "tf32")):
+        assert read_run(make_run(tmp_path / preset, preset, finished=False), []).precision == precision
+
+
+def test_unfinished_runs_of_another_precision_do_not_keep_whole_ones_from_counting(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        make_run(tmp_path / f"gpu{seed}", "ad", seed)
+    for seed in (2, 3, 4):
+        config = replace(PRESETS["ad"], device="cpu")
+        make_run(tmp_path / f"cpu{seed}", "ad", seed, steps=300_000, finished=False, config=config)
+    gathered = gather([tmp_path])
+    assert [run.seed for run in gathered.seeds("ad")] == [0, 1]
+    told = {run.uncounted for run in gathered.runs if run.seed > 1}
+    assert told == {"unfinished: evaluated at 300,000 steps, published results at 1,000,000"}
+
+
+def test_of_runs_that_stop_early_a_seed_is_taken_once(tmp_path: Path) -> None:
+    for name, steps in (("a", 200_000), ("b", 300_000), ("c", 300_000)):
+        make_run(tmp_path / name, steps=steps)
+    gathered = gather([tmp_path])
+    assert [run.path.name for run in gathered.seeds("ad", short=True)] == ["b"]
+    assert all("published results at" in str(run.uncounted) for run in gathered.runs)
 
 
 def test_a_name_is_the_groups_and_unlike_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:

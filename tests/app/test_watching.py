@@ -151,6 +151,23 @@ def test_log_grows_is_torn_and_is_cut(tmp_path: Path) -> None:
     assert [row["step"] for row in log.rows] == [1, 8, 9, 10]
 
 
+def test_run_that_is_extended_has_its_new_length(run: Path) -> None:
+    watcher = Watcher([run.parent])
+    assert look(watcher)["total"] == STEPS
+    config = json.loads((run / "config.json").read_text())
+    config["config"]["total_steps"] = 4 * STEPS
+    (run / "config.json").write_text(json.dumps(config))
+    assert look(watcher)["total"] == 4 * STEPS and look(watcher)["step"] == 768
+
+
+def test_run_of_another_version_is_shown(run: Path) -> None:
+    config = json.loads((run / "config.json").read_text())
+    config["config"]["ppo"]["mirrored"] = 0.5
+    (run / "config.json").write_text(json.dumps(config))
+    found = look(Watcher([run.parent]))
+    assert found["step"] == 768 and found["label"].endswith(", another version")
+
+
 def test_run_that_ends_is_done(run: Path) -> None:
     watcher = Watcher([run.parent])
     assert look(watcher)["status"] == "stopped"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -57,6 +58,19 @@ def test_a_run_is_recorded_and_goes_on_where_its_last_checkpoint_is(
     assert train_dreamer(DreamerConfig(**TINY), folder, quiet=True) == summary, "it is complete"
     with pytest.raises(RunFolderError, match=r"its setting size is 'XS' there, 'S' here"):
         train_dreamer(DreamerConfig(**TINY | {"size": "S"}), folder, quiet=True)
+
+
+@pytest.mark.usefixtures("fake")
+def test_a_run_whose_checkpoints_are_gone_is_not_started_again(tmp_path: Path) -> None:
+    """Its log would be cut to nothing, without a word."""
+    folder = tmp_path / "run"
+    train_dreamer(DreamerConfig(**TINY), folder, quiet=True)
+    before = load_episodes(folder).step.tolist()
+    shutil.rmtree(folder / "sheeprl")
+    more = DreamerConfig(**TINY | {"total_steps": 600, "checkpoint_steps": before[-1] // 2 - 1})
+    with pytest.raises(RunFolderError, match="has no checkpoint of sheeprl to go on from; choose another run folder"):
+        train_dreamer(more, folder, quiet=True)
+    assert load_episodes(folder).step.tolist() == before and (folder / "summary.json").exists()
 
 
 @pytest.mark.usefixtures("fake")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import json
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +217,27 @@ def test_an_episode_that_is_reset_before_its_end_is_told(tmp_path: Path) -> None
     assert [row["length"] for row in rows(tmp_path / "inside")] == [4] * 5
 
 
+@pytest.mark.parametrize("ours", [True, False], ids=["ours", "any"])
+def test_episodes_that_a_vector_environment_is_reset_in_are_told(tmp_path: Path, ours: bool) -> None:
+    """As by a script that resets before each of its rollouts: only short episodes would be recorded."""
+    made = make_vec("crafter", 2, threads=1, length=4) if ours else SyncVectorEnv([Mine, Mine])
+    envs = record(made, tmp_path / "run", env_name=None if ours else ENV)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        envs.reset()
+        for _ in range(4 if ours else 3):
+            envs.step(np.zeros(2, np.int64))
+        envs.reset()  # all have just ended
+        envs.step(np.zeros(2, np.int64))
+    with pytest.warns(match="episodes were reset before their end: their steps count, but they are not in") as told:
+        for _ in range(3):
+            envs.reset()
+            envs.step(np.zeros(2, np.int64))
+    assert len(told) == 1
+    envs.close()
+    assert len(rows(tmp_path / "run")) == 2 and (read_summary(tmp_path / "run") or {})["steps"] == (16 if ours else 14)
+
+
 def test_vector_environments_of_other_libraries_are_refused(tmp_path: Path) -> None:
     class VecEnv:
         num_envs = 1
@@ -259,6 +282,22 @@ def test_registered_environments_are_recognised_through_wrappers(tmp_path: Path)
     env = gymnasium.wrappers.TransformObservation(gymnasium.make("achieve/Crafter-v1"), np.asarray, None)
     record(env, tmp_path / "run").close()
     assert read_config(tmp_path / "run")["config"]["env"]["name"] == "crafter"
+
+
+def test_arguments_and_time_limits_of_registered_environments_make_another_game(tmp_path: Path) -> None:
+    """Or runs on slippery ice and on dry ground would be averaged as seeds of one agent."""
+    lake, cart = "FrozenLake-v1", "CartPole-v1"
+    for place, (env, options) in enumerate((
+        (gymnasium.make(lake), []),
+        (gymnasium.make(lake, render_mode="rgb_array"), []),
+        (gymnasium.make(lake, is_slippery=False, desc=["SF", "HG"]), ['desc=["SF", "HG"]', "is_slippery=false"]),
+        (gymnasium.make(cart, max_episode_steps=50), ["max_episode_steps=50"]),
+        (gymnasium.wrappers.TimeLimit(gymnasium.make(cart), 20), ["max_episode_steps=20"]),
+        (gymnasium.make_vec(cart, num_envs=2), []),
+        (gymnasium.make_vec(lake, num_envs=2, vectorization_mode="sync", is_slippery=False), ["is_slippery=false"]),
+    )):  # fmt: skip
+        record(env, tmp_path / f"{place}-s0").close()
+        assert read_config(tmp_path / f"{place}-s0")["config"]["env"]["options"] == options
 
 
 def test_environments_in_other_processes_must_be_named(tmp_path: Path) -> None:
@@ -479,6 +518,20 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="is not a run folder"):
         record(Mine(), tmp_path)
     assert os.listdir(tmp_path) == ["notes.txt"]
+
+
+def test_a_run_with_a_packed_log_is_not_begun_again(tmp_path: Path) -> None:
+    """As runs lie in results/: a new log beside the packed one would hide its episodes, and their steps."""
+    env = record(Mine(), tmp_path / "run")
+    play(env, 8)
+    env.close()
+    log = tmp_path / "run" / "episodes.jsonl"
+    (tmp_path / "run" / "episodes.jsonl.gz").write_bytes(gzip.compress(log.read_bytes()))
+    log.unlink()
+    (tmp_path / "run" / "summary.json").unlink()
+    with pytest.raises(RunFolderError, match=r"is packed, so the run cannot go on; unpack it \(gunzip"):
+        record(Mine(), tmp_path / "run")
+    assert load_episodes(tmp_path / "run").step.tolist() == [3, 7]
 
 
 def test_a_folder_in_which_we_train_is_refused_and_the_other_way_round(tmp_path: Path) -> None:

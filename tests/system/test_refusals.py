@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import shutil
 import signal
 import sys
@@ -67,6 +68,15 @@ def test_changed_config(refused: Any, stopped: Path, train: Train, finished: Pat
     assert "ppo.gae_lambda is 0.65 there, 0.7 here" in sentence
     train(stopped).run()
     assert_same_run(stopped, finished)
+
+
+def test_packed_log(refused: Any, stopped: Path) -> None:
+    """Without its checkpoint the run would begin again, and its new log would hide the packed one."""
+    shutil.rmtree(stopped / "checkpoint")
+    log = stopped / "episodes.jsonl"
+    (stopped / "episodes.jsonl.gz").write_bytes(gzip.compress(log.read_bytes()))
+    log.unlink()
+    assert f"the log of the run in {stopped} is packed, so the run cannot go on; unpack it" in refused(stopped)
 
 
 @pytest.mark.parametrize("where", [0.001, 0.02, 0.5, 0.999])

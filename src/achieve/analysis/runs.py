@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from achieve.analysis.published import PAPER_DECISIVE, PAPER_SETTINGS
-from achieve.config import EXTERNAL, TrainConfig, differences, from_dict, known_settings
+from achieve.config import EXTERNAL, TrainConfig, differences, from_any_version
 from achieve.envs.registry import EnvSpec, find_env_spec
 from achieve.errors import AchieveError, ConfigError, RunFolderError
 from achieve.presets import HUMAN, INDIFFERENT, PRESETS, changes, in_words, setting, variant
@@ -49,11 +49,13 @@ class Run:
     uncounted: str | None = None
     """Why it is not among the seeds beside the published figures."""
     short: bool = False
-    """Whether it does not count only because it stops before the published ones."""
+    """Whether it does not count only because it stops before the published ones; of a seed, the longest."""
     twin: Path | None = None
     """The run of the same settings and seed that counts in its place."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of an agent of another library, as it was recorded; empty for our own runs."""
+    """Settings of an agent of another library, as it was recorded, and those that this version does not have."""
+    unknown: tuple[str, ...] = ()
+    """Names of the latter."""
 
     @property
     def preset(self) -> str:
@@ -88,8 +90,9 @@ class Run:
             return "fp32"
         if not machine:
             return "precision not recorded"
-        # The fused kernels are for the residual encoder with norms.
-        return "fp16" if config.compile and config.model.encoder == "residual" and config.model.norm else "tf32"
+        # The fused kernels are for the residual encoder with norms and for spcnn without.
+        fused = (config.model.encoder, config.model.norm) in (("residual", True), ("spcnn", False))
+        return "fp16" if config.compile and fused else "tf32"
 
     def read_at(self, step: int) -> Self:
         """Return the run evaluated at this step, or at its end if that comes first."""
@@ -172,7 +175,9 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
 
 def _labels(runs: Sequence[Run]) -> list[str]:
     """Name each of these runs, none of which are alike, and no name twice."""
-    labels = [variant(run.config) for run in runs]
+    # Without a name, a run of another version would look like the preset's.
+    unlike = [bool(run.unknown) and run.config.name is None for run in runs]
+    labels = [variant(r.config) + (", another version" if u else "") for r, u in zip(runs, unlike, strict=True)]
     for label in {label for label in labels if labels.count(label) > 1}:
         places = [place for place, other in enumerate(labels) if other == label]
         first = runs[places[0]]
@@ -307,8 +312,7 @@ def _own_words(folder: Path, text: str) -> str:
 def read_run(folder: Path, remarks: list[Remark]) -> Run:
     """Read one run from its folder; an `AchieveError` says what is wrong with it."""
     saved = read_config(folder)
-    known, unknown = known_settings(saved["config"])
-    config = from_dict(known if "preset" in known else saved["config"])  # which else is hardly a run of any version
+    config, unknown = from_any_version(saved["config"])
     settings = {**saved["settings"], **unknown}
     spec = find_env_spec(config.env.name)
     try:
@@ -318,7 +322,8 @@ def read_run(folder: Path, remarks: list[Remark]) -> Run:
         summary = {}
     episodes = load_episodes(folder)
     score = score_run(episodes, summary.get("steps") or taken_steps(folder), config.score_steps, spec)
-    run = Run(folder, config, spec, episodes, score, summary, tuple(saved["starts"]), settings=settings)
+    starts = tuple(saved["starts"])
+    run = Run(folder, config, spec, episodes, score, summary, starts, settings=settings, unknown=tuple(unknown))
     if difference := _disagreement(run):
         remarks.append(Remark(folder, difference))
     uncounted, short = _why_not(run)
@@ -349,9 +354,8 @@ def _why_not(run: Run) -> tuple[str | None, bool]:
         own = _why_not_recorded(run)
     elif run.preset not in PRESETS:
         own = f"there is no preset {run.preset!r} in this version"
-    elif run.settings:
-        names = [*list(run.settings)[:3], *([f"{len(run.settings) - 3} more"] if len(run.settings) > 3 else [])]
-        own = f"it has settings that this version does not: {', '.join(names)}"
+    elif run.unknown:
+        own = other_version(run)
     elif run.config.init_from is not None:
         own = f"not from scratch: it {run.config.origin}"
     elif changed := changes(run.config):
@@ -372,11 +376,19 @@ def _why_not_recorded(run: Run) -> str | None:
     """Return why the run of another library's agent does not count, whatever its length."""
     if run.config.env.options:
         return f"another game: {', '.join(run.config.env.options)}"
+    if run.unknown:
+        return other_version(run)
     name = run.config.name or ""
     if name not in PAPER_SETTINGS:
         return "an agent of another library, without published results"
     others = paper_differences(name, run.settings)
     return f"not the published settings: {'; '.join(others)}" if others else None
+
+
+def other_version(run: Run) -> str:
+    """Say which settings a run has that this version does not."""
+    more = [f"{len(run.unknown) - 3} more"] if run.unknown[3:] else []
+    return f"it has settings that this version does not: {', '.join([*run.unknown[:3], *more])}"
 
 
 def paper_differences(name: str, settings: Mapping[str, Any]) -> list[str]:
@@ -389,22 +401,36 @@ def paper_differences(name: str, settings: Mapping[str, Any]) -> list[str]:
 
 
 def _counted(runs: Sequence[Run]) -> Iterator[Run]:
-    """Let each seed count once, and beside published results only runs of one precision: that of most seeds."""
+    """Let each seed count once, and beside published results only runs of one precision: that of most seeds.
+
+    Runs that stop early are shown where an agent has no others. Beside others they decide nothing.
+    """
+    whole = {_agent(run) for run in runs if run.uncounted is None}
+
+    def compared(run: Run) -> bool:
+        return run.uncounted is None or (run.short and _agent(run) not in whole)
+
     precisions: dict[tuple[str | None, ...], dict[str, set[int]]] = {}
+    for run in filter(compared, runs):
+        precisions.setdefault(_agent(run), {}).setdefault(run.precision, set()).add(run.seed)
+    usual = {agent: max(seeds, key=lambda precision: len(seeds[precision])) for agent, seeds in precisions.items()}
+    chosen: dict[tuple[Any, ...], Run] = {}
+    for run in filter(compared, runs):
+        if run.precision == usual[_agent(run)]:
+            key = (*_agent(run), run.seed)
+            chosen[key] = max(chosen.get(key, run), run, key=lambda run: run.score.read_at)  # of equal ones, the first
     for run in runs:
-        if run.uncounted is None or run.short:
-            precisions.setdefault(_agent(run), {}).setdefault(run.precision, set()).add(run.seed)
-    counted: dict[tuple[Any, ...], Run] = {}
-    for run in runs:
-        if run.uncounted is None or run.short:
-            seeds = precisions[_agent(run)]
-            usual = max(seeds, key=lambda precision: len(seeds[precision]))
-            if run.precision != usual:
-                why = f"computed in {run.precision} and most others in {usual}, so not averaged with them"
-                run = replace(run, uncounted=why, short=False)
-        first = counted.setdefault((*_agent(run), run.seed), run) if run.uncounted is None else run
-        why = f"seed {run.seed} is counted once, as {first.path}"
-        yield run if first is run else replace(run, uncounted=why, twin=first.path)
+        if not compared(run):
+            yield run
+        elif run.precision != (most := usual[_agent(run)]):
+            why = f"computed in {run.precision} and most others in {most}, so not averaged with them"
+            yield replace(run, uncounted=why, short=False)
+        elif (first := chosen[(*_agent(run), run.seed)]) is run:
+            yield run
+        elif run.short:  # its seed is there already
+            yield replace(run, short=False)
+        else:
+            yield replace(run, uncounted=f"seed {run.seed} is counted once, as {first.path}", twin=first.path)
 
 
 def _agent(run: Run) -> tuple[str | None, ...]:

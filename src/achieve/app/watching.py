@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from achieve.app.names import shortest_ends
-from achieve.config import EXTERNAL, TrainConfig, from_dict
+from achieve.config import EXTERNAL, TrainConfig, from_any_version
 from achieve.envs import find_env_spec
 from achieve.errors import AchieveError, ConfigError, RunFolderError
 from achieve.presets import HUMAN, variant
@@ -103,6 +103,9 @@ class Watched:
     full: str
     """The same with the watched folder, which no other run is called."""
     config: TrainConfig
+    label: str
+    written: int
+    """When its config was, which changes where the run is extended."""
     metrics: Log
     log: Log
     name: str = ""
@@ -295,17 +298,19 @@ class Watcher:
         for folder, called in self._folders.items():
             for path in _run_folders(folder, DEPTH):
                 key = hashlib.blake2b(str(path).encode(), digest_size=8).hexdigest()
-                if key in self._runs:
-                    found[key] = self._runs[key]
-                    continue
                 try:
-                    config = from_dict(read_config(path)["config"])
+                    written = (path / "config.json").stat().st_mtime_ns
+                    if key in self._runs and self._runs[key].written == written:
+                        found[key] = self._runs[key]
+                        continue
+                    config, unknown = from_any_version(read_config(path)["config"])
                 except (AchieveError, OSError):
                     continue
+                label = f"{variant(config)}, another version" if unknown and config.name is None else variant(config)
                 below = str(path.relative_to(folder))
                 names = (path.name, called) if path == folder else (below, f"{called}/{below}")
                 logs = Log(path / "metrics.jsonl"), Log(path / "episodes.jsonl")
-                found[key] = Watched(key, path, *names, config, *logs)
+                found[key] = Watched(key, path, *names, config, label, written, *logs)
                 if len(found) >= MOST_RUNS:
                     break
         called_so = Counter(run.short for run in found.values())
@@ -326,7 +331,7 @@ class Watcher:
         weights = (run.path / "weights.safetensors", run.path / "checkpoint")
         ours = config.trainer != EXTERNAL
         about |= {"ours": ours, "agent": ours and any(path.exists() for path in weights)}
-        about |= {"env": find_env_spec(config.env.name).title, "label": variant(config), "seed": config.seed}
+        about |= {"env": find_env_spec(config.env.name).title, "label": run.label, "seed": config.seed}
         if process is not None:
             about |= _process(process)
         known = {"step": summary.get("steps"), "total": run.total, "score": summary.get("score")}

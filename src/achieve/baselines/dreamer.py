@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from achieve.config import EnvConfig
-from achieve.errors import AchieveError, ConfigError, MissingExtraError
+from achieve.errors import AchieveError, ConfigError, MissingExtraError, RunFolderError
 from achieve.reproduce.process import run_logged
 from achieve.run.files import explained
 from achieve.run.folder import read_summary
@@ -123,6 +123,8 @@ def train_dreamer(config: DreamerConfig, folder: Path, *, quiet: bool = False) -
         return summary
     at = step_of(checkpoint) if checkpoint else 0
     begun = (folder / "config.json").exists()
+    if begun and checkpoint is None:
+        _refuse_to_drop(folder, config)
     run = RecordedRun(folder, run_config, config.settings(device), resume_at=at if begun else None)
     log = folder / "sheeprl.log"
     try:
@@ -153,6 +155,16 @@ def train_dreamer(config: DreamerConfig, folder: Path, *, quiet: bool = False) -
             f"{outcome.failure('sheeprl', log)}\nOnce it is fixed, the same command continues from the last checkpoint."
         )
     return read_summary(folder) or {}
+
+
+def _refuse_to_drop(folder: Path, config: DreamerConfig) -> None:
+    """Raise RunFolderError for a long run without a checkpoint: starting again would drop all it has recorded."""
+    steps = load_episodes(folder).step
+    if len(steps) and steps[-1] > 2 * config.checkpoint_steps:  # one that was killed early had none yet
+        raise RunFolderError(
+            f"the run in {folder} has recorded {steps[-1]:,} steps, but has no checkpoint of sheeprl to go on from; "
+            "choose another run folder"
+        )
 
 
 class Display:

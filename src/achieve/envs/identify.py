@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gymnasium import RewardWrapper
+import numpy as np
+from gymnasium import RewardWrapper, registry
 from gymnasium.vector import VectorRewardWrapper
 from gymnasium.wrappers import NormalizeReward, TimeLimit
 from gymnasium.wrappers.vector import NormalizeReward as VectorNormalizeReward
@@ -18,6 +19,11 @@ _IDS = {
     "achieve/CrafterNoReward-v1": "crafter",
     "achieve/DoorKeyTree-v1": "minigrid",
 }
+
+_NO_GAME = (
+    "render_mode", "num_envs", "vectorization_mode", "seed", "threads", "infos", "unlock_threshold", "name", "id",
+)  # fmt: skip
+"""Arguments that do not change the game, and those that no option may be named as."""
 
 
 class Identity(NamedTuple):
@@ -54,7 +60,7 @@ def identify(env: Any) -> Identity:
             return Identity(inner._id)
     spec = getattr(env, "spec", None)
     if spec is not None:
-        return Identity(_IDS.get(spec.id, spec.id))
+        return Identity(_IDS.get(spec.id, spec.id), _registered(spec))
     base = getattr(env, "unwrapped", env)
     hidden = type(base).__module__.startswith("gymnasium.vector.")
     return Identity(None if hidden else f"{type(base).__module__}:{type(base).__qualname__}")
@@ -75,6 +81,24 @@ def changes_rewards(env: Any) -> str | None:
     """Return the name of a wrapper of Gymnasium inside an environment that changes its rewards, None without one."""
     kinds = (RewardWrapper, NormalizeReward, VectorRewardWrapper, VectorNormalizeReward)
     return next((type(inner).__name__ for inner in _layers(env) if isinstance(inner, kinds)), None)
+
+
+def _registered(spec: Any) -> tuple[str, ...]:
+    """Return what makes it another game than the one registered under its id: arguments, and the time limit."""
+    usual = _arguments(registry.get(spec.id, spec))
+    return tuple(f"{name}={value}" for name, value in _arguments(spec).items() if value != usual.get(name))
+
+
+def _arguments(spec: Any) -> dict[str, str]:
+    """Return the arguments that a registered environment is made with, as JSON."""
+    values = {**spec.kwargs, "max_episode_steps": spec.max_episode_steps}
+    # Options have an end: a long argument is cut off.
+    return {name: json.dumps(values[name], default=_named)[:1000] for name in sorted(values) if name not in _NO_GAME}
+
+
+def _named(value: Any) -> Any:
+    """Return an argument that JSON cannot hold as one that it can; an object's address would be another each time."""
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else type(value).__name__
 
 
 def _minigrid(tree: Any, layout: Any, max_steps: int) -> tuple[str, ...]:

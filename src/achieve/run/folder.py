@@ -185,6 +185,16 @@ def refuse_foreign(path: Path) -> None:
         raise RunFolderError(f"{path} is not a run folder (it holds {shown}); choose another")
 
 
+def refuse_packed(path: Path) -> None:
+    """Raise RunFolderError for a run whose log is packed: a new one would be read in its place."""
+    log = path / "episodes.jsonl"
+    if log.with_name(f"{log.name}.gz").exists() and not log.exists():
+        raise RunFolderError(
+            f"the log of the run in {path} is packed, so the run cannot go on; unpack it (gunzip {log}.gz), or choose "
+            "another run folder"
+        )
+
+
 def _refuse_other_config(path: Path, there: Mapping[str, Any], config: TrainConfig) -> None:
     try:
         found = refusal(from_dict(there), config, FREE_FIELDS)

@@ -28,7 +28,7 @@ from achieve.config import EXTERNAL, EnvConfig, TrainConfig, from_dict, refusal,
 from achieve.envs.registry import find_env_spec
 from achieve.errors import ConfigError, RunFolderError
 from achieve.run.files import explained, reason, write_json
-from achieve.run.folder import command_line, read_config, read_summary, refuse_foreign
+from achieve.run.folder import command_line, read_config, read_summary, refuse_foreign, refuse_packed
 from achieve.run.hardware import describe
 from achieve.scoring.episodes import PREFIX, load_episodes
 from achieve.scoring.score import BUDGET, score_run
@@ -91,6 +91,7 @@ class RecordedRun:
         self._mutex = threading.Lock()  # a lock on a file keeps out processes, not threads
         self._lock = self._log = -1
         refuse_foreign(path)
+        refuse_packed(path)
         if (path / "config.json").exists():
             refuse_other(path, config, self.settings)
         with explained(f"the run folder {path} cannot be written", way_out="; choose another"):

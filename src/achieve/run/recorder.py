@@ -128,6 +128,10 @@ class Tally:
         self._return[live] += rewards
         self._unlocks[live] += rewards > self._threshold
 
+    def under_way(self, which: Any) -> bool:
+        """Whether any of these environments has taken steps in an episode that has not ended."""
+        return bool(self._length[which].any())
+
     def clear(self, which: Any = slice(None)) -> None:
         """Begin new episodes."""
         for column in (self._length, self._return, self._unlocks):
@@ -222,7 +226,18 @@ class _RecordedVector(VectorWrapper[Any, Any, Any, Any, Any]):
     def __init__(self, env: VectorEnv[Any, Any, Any], run: RecordedRun) -> None:
         super().__init__(env)
         self._run = run
+        self._warned = False
         weakref.finalize(self, run.close)
+
+    def _tell_cut(self) -> None:
+        """Say that episodes were reset before their end; once is enough."""
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"episodes were reset before their end: their steps count, but they are not in {self._run.path}; a "
+                "vector environment starts its next episodes by itself",
+                stacklevel=3,
+            )
 
     def close(self, **kwargs: Any) -> None:
         self._run.close()
@@ -242,19 +257,28 @@ class VectorRecorder(_RecordedVector):
     def __init__(self, env: AchievementVecEnv, run: RecordedRun) -> None:
         super().__init__(env, run)
         self._size = env.num_envs
+        self._under_way = False
+        """Whether any environment has taken steps in an episode that has not ended."""
         # What ended before is the caller's, and not this run's.
         self._popped: deque[FinishedEpisodes] = deque([env.pop_episodes()] if env.has_finished else [], maxlen=KEPT)
 
     def reset(self, **kwargs: Any) -> Any:
         self._popped.clear()
-        return self.env.reset(**kwargs)
+        result = self.env.reset(**kwargs)
+        if self._under_way:
+            self._tell_cut()
+        self._under_way = False
+        return result
 
     def step(self, actions: Any, **kwargs: Any) -> Any:
         env = self.env
         result = env.step(actions, **kwargs)
         self._run.advance(self._size)
+        self._under_way = True
         if env.has_finished:
-            self._write(env.pop_episodes())
+            finished = env.pop_episodes()
+            self._under_way = len(finished.env) < self._size
+            self._write(finished)
         return result
 
     def _write(self, finished: FinishedEpisodes) -> None:
@@ -290,6 +314,8 @@ class AnyVectorRecorder(_RecordedVector):
         mask = (options or {}).get("reset_mask")
         result = self.env.reset(seed=seed, options=options)
         which = slice(None) if mask is None else np.asarray(mask, np.bool_)
+        if self._tally.under_way(which):
+            self._tell_cut()
         self._tally.clear(which)
         self._over[which] = False
         return result

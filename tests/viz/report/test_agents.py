@@ -84,6 +84,17 @@ def test_nothing_but_the_seed_apart_is_comparable(tmp_path: Path) -> None:
     assert table(agents_section(gather([tmp_path])))["dreamerv3"]["differs"] == COMPARABLE
 
 
+def test_an_agent_recorded_by_another_version_does_not_count(tmp_path: Path) -> None:
+    recorded(tmp_path / "run", "dreamerv3", PAPER)
+    saved = json.loads((tmp_path / "run" / "config.json").read_text())
+    saved["config"]["env"]["sticky"] = 0.25
+    (tmp_path / "run" / "config.json").write_text(json.dumps(saved))
+    gathered = gather([tmp_path])
+    assert not gathered.recorded("dreamerv3")
+    (differs,) = (row["differs"] for name, row in table(agents_section(gathered)).items() if "dreamerv3" in name)
+    assert differs == "it has settings that this version does not: env.sticky; code: sheeprl 0.8.4"
+
+
 def test_other_runs_do_not_show_them_again(tmp_path: Path) -> None:
     recorded(tmp_path / "mine", "mine", {})
     make_run(tmp_path / "ours", config=replace(describe_run("x", 0, EnvConfig()), preset="quick", trainer="ppo"))

@@ -293,6 +293,21 @@ def test_other_runs_of_one_name_are_both_drawn(tmp_path: Path) -> None:
     assert [row[1] for row in table.rows] == ["0", "0"], "each by itself, and no mean of both"
 
 
+def test_other_runs_are_not_taken_for_those_that_count(tmp_path: Path) -> None:
+    """Nor for runs in the plain game, whatever their names."""
+    for seed in (0, 1):
+        make_run(tmp_path / f"ppo-s{seed}", "ppo", seed)
+    make_run(tmp_path / "tf32", "ppo", 2, summary={"arithmetic": "tf32"})
+    easy = replace(PRESETS["ppo"], name="mine", env=replace(PRESETS["ppo"].env, options=("length=500",)))
+    make_run(tmp_path / "easy", config=easy)
+    sections = sections_of(tmp_path)
+    (table,) = sections["others"].tables
+    assert [row[0] for row in table.rows] == ["mine (length=500)", "ppo, tf32"]
+    assert sections["others"].pictures[0].caption == "Crafter: mine (length=500); ppo, tf32."
+    games = {str(row[0]): row[2] for row in sections["runs"].tables[0].rows}
+    assert games[str(tmp_path / "easy")] == "Crafter (length=500)" and games[str(tmp_path / "tf32")] == "Crafter"
+
+
 def test_nothing_is_deleted_and_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("mine")

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from achieve.analysis.published import PAPER_SETTINGS, PUBLISHED, Published
-from achieve.analysis.runs import Gathered, Group, group_runs, paper_differences
+from achieve.analysis.runs import Gathered, Group, group_runs, other_version, paper_differences
 from achieve.analysis.statistics import caution
 from achieve.scoring.score import MeanStd
 from achieve.viz.report.experiments import NO_EPISODE
@@ -92,6 +92,7 @@ def _differences(row: Row) -> Cell:
     name, published = run.config.name or "", run.spec.published_steps
     told = paper_differences(name, run.settings)
     told += [] if name in PAPER_SETTINGS else ["settings, of which the published ones are not known"]
+    told += [other_version(run)] if run.unknown else []
     told += [f"game: {', '.join(run.config.env.options)}"] if run.config.env.options else []
     told += [f"steps: {row.group.end:,} of {published:,}"] if published and row.group.end < published else []
     library = run.settings.get("library")

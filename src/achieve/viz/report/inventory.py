@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ def runs_section(gathered: Gathered) -> Section:
     columns = [
         ("run", "run", str, lambda run: str(run.path)),
         ("group", "group", str, lambda run: labels[run.path]),
-        ("environment", "environment", str, lambda run: run.spec.title),
+        ("environment", "environment", str, lambda run: run.game),
         ("seed", "seed", int, lambda run: run.seed),
         ("steps", "evaluated at step", int, lambda run: run.score.read_at),
         ("episodes", "episodes", int, lambda run: run.score.episodes),
@@ -125,7 +126,7 @@ def _phases(runs: Sequence[Run], labels: Mapping[Path, str]) -> list[Table]:
 
 def others_section(gathered: Gathered) -> Section | None:
     """Show the runs that are not beside published figures, by environment and group, with their learning curves."""
-    shown = drawn_as_shorter(gathered)
+    shown, labels = drawn_as_shorter(gathered), _labels(gathered.runs)
     envs: dict[str, list[Run]] = {}
     for run in gathered.runs:
         elsewhere = run.external or run.path in shown
@@ -145,6 +146,7 @@ def others_section(gathered: Gathered) -> Section | None:
         name = "other-" + "".join(c if c.isalnum() else "-" for c in title.lower())
         groups = []
         for group in group_runs(runs):
+            group = replace(group, label=_own_label(group.runs[0], labels))
             again = [Group(f"{group.label}, seed {run.seed} again ({run.path})", (run,)) for run in group.repeats]
             groups += [group.read_at(group.end), *again]
         groups.sort(key=lambda group: group.label)
@@ -157,6 +159,15 @@ def others_section(gathered: Gathered) -> Section | None:
             section.pictures.append(media)
     section.notes = caution(counts)
     return section
+
+
+def _own_label(run: Run, labels: Mapping[Path, str]) -> str:
+    """Name the group of a run that does not count, so that nobody takes it for one that does.
+
+    It has the label it has among all runs: by itself, PPO in TF32 is just `ppo`. And a name does not tell the game.
+    """
+    options = ", ".join(sorted(run.config.env.options))
+    return f"{labels[run.path]} ({options})" if options and run.config.name else labels[run.path]
 
 
 def _groups_table(name: str, title: str, groups: Sequence[Group]) -> Table:
