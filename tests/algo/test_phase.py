@@ -139,6 +139,17 @@ def test_the_report_counts_episodes_achievements_and_updates() -> None:
         assert np.isfinite(figures[name])
 
 
+def test_rewards_at_every_step_are_noticed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    dense = [[(9, list(range(8))), (9, list(range(7)))]] * 2
+    for episodes, times in ((EPISODES, 0), (dense, 1)):
+        setting, told = fresh(episodes=episodes), list[str]()
+        monkeypatch.setattr(setting.distiller, "_say", told.append)
+        for _ in range(2):
+            run(setting, act=False)
+        assert len(told) == times
+    assert "83% of the steps of this auxiliary phase have a reward above 0.15 and count as achievements" in told[0]
+
+
 def test_the_report_tells_how_far_latents_differ() -> None:
     setting = fresh()
     _, report = run(setting)

@@ -103,6 +103,9 @@ def test_bad_input() -> None:
     other = TrainConfig(model=MODEL, env=EnvConfig(name="minigrid"))
     with pytest.raises(ConfigError, match="mine plays minigrid"):
         check_same_env(agent, [("mine", small_agent(0, other))])
+    agent.observation_shape = (28, 28, 3)
+    with pytest.raises(ConfigError, match=r"mine plays crafter and sees \(64.*, and the expert sees \(28"):
+        check_same_env(agent, [("mine", small_agent(0, CRAFTER))])
 
 
 def test_an_expert_that_unlocks_nothing_is_refused() -> None:

@@ -48,6 +48,29 @@ def test_values_are_read_as_flags_are() -> None:
     ).train.env
 
 
+def test_a_flag_of_every_run_goes_after_the_dashes(capsys: pytest.CaptureFixture[str]) -> None:
+    for flag in ("--env", "--total-steps", "--distill.num-epochs"):
+        assert main(["sweep", "--preset", "quick", "ppo.gamma=0.9", flag, "1", "--dry-run"]) == 2
+        assert f"give it after --, as in -- {flag} VALUE" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("setting", "steps", "told"),
+    [("distill.num_epochs=1,2", 32_768, True), ("distill.num_epochs=1,2", 32_769, False), ("ppo.gamma=0.9", 1, False)],
+)
+def test_settings_that_no_score_can_show_are_noticed(
+    setting: str,
+    steps: int,
+    told: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["sweep", "--preset", "quick", setting, "--dry-run", "--", "--total-steps", str(steps)]) == 0
+    assert ("their first auxiliary phase comes after 32,768" in capsys.readouterr().out) == told
+
+
 def test_names_are_short_safe_and_of_their_own_values_alone() -> None:
     odd = [variant_name("quick", {"name": name}) for name in ("a:b", "a/b", "../b", "a b")]
     long = [variant_name("quick", {"name": "x" * 300 + end}) for end in "ab"]

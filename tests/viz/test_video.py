@@ -56,6 +56,12 @@ def test_small_frames_are_enlarged_without_blur() -> None:
     assert np.array_equal(picture[:, :GAME], frame.repeat(9, 0).repeat(9, 1))
 
 
+@pytest.mark.parametrize("side", [7, 28, 84])
+def test_small_frames_of_any_size_keep_their_colours(side: int) -> None:
+    frame = np.random.default_rng(0).choice(np.array([0, 255], np.uint8), (side, side, 3))
+    assert set(np.unique(compose(Moment(frame, 1, "noop", [], 0.0, NAMES))[:, :GAME])) == {0, 255}
+
+
 def test_frames_of_full_size_are_shown_as_they_are() -> None:
     frame = np.random.default_rng(0).integers(0, 255, (GAME, GAME, 3), np.uint8)
     assert np.array_equal(compose(Moment(frame, 1, "noop", [], 0.0, NAMES))[:, :GAME], frame)

@@ -73,7 +73,7 @@ class Distiller:
         solve: the partial transport solver.
         cuda_graphs: replay updates as captured graphs, on a GPU.
         raise_if_stopped: called between updates.
-        say: told where an objective cannot be captured, or draws no updates.
+        say: told where an objective cannot be captured, or draws no updates, and where rewards are not sparse.
     """
 
     def __init__(
@@ -97,6 +97,7 @@ class Distiller:
         self._cuda_graphs = cuda_graphs and experience.device.type == "cuda"
         self._raise_if_stopped = raise_if_stopped
         self._say = say
+        self._told_dense = False
         self.regularizer = regularizer
         fused = available.distillation_kernels(network, experience.device, enabled=cuda_graphs)
         if isinstance(regularizer, PolicyValueRegularizer):
@@ -185,11 +186,22 @@ class Distiller:
         """Run one auxiliary phase on these episodes of the experience."""
         self._fit_experience()
         usable = [episode for episode in episodes if len(episode.unlocks)]
+        self._notice_dense(usable)
         self._freeze(usable)
         for _ in range(self._config.num_epochs):  # E_aux
             for objective in self.objectives.values():
                 self._epoch(objective, usable, rng, generator)
         return self._report(episodes, usable)
+
+    def _notice_dense(self, episodes: Sequence[Trajectory]) -> None:
+        """Say once if most steps count as achievements: the rewards are then no sequence of them."""
+        share = sum(len(episode.unlocks) for episode in episodes) / max(1, sum(map(len, episodes)))
+        if share > 0.5 and not self._told_dense:
+            self._told_dense = True
+            self._say(
+                f"{share:.0%} of the steps of this auxiliary phase have a reward above {self._threshold:g} and count "
+                "as achievements, of which the method expects a few per episode; use a larger --env.unlock-threshold"
+            )
 
     def _epoch(
         self,

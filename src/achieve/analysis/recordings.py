@@ -212,7 +212,9 @@ def check_same_env(expert: Agent, agents: Sequence[tuple[str, Agent]]) -> None:
     for name, agent in agents:
         theirs = (agent.config.env.name, agent.observation_shape)
         if theirs != ours:
+            # With --env, both are said to play there, wherever the expert was trained.
+            plays = "" if theirs[0] == ours[0] else f"plays {ours[0]} and "
             raise ConfigError(
-                f"{name} plays {theirs[0]} {theirs[1]} and the expert {ours[0]} {ours[1]}; "
-                "both must see the same environment: choose another --expert"
+                f"{name} plays {theirs[0]} and sees {theirs[1]}, and the expert {plays}sees {ours[1]}; "
+                "both must see the same environment: choose another --expert, such as the agent itself"
             )

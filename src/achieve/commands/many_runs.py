@@ -46,7 +46,12 @@ def parse_seeds(text: str) -> list[int]:
 def split_flags(arguments: list[str]) -> tuple[list[str], list[str]]:
     """Return a command's own arguments, and the flags for all runs that follow `--`."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    return arguments[:end], arguments[end + 1 :]
+    own = arguments[:end]
+    for flag in own:
+        name = flag.partition("=")[0]
+        if name in ("--env", "--total-steps") or re.match("--[a-z]+[.]", name):
+            raise ConfigError(f"{name} is a flag of every run; give it after --, as in -- {name} VALUE")
+    return own, arguments[end + 1 :]
 
 
 def refuse_decided(flags: Sequence[str], decided: Mapping[str, str] | None = None) -> None:

@@ -55,6 +55,7 @@ def run(arguments: list[str]) -> None:
     parsed: SweepArguments = parse(SweepArguments, "sweep", own)
     refuse_decided(flags)
     runs = grid(parsed.preset, parsed.settings, parse_seeds(parsed.seeds), flags)
+    _notice_no_phase(parsed.settings, runs)
     make_runs(runs, parsed.folder, _compare, parsed.jobs, parsed.ray, parsed.dry_run)
 
 
@@ -83,6 +84,18 @@ def grid(preset: str, settings: Sequence[str], seeds: Sequence[int], flags: Sequ
     return [
         RunSpec(name, replace(config, seed=seed), flags) for seed in seeds for name, (config, flags) in configs.items()
     ]
+
+
+def _notice_no_phase(settings: Sequence[str], runs: Sequence[RunSpec]) -> None:
+    """Say if settings of auxiliary phases vary in runs that end before a phase could tell in their scores."""
+    configs = [run.config for run in runs if run.config.distill.enabled]
+    short = [config for config in configs if config.planned_steps <= config.phase_steps]
+    if short and any(setting.startswith("distill.") for setting in settings):
+        say(
+            f"runs end after {short[0].planned_steps:,} steps, and their first auxiliary phase comes after "
+            f"{short[0].phase_steps:,}: their scores cannot show what settings of distill change; after --, give a "
+            "larger --total-steps, or a smaller --distill.rollouts-per-phase"
+        )
 
 
 def variant_name(preset: str, values: Mapping[str, Any]) -> str:

@@ -66,8 +66,8 @@ class SinglePlayer:
 class VectorPlayer:
     """The same for any other environment, through its vector environment.
 
-    The viewer sees what the environment renders where it does, or else what the agent sees. In the step that ends an
-    episode the environment already begins the next one: the last picture is then the last one there was.
+    The viewer sees what the agent sees or, in Heist and where that is no image, what the environment renders. In the
+    step that ends an episode the environment already begins the next one: the last picture is then the last there was.
     """
 
     def __init__(self, env: EnvConfig, seed: int) -> None:

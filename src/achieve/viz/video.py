@@ -49,8 +49,10 @@ def compose(moment: Moment) -> Picture:
     game = Image.fromarray(np.ascontiguousarray(moment.frame))
     largest = max(game.size)
     if largest != GAME:
-        # Whole multiples keep pixels square and sharp; anything else is scaled smoothly.
-        way = Image.Resampling.NEAREST if GAME % largest == 0 else Image.Resampling.LANCZOS
+        # Whole multiples keep pixels square and sharp, and in large ones a pixel more or less does not show; anything
+        # else is scaled smoothly.
+        sharp = GAME % largest == 0 or largest <= GAME // 4
+        way = Image.Resampling.NEAREST if sharp else Image.Resampling.LANCZOS
         game = game.resize((max(1, game.width * GAME // largest), max(1, game.height * GAME // largest)), way)
     canvas.paste(game, ((GAME - game.width) // 2, (GAME - game.height) // 2))
     canvas.paste(_list_image(tuple(moment.unlocked), tuple(moment.achievements)), (GAME, _LIST_TOP))
