@@ -124,6 +124,9 @@ class PPOConfig:
     """Include the factor 1/2 of the paper's J_V; the published code leaves it out."""
     ent_coef: NonNegativeFloat = 0.01
     """Coefficient of the entropy bonus."""
+    uniform_coef: NonNegativeFloat = 0.0
+    """Coefficient of KL(uniform || pi), which keeps the probability of every action from vanishing; the entropy bonus
+    has no force left where an action has become improbable."""
     learning_rate: PositiveFloat = 3e-4
     """Learning rate of Adam."""
     max_grad_norm: PositiveFloat = 0.5

@@ -120,6 +120,17 @@ def test_clipping_case_by_case(
     assert new.grad is not None and float(new.grad) == pytest.approx(slope)
 
 
+def test_divergence_from_uniform(batch: tuple[torch.Tensor, ...]) -> None:
+    logits = batch[0].clone().requires_grad_()
+    pi = logits.detach().softmax(1).numpy()
+    found = ppo.divergence_from_uniform(logits)
+    actions = pi.shape[1]
+    np.testing.assert_allclose(found.detach().numpy(), (np.log(1 / actions / pi) / actions).sum(1), atol=1e-12)
+    found.sum().backward()
+    assert logits.grad is not None
+    np.testing.assert_allclose(logits.grad.numpy(), pi - 1 / actions, atol=1e-12)
+
+
 def test_entropy(batch: tuple[torch.Tensor, ...]) -> None:
     np.testing.assert_allclose(ppo.entropy(batch[0]).numpy(), literal.entropy(batch[0]), atol=1e-12)
     uniform = ppo.entropy(torch.zeros(1, 17, dtype=torch.float64))

@@ -54,6 +54,7 @@ LOSSES = {
         33,
     ),
     "no normaliser": (PPOConfig(), replace(MODEL, normalize_value=False), 5),
+    "actions kept from vanishing": (PPOConfig(uniform_coef=0.7), MODEL, 21),
     "advantages normalised over the minibatch": (PPOConfig(advantage_norm="minibatch", ent_coef=0.0), MODEL, 37),
 }
 

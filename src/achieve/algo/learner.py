@@ -164,6 +164,8 @@ class PPOLearner:
         value_loss = ppo.value_loss(values, targets, half=config.value_half)
         entropy = ppo.entropy(logits).mean()
         loss = policy_loss + config.vf_coef * value_loss - config.ent_coef * entropy
+        if config.uniform_coef:
+            loss = loss + config.uniform_coef * ppo.divergence_from_uniform(logits).mean()
         with torch.no_grad():
             statistics = (
                 policy_loss,
@@ -184,8 +186,9 @@ class PPOLearner:
         config = self._config
         steps = policy.Steps(*(self._buffer.flat(name) for name in LEARNED_FROM))
         coefficients = policy.Coefficients(
-            config.clip_coef, config.vf_coef, config.ent_coef, config.value_half, config.advantage_norm == "minibatch"
-        )
+            config.clip_coef, config.vf_coef, config.ent_coef, config.value_half,
+            config.advantage_norm == "minibatch", config.uniform_coef,
+        )  # fmt: skip
         loss, statistics = policy.ppo_loss(
             logits, values, index, steps, self._network.normalizer, coefficients
         )

@@ -89,7 +89,7 @@ def _advantages(advantages_ptr, index_ptr, count, ALL: tl.constexpr):
 def _ppo(
     logits_ptr, values_ptr, index_ptr, actions_ptr, log_probs_ptr, advantages_ptr, returns_ptr,
     mean_ptr, square_ptr, weight_ptr, grad_logits_ptr, grad_values_ptr, sums_ptr,
-    count, actions, clip, vf_coef, half, ent_coef, decay, floor,
+    count, actions, clip, vf_coef, half, ent_coef, uniform_coef, decay, floor,
     ALL: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr, SUMS: tl.constexpr, NORMALIZE: tl.constexpr,
     CENTER: tl.constexpr,
 ):  # fmt: skip
@@ -139,6 +139,7 @@ def _ppo(
     by_log_prob = tl.where(ratio * advantage <= clipped * advantage, -ratio * advantage, 0.0)
     grad = tl.where(taken, by_log_prob[:, None], 0.0) - pi * by_log_prob[:, None]
     grad += ent_coef * pi * (log_pi + entropy[:, None])
+    grad += uniform_coef * (pi - 1.0 / actions)
     tl.store(grad_logits_ptr + at, grad / count, mask=both)
     target = tl.where(inside, (returns - mean) / std, 0.0)
     error = values - target
@@ -158,6 +159,8 @@ def _ppo(
     first = tl.where(tl.program_id(0) == 0, 1.0, 0.0)
     tl.store(sums + 9, return_sum * first)
     tl.store(sums + 10, square_sum * first)
+    uniform = -tl.log(actions + 0.0) - tl.sum(log_pi, 1) / actions
+    tl.store(sums + 11, tl.sum(tl.where(inside, uniform, 0.0), 0))
 
 
 @triton.jit
@@ -168,7 +171,7 @@ def _column(sums, columns, number):
 @triton.jit
 def _ppo_statistics(
     sums_ptr, mean_ptr, square_ptr, weight_ptr, loss_ptr, statistics_ptr,
-    programs, count, vf_coef, half, ent_coef, decay, floor,
+    programs, count, vf_coef, half, ent_coef, uniform_coef, decay, floor,
     PROGRAMS: tl.constexpr, SUMS: tl.constexpr, NORMALIZE: tl.constexpr,
 ):  # fmt: skip
     p = tl.arange(0, PROGRAMS)
@@ -194,7 +197,8 @@ def _ppo_statistics(
     value_loss = half * error_square / count
     error_variance = (error_square - error_sum * error_sum / count) / (count - 1)
     target_variance = (_column(sums, column, 8) - target_sum * target_sum / count) / (count - 1)
-    tl.store(loss_ptr, policy_loss + vf_coef * value_loss - ent_coef * entropy)
+    uniform = _column(sums, column, 11) / count
+    tl.store(loss_ptr, policy_loss + vf_coef * value_loss - ent_coef * entropy + uniform_coef * uniform)
     tl.store(statistics_ptr, policy_loss)
     tl.store(statistics_ptr + 1, value_loss)
     tl.store(statistics_ptr + 2, entropy)
@@ -251,6 +255,7 @@ class Coefficients(NamedTuple):
     value_half: bool
     center: bool = False
     """Whether advantages are normalised over the minibatch."""
+    uniform_coef: float = 0.0
 
 
 def ppo_loss(
@@ -284,13 +289,13 @@ def ppo_loss(
         sums = logits.new_empty(programs, SUMS)
         _ppo[(programs,)](
             *given, index, *steps, *state, grad_logits, grad_values, sums,
-            count, actions, clip, vf_coef, half, ent_coef, normalizer.decay, normalizer.floor,
-            ALL=min(1024, triton.next_power_of_2(count)), ROWS=ROWS, HEADS=triton.next_power_of_2(actions), SUMS=SUMS,
+            count, actions, clip, vf_coef, half, ent_coef, coefficients.uniform_coef, normalizer.decay,
+            normalizer.floor, ALL=min(1024, triton.next_power_of_2(count)), ROWS=ROWS, HEADS=triton.next_power_of_2(actions), SUMS=SUMS,
             NORMALIZE=normalizer.enabled, CENTER=coefficients.center, num_warps=4,
         )  # fmt: skip
         _ppo_statistics[(1,)](
             sums, *state, loss, statistics,
-            programs, count, vf_coef, half, ent_coef, normalizer.decay, normalizer.floor,
+            programs, count, vf_coef, half, ent_coef, coefficients.uniform_coef, normalizer.decay, normalizer.floor,
             PROGRAMS=triton.next_power_of_2(programs), SUMS=SUMS, NORMALIZE=normalizer.enabled, num_warps=1,
         )  # fmt: skip
     return with_gradients(loss, (logits, grad_logits), (values, grad_values)), statistics
