@@ -151,6 +151,9 @@ class PPOConfig:
     frontier_entropy: Annotated[float, Range(1)] = 1.0
     """Factor of the entropy bonus in steps of episodes that have come further than usual: with more unlocks so far than
     recent episodes had in the end. 1 for the same bonus everywhere."""
+    frontier_uniform: NonNegativeFloat = 0.0
+    """Coefficient of KL(uniform || pi) in those steps, which keeps the probability of every action from vanishing
+    there; the entropy bonus has no force left where an action has become improbable."""
     frontier_quantile: Annotated[float, Range(0, 1, above=True)] = 0.75
     """Share of recent episodes that such an episode has left behind."""
     learning_rate: PositiveFloat = 3e-4
@@ -545,7 +548,7 @@ def _validate_reflection(config: TrainConfig) -> None:
 
 def _validate_frontier(ppo: PPOConfig) -> None:
     """Raise ConfigError for settings of exploration at the frontier that have no effect."""
-    if ppo.frontier_entropy == 1 and ppo.frontier_quantile != PPOConfig.frontier_quantile:
+    if ppo.frontier_entropy == 1 and not ppo.frontier_uniform and ppo.frontier_quantile != PPOConfig.frontier_quantile:
         raise ConfigError("ppo.frontier_quantile has no effect with ppo.frontier_entropy 1; increase that")
     if ppo.frontier_entropy > 1 and not (ppo.ent_coef or ppo.ent_coef_end):
         raise ConfigError(

@@ -95,7 +95,7 @@ class PPOLearner:
         self._ent_coef = torch.tensor(config.ent_coef, device=buffer.device)
         self._kernels = available.small_kernels(buffer.device, enabled=cuda_graphs)
         self._mirror = None if reflection is None else Mirror(reflection, config, buffer.device)
-        self._explores = config.frontier_entropy > 1
+        self._explores = config.frontier_entropy > 1 or config.frontier_uniform > 0
         if self._explores:
             buffer.mark_beyond()
         of_frontier = OF_FRONTIER if self._explores else ()
@@ -336,6 +336,8 @@ class PPOLearner:
         marks = self._buffer.flat("beyond").index_select(0, index)
         added = (marks * ppo.entropy(logits)).mean()
         loss = loss - self._ent_coef * (self._config.frontier_entropy - 1) * added
+        if self._config.frontier_uniform:
+            loss = loss + self._config.frontier_uniform * (marks * ppo.divergence_from_uniform(logits)).mean()
         return loss, (*statistics, marks.mean(), added.detach())
 
     def _unroll(self, phi: Tensor, memory: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:

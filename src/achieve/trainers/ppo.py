@@ -71,7 +71,7 @@ class PPOTrainer(BaseTrainer):
             how["reflection"] = self._reflection()
         self.learner = self.learner_class(self.network, self.buffer, config.ppo, **how)
         self.frontier: Frontier | None = None
-        if config.ppo.frontier_entropy > 1:
+        if config.ppo.frontier_entropy > 1 or config.ppo.frontier_uniform > 0:
             self.frontier = Frontier(self.buffer, env.threshold, config.ppo.frontier_quantile)
         self.kinds: UnlockKinds | None = None
         imitates = config.distill.enabled and "imitation" in config.distill.objectives
