@@ -148,6 +148,9 @@ class PPOConfig:
     """Include the factor 1/2 of the paper's J_V; the published code leaves it out."""
     ent_coef: NonNegativeFloat = 0.01
     """Coefficient of the entropy bonus."""
+    uniform_coef: NonNegativeFloat = 0.0
+    """Coefficient of KL(uniform || pi), which keeps the probability of every action from vanishing; the entropy bonus
+    has no force left where an action has become improbable."""
     frontier_entropy: Annotated[float, Range(1)] = 1.0
     """Factor of the entropy bonus in steps of episodes that have come further than usual: with more unlocks so far than
     recent episodes had in the end. 1 for the same bonus everywhere."""

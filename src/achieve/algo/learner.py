@@ -330,6 +330,8 @@ class PPOLearner:
 
     def _loss(self, logits: Tensor, values: Tensor, index: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
         loss, statistics = (self._fused_loss if self._fusible else self.loss)(logits, values, index)
+        if self._config.uniform_coef:
+            loss = loss + self._config.uniform_coef * ppo.divergence_from_uniform(logits).mean()
         if not self._explores:
             return loss, statistics
         # Not part of the kernel, which is the same with and without: a dozen small launches more in a captured update.
