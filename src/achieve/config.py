@@ -148,6 +148,14 @@ class PPOConfig:
     """Include the factor 1/2 of the paper's J_V; the published code leaves it out."""
     ent_coef: NonNegativeFloat = 0.01
     """Coefficient of the entropy bonus."""
+    mix: UnitFloat = 0.0
+    """Share of random actions in the policy."""
+    depth_rarity: NonNegativeFloat = 0.0
+    """Power of the weights by which PPO multiplies rewards of unlocks that few episodes come to."""
+    unlock_coef: NonNegativeFloat = 0.0
+    """Coefficient of the imitation of kept unlocks in every minibatch."""
+    unlock_batch: PositiveInt = 64
+    """Kept unlocks that join a minibatch."""
     uniform_coef: NonNegativeFloat = 0.0
     """Coefficient of KL(uniform || pi), which keeps the probability of every action from vanishing; the entropy bonus
     has no force left where an action has become improbable."""

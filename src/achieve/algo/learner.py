@@ -16,6 +16,7 @@ from achieve.algo.gae import gae, normalize_advantages
 from achieve.algo.horizons import HorizonValues
 from achieve.algo.meters import Meters
 from achieve.algo.reflection import Mirror
+from achieve.algo.unlocks import Unlocks
 from achieve.algo.schedule import Scheduled, scheduled
 from achieve.config import PPOConfig
 from achieve.data.buffer import RolloutBuffer
@@ -26,7 +27,7 @@ from achieve.envs.reflection import Reflection
 from achieve.errors import DivergedError
 from achieve.nn.cuda_graphs import GraphRunner
 from achieve.nn.kernels import available
-from achieve.nn.model import ActorCritic
+from achieve.nn.model import ActorCritic, mixed
 from achieve.nn.optim import ClippedAdam, all_state
 
 STATISTICS = (
@@ -103,6 +104,8 @@ class PPOLearner:
         of_horizons = () if self.horizons is None else ("horizon_loss",)
         names = (*STATISTICS, *of_frontier, *of_mirror, *of_horizons)
         self._meters = Meters(names, buffer.device, kernels=self._kernels)
+        self.unlocks: Unlocks | None = None
+        self._imitated = torch.zeros(config.unlock_batch, dtype=torch.int64, device=buffer.device)
         self._before_epoch = torch.zeros_like(self._meters.sums)  # what the meters showed when it began
         self.done = 0
         """Minibatches of the phase under way that are done."""
@@ -151,7 +154,12 @@ class PPOLearner:
                 self._before_epoch.copy_(self._meters.sums)
                 self._order.copy_(torch.from_numpy(self._draw_order(rng) + offset))
             batch = self._order.chunk(config.num_minibatches)[part]
-            self._run(("ppo", len(batch)), self._minibatch, batch)
+            drawn = self.unlocks.draw(config.unlock_batch, rng) if self.unlocks is not None and config.unlock_coef else ()
+            if len(drawn):
+                self._imitated.copy_(torch.from_numpy(drawn))
+                self._run(("ppo+", len(batch)), self._minibatch_and_unlocks, batch)
+            else:
+                self._run(("ppo", len(batch)), self._minibatch, batch)
             self.done += 1
         updates, self.done = self.done, 0
         skipped = self.optimizer.take_skipped()
@@ -306,6 +314,25 @@ class PPOLearner:
         if self.horizons is not None:
             of_horizons = self.horizons.loss(phi, memory, index)
             loss, statistics = loss + self._config.vf_coef * of_horizons, (*statistics, of_horizons)
+        self.optimizer.zero_grad()
+        loss.backward()
+        grad_norm = self.optimizer.step()
+        self._meters.add(*statistics[:GRAD_NORM], grad_norm, *statistics[GRAD_NORM:])
+
+    def _minibatch_and_unlocks(self, index: Tensor) -> None:
+        network, buffer, kept = self._network, self._buffer, self.unlocks
+        assert kept is not None
+        images, memory = (
+            torch.cat([buffer.flat(name).index_select(0, index), getattr(kept, name).index_select(0, self._imitated)])
+            for name in ("observations", "memory")
+        )
+        network.mix = 0.0  # an action that only chance takes has no gradient in the mixture
+        logits, values = network.heads(network.encode(images), memory)
+        network.mix = self._config.mix
+        own = mixed(logits[: len(index)], network.mix) if network.mix else logits[: len(index)]
+        loss, statistics = self._loss(own, values[: len(index)], index)
+        actions = kept.actions.index_select(0, self._imitated)
+        loss = loss - self._config.unlock_coef * ppo.log_probability(logits[len(index) :], actions).mean()
         self.optimizer.zero_grad()
         loss.backward()
         grad_norm = self.optimizer.step()

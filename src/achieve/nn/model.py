@@ -212,6 +212,11 @@ class AchievementNetwork(nn.Module):
         return memory
 
 
+def mixed(logits: Tensor, share: float) -> Tensor:
+    """Return the logits of a policy that takes a random action with that probability."""
+    return ((1 - share) * logits.softmax(1) + share / logits.shape[1]).log()
+
+
 class ActorCritic(AchievementNetwork):
     """PPO's network: a policy and a value, with a recurrent core between them and the latent if the config has one."""
 
@@ -245,6 +250,9 @@ class ActorCritic(AchievementNetwork):
             self.core.fused = available.small_kernels(next(self.parameters()).device, enabled=fused)
         return super().use_precision(precision, fused=fused)
 
+    mix: float = 0.0
+    """Share of random actions in the policy."""
+
     def heads(
         self,
         phi: Float[Tensor, "B D"],
@@ -265,7 +273,8 @@ class ActorCritic(AchievementNetwork):
                 x = seen
         if self.critic is not None:
             x = self.critic(x)
-        return self.policy(seen), self.value(x).squeeze(1)
+        logits = self.policy(seen)
+        return (mixed(logits, self.mix) if self.mix else logits), self.value(x).squeeze(1)
 
     def step(
         self, phi: Float[Tensor, "B D"], memory: Float[Tensor, "B M"] | None, state: Float[Tensor, "B S"]

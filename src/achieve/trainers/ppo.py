@@ -17,6 +17,7 @@ from achieve.algo.pipelined import make_collector
 from achieve.algo.rarity import UnlockKinds, rarity_weights
 from achieve.algo.regularizers import PolicyValueRegularizer
 from achieve.algo.schedule import scheduled
+from achieve.algo.unlocks import Unlocks
 from achieve.config import TrainConfig
 from achieve.data.buffer import RolloutBuffer
 from achieve.data.kept import KeptEpisodes
@@ -73,6 +74,11 @@ class PPOTrainer(BaseTrainer):
         self.frontier: Frontier | None = None
         if config.ppo.frontier_entropy > 1 or config.ppo.frontier_uniform > 0:
             self.frontier = Frontier(self.buffer, env.threshold, config.ppo.frontier_quantile)
+        self.network.mix = config.ppo.mix
+        if config.ppo.depth_rarity or config.ppo.unlock_coef:
+            self.learner.unlocks = Unlocks(self.buffer, env.threshold, keep=config.ppo.unlock_coef > 0)
+            if config.ppo.depth_rarity:
+                self.buffer.weigh_rewards()
         self.kinds: UnlockKinds | None = None
         imitates = config.distill.enabled and "imitation" in config.distill.objectives
         if config.distill.rarity_power or imitates:
@@ -134,6 +140,8 @@ class PPOTrainer(BaseTrainer):
                 with self.timed("ppo"):
                     if self.learner.done == 0:
                         self._weigh_unlocks()
+                        if self.learner.unlocks is not None:
+                            self.learner.unlocks.take_in(self.config.ppo.depth_rarity)
                     statistics = self.learner.update(self.generators.shuffles, self.step)
                 self.rollouts += 1
                 self.stage = DISTILLING if self.distiller is not None and self.buffer.full else COLLECTING
@@ -241,6 +249,7 @@ class PPOTrainer(BaseTrainer):
             **{f"buffer/{k}": v for k, v in self.buffer.small().items()},
             **({} if self.kinds is None else {f"kinds/{k}": v for k, v in self.kinds.tensors().items()}),
             **({} if self.frontier is None else {f"frontier/{k}": v for k, v in self.frontier.tensors().items()}),
+            **({} if self.learner.unlocks is None else {f"unlocks/{k}": v for k, v in self.learner.unlocks.tensors().items()}),
         }
 
     def own_state(self) -> dict[str, Any]:
