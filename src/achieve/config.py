@@ -535,11 +535,13 @@ def from_dict(data: Mapping[str, Any]) -> TrainConfig:
 def from_any_version(data: Mapping[str, Any]) -> tuple[TrainConfig, dict[str, Any]]:
     """Return a saved config as far as this version has its settings, and by dotted name those that it does not have.
 
-    A run of a later version, or of somebody's own, can then at least be scored; it must not be continued.
+    Objectives that it does not have count as such a setting. A run of a later version, or of somebody's own, can then
+    at least be scored; it must not be continued.
     """
     known: dict[str, Any] = {}
     unknown: dict[str, Any] = {}
     _sort_settings(TrainConfig, migrate(data), "", known, unknown)
+    _sort_objectives(known.get("distill"), unknown)
     return from_dict(known if "preset" in known else data), unknown  # which else is hardly a run of any version
 
 
@@ -554,6 +556,17 @@ def _sort_settings(
             _sort_settings(tables[name], value, f"{prefix}{name}.", known.setdefault(name, {}), unknown)
         else:
             known[name] = value
+
+
+def _sort_objectives(distill: Any, unknown: dict[str, Any]) -> None:
+    """Replace objectives that this version does not have, if there are any; `unknown` then has the list as it was."""
+    named = distill.get("objectives") if isinstance(distill, dict) else None
+    if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
+        return  # missing, or for `from_dict` to refuse
+    ours = [name for name in named if name in OBJECTIVE_NAMES or is_plugin(name)]
+    if ours != named:
+        unknown["distill.objectives"] = named
+        distill["objectives"] = ours or list(DistillConfig.objectives)
 
 
 def differences(one: Any, other: Any, ignoring: Collection[str] = (), prefix: str = "") -> dict[str, tuple[Any, Any]]:

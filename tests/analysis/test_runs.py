@@ -114,6 +114,20 @@ def test_settings_of_another_version_are_told_and_keep_runs_apart(tmp_path: Path
     assert labels == {"ad, another version, ppo.mirrored 0.0": 2, "ad, another version, ppo.mirrored 0.5": 1}
 
 
+def test_objectives_of_another_version_are_told_and_keep_runs_apart(tmp_path: Path) -> None:
+    for seed, objectives in enumerate((["matching", "prediction"], ["matching", "dreaming"], ["dreaming"])):
+        path = make_run(tmp_path / f"s{seed}", seed=seed) / "config.json"
+        saved = json.loads(path.read_text())
+        saved["config"]["distill"]["objectives"] = objectives
+        path.write_text(json.dumps(saved))
+    gathered = gather([tmp_path])
+    told = "it has settings that this version does not: distill.objectives"
+    assert [run.uncounted for run in gathered.runs] == [None, told, told] and gathered.remarks == ()
+    assert [len(group.runs) for group in group_runs(gathered.runs)] == [1, 1, 1]
+    (path.parent / "config.json").write_text(path.read_text().replace('["dreaming"]', "[1]"))
+    assert "objectives" in remark(gather([tmp_path]))
+
+
 def test_a_run_of_another_version_alone_is_not_named_as_the_preset(tmp_path: Path) -> None:
     for name in ("mine", None):
         run = make_run(tmp_path / str(name), config=replace(PRESETS["ad"], name=name))
