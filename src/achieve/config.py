@@ -148,6 +148,8 @@ class PPOConfig:
     """Include the factor 1/2 of the paper's J_V; the published code leaves it out."""
     ent_coef: NonNegativeFloat = 0.01
     """Coefficient of the entropy bonus."""
+    labels: bool = False
+    """Tell unlocks apart by name, as a bound."""
     mix: UnitFloat = 0.0
     """Share of random actions in the policy."""
     depth_rarity: NonNegativeFloat = 0.0

@@ -35,6 +35,8 @@ class Unlocks:
         self._buffer, self._threshold = buffer, np.float32(threshold)
         self._depths = np.zeros(buffer.num_envs, np.int64)
         self._rates = np.full(MOST, 0.02)
+        self.labels, self.envs = False, None
+        self._seen = np.zeros((buffer.num_envs, MOST), bool)
         room = ROOM if keep else 0
         self.observations = torch.zeros(room, *buffer.observations.shape[2:], dtype=buffer.observations.dtype, device=buffer.device)
         self.memory = torch.zeros(room, buffer.memory.shape[2], device=buffer.device)
@@ -52,14 +54,27 @@ class Unlocks:
         buffer = self._buffer
         rows = slice(buffer.filled - buffer.length, buffer.filled)
         unlocked = buffer.rewards[rows].astype(np.float32) > self._threshold
-        depth = np.minimum(depths(unlocked, buffer.starts()[rows], self._depths), MOST - 1)
+        if self.labels:
+            log = np.stack(self.envs.unlock_log); self.envs.unlock_log.clear()
+            assert log.shape == unlocked.shape and ((log >= 0) == unlocked).all(), (log.shape, unlocked.shape)
+            depth = np.where(unlocked, log, 0)
+            counted = unlocked
+        else:
+            depth = np.minimum(depths(unlocked, buffer.starts()[rows], self._depths), MOST - 1)
         if buffer.reward_weights is not None:
             weights = np.clip((COMMON / np.maximum(self._rates, 1e-3)) ** power, 1, LARGEST)
             buffer.reward_weights[rows] = np.where(unlocked, weights[depth], 1)
         after, ended = depth + unlocked, buffer.dones[rows]
-        for count in after[ended]:
-            self._rates = self._rates * FADING + (1 - FADING) * (np.arange(MOST) < count)
-        self._depths[:] = np.where(ended[-1], 0, after[-1])
+        if self.labels:
+            for t in range(len(ended)):
+                for i in np.flatnonzero(unlocked[t]): self._seen[i, depth[t, i]] = True
+                for i in np.flatnonzero(ended[t]):
+                    self._rates = self._rates * FADING + (1 - FADING) * self._seen[i]
+                    self._seen[i] = False
+        else:
+            for count in after[ended]:
+                self._rates = self._rates * FADING + (1 - FADING) * (np.arange(MOST) < count)
+            self._depths[:] = np.where(ended[-1], 0, after[-1])
         if len(self._kind):
             where = np.flatnonzero(unlocked.ravel())[-len(self._kind):]
             slots = (self._next[0] + np.arange(len(where))) % len(self._kind)

@@ -77,6 +77,7 @@ class PPOTrainer(BaseTrainer):
         self.network.mix = config.ppo.mix
         if config.ppo.depth_rarity or config.ppo.unlock_coef:
             self.learner.unlocks = Unlocks(self.buffer, env.threshold, keep=config.ppo.unlock_coef > 0)
+            self.learner.unlocks.labels, self.learner.unlocks.envs = config.ppo.labels, self.envs
             if config.ppo.depth_rarity:
                 self.buffer.weigh_rewards()
         self.kinds: UnlockKinds | None = None

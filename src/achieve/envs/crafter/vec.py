@@ -129,6 +129,14 @@ class CrafterVecEnv(AchievementVecEnv):
         results = self._batch.results
         terminated, truncated = results["terminated"].copy(), results["truncated"].copy()
         reward = results["reward"].copy()
+        over = terminated | truncated
+        now = np.where(over[:, None], results["achievements"], self._batch.worlds.var["achievements"]) > 0
+        before = getattr(self, "_had", np.zeros_like(now))
+        new = now & ~before
+        if not hasattr(self, "unlock_log"):
+            self.unlock_log = []
+        self.unlock_log.append(np.where(new.any(1), new.argmax(1), -1))
+        self._had = np.where(over[:, None], False, now)
         infos: dict[str, Any] = {}
         done = None
         if ended:
