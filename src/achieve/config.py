@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from achieve.envs.registry import find_env_spec, is_known, unknown
 from achieve.errors import ConfigError
@@ -25,6 +25,7 @@ from achieve.settings import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    Range,
     UnfitError,
     UnitFloat,
     check_name,
@@ -136,6 +137,21 @@ class PPOConfig:
     """With a recurrent core: consecutive steps it is unrolled over in an update; gradients flow back through them."""
     burn_in: NonNegativeInt = 0
     """With a recurrent core: steps before each chunk that are run first, without gradients, for an up-to-date state."""
+    rarity_power: UnitFloat = 0.0
+    """PPO learns from rewards of unlocks times (rarity_rate / p)^rarity_power, where a share p of episodes has one of
+    that kind; kinds are discovered, without labels. 0 leaves all rewards as they are. Logs always do."""
+    rarity_rate: Annotated[float, Range(0, 1, above=True)] = 0.2
+    """Share of episodes from which on a kind of unlock is not rare: its weight is 1."""
+    rarity_limit: Annotated[float, Range(1)] = 5.0
+    """Largest weight of a rare unlock."""
+    imitation_coef: NonNegativeFloat = 0.0
+    """Coefficient of the imitation of kept unlocks in every minibatch; 0 keeps none."""
+    imitation_batch: PositiveInt = 64
+    """Kept steps that join a minibatch."""
+    imitation_reach: PositiveInt = 4
+    """Steps that are kept of each unlock: its own and those before it."""
+    imitation_capacity: PositiveInt = 4096
+    """Unlocks that are kept, of the different kinds as evenly as they come."""
 
 
 @dataclass(frozen=True)
@@ -426,6 +442,28 @@ def validate(config: TrainConfig) -> None:
             "increase env.num-envs or ppo.rollout-length"
         )
     _validate_minibatches(config)
+    _validate_rare(config)
+
+
+def _validate_rare(config: TrainConfig) -> None:
+    """Raise ConfigError for settings of rare unlocks that have no effect, or that nothing tells kinds apart for."""
+    ppo, default = config.ppo, PPOConfig()
+    for setting in ("rarity_power", "imitation_coef"):
+        if getattr(ppo, setting) and not config.distill.enabled:
+            raise ConfigError(f"ppo.{setting} needs distillation, which tells unlocks apart; use a preset such as ad")
+    if ppo.imitation_coef and config.model.core != "none":
+        raise ConfigError(
+            "ppo.imitation_coef needs a network without a core, whose states as they were kept are not those of now; "
+            "use --model.core none"
+        )
+    for setting, value, names in (
+        ("rarity_power", 0.5, ("rarity_rate", "rarity_limit")),
+        ("imitation_coef", 0.05, ("imitation_batch", "imitation_reach", "imitation_capacity")),
+    ):
+        for name in names:
+            if not getattr(ppo, setting) and getattr(ppo, name) != getattr(default, name):
+                flag = setting.replace("_", "-")
+                raise ConfigError(f"ppo.{name} has no effect without ppo.{setting}; use --ppo.{flag} {value}")
 
 
 def _validate_minibatches(config: TrainConfig) -> None:

@@ -82,6 +82,17 @@ def test_ppo_alone(tmp_path: Path) -> None:
     assert summary["steps"] == STEPS
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+def test_rare_unlocks_count_more_and_are_imitated(tmp_path: Path, compiled: bool) -> None:
+    ppo = replace(CONFIG.ppo, rarity_power=0.5, rarity_rate=1.0, imitation_coef=0.05, imitation_capacity=512)
+    longer = replace(CONFIG, ppo=ppo, compile=compiled, total_steps=4 * STEPS, score_steps=4 * STEPS)
+    train(longer, tmp_path / "run", quiet=True)
+    metrics = rows(tmp_path / "run" / "metrics.jsonl")
+    assert [row["kinds"] for row in metrics if row["kind"] == "distill"][-1] >= 2
+    assert any(row.get("unlock_weight", 0) > 1 for row in metrics)
+    assert any(row.get("imitation_log_prob", 0) < 0 for row in metrics)
+
+
 def test_stopped_and_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped in the second phase: the run goes on from its start, and nothing is doubled."""
     phases = 0

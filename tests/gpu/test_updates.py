@@ -11,6 +11,7 @@ import torch
 
 from achieve.algo.collect import Collector
 from achieve.algo.learner import PPOLearner
+from achieve.algo.unlocks import FEWEST, KeptUnlocks
 from achieve.config import DistillConfig, ModelConfig, PPOConfig
 from achieve.data.buffer import RolloutBuffer
 from achieve.nn.cuda_graphs import GraphRunner
@@ -126,6 +127,30 @@ def test_ppo(precision: str, fused: bool) -> None:
     for eager, replayed in zip(reports[:2], reports[2:], strict=True):
         assert eager.keys() == replayed.keys()
         for name in ("entropy", "return_mean", "value_loss", "grad_norm"):
+            assert replayed[name] == pytest.approx(eager[name], rel=2e-2), name
+
+
+@pytest.mark.parametrize(("precision", "fused"), ARITHMETICS)
+def test_ppo_with_kept_unlocks(precision: str, fused: bool) -> None:
+    """Replayed updates imitate what is drawn for them, not what was drawn when they were captured."""
+    buffer, network = filled(2), make_network(MODEL)
+    config = PPOConfig(rollout_length=buffer.length, num_minibatches=4, learning_rate=SLOWLY, imitation_coef=1.0)
+    ends, reports = [], []
+    for cuda_graphs in (False, True):
+        mine, experience = copy_to_gpu(network, precision, fused=fused), on_gpu(buffer)
+        learner = PPOLearner(mine, experience, config, cuda_graphs=cuda_graphs)
+        learner.kept = KeptUnlocks(FEWEST, 4, experience)
+        rng = np.random.default_rng(0)
+        for rollout in (1, 2):
+            experience.filled = rollout * buffer.length
+            many = np.arange(FEWEST) % (buffer.length * buffer.num_envs)
+            learner.kept.keep(many, many % 7, rng)
+            reports.append(learner.update(rng))
+        ends.append(weights(mine))
+    assert difference(weights(network), *ends) < CLOSE
+    for eager, replayed in zip(reports[:2], reports[2:], strict=True):
+        assert eager.keys() == replayed.keys()
+        for name in ("entropy", "value_loss", "grad_norm", "imitation_log_prob"):
             assert replayed[name] == pytest.approx(eager[name], rel=2e-2), name
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from achieve.algo import ppo
 from achieve.algo.gae import gae, normalize_advantages
 from achieve.algo.meters import Meters
+from achieve.algo.unlocks import KeptUnlocks
 from achieve.config import PPOConfig
 from achieve.data.buffer import RolloutBuffer
 from achieve.data.chunks import chunk_order
@@ -65,6 +66,10 @@ class PPOLearner:
         self.optimizer = ClippedAdam(network, config.learning_rate, config.max_grad_norm, config.adam_eps)
         self._kernels = available.small_kernels(buffer.device, enabled=cuda_graphs)
         self._meters = Meters(STATISTICS, buffer.device, kernels=self._kernels)
+        self.kept: KeptUnlocks | None = None
+        """Steps whose actions are imitated, once there are some."""
+        self._imitated = torch.zeros(config.imitation_batch, dtype=torch.int64, device=buffer.device)
+        self._imitation_meters = Meters(("imitation_log_prob",), buffer.device, kernels=self._kernels)
         self.done = 0
         """Minibatches of the phase under way that are done."""
         self._order = torch.zeros(buffer.length * buffer.num_envs, dtype=torch.int64, device=buffer.device)
@@ -74,11 +79,12 @@ class PPOLearner:
         self._run = GraphRunner(self._state, enabled=cuda_graphs and buffer.device.type == "cuda")
 
     def _state(self) -> list[Tensor]:
-        return [*all_state(self._network, [self.optimizer]), self._meters.sums]
+        return [*all_state(self._network, [self.optimizer]), self._meters.sums, self._imitation_meters.sums]
 
     def tensors(self) -> dict[str, Tensor]:
         """Return what is carried from minibatch to minibatch. The tensors are live: copying into them restores it."""
-        return {"order": self._order, "meters": self._meters.sums}
+        imitation = {} if self.kept is None else {"imitation_meters": self._imitation_meters.sums}
+        return {"order": self._order, "meters": self._meters.sums, **imitation}
 
     def update(self, rng: np.random.Generator) -> dict[str, float]:
         """Learn from the newest rollout, or go on with it. Returns the mean of each statistic over the updates."""
@@ -94,12 +100,16 @@ class PPOLearner:
             if part == 0:
                 self._order.copy_(torch.from_numpy(self._draw_order(rng) + offset))
             batch = self._order.chunk(config.num_minibatches)[part]
-            self._run(("ppo", len(batch)), self._minibatch, batch)
+            if self.kept is not None and self.kept.enough:
+                self._imitated.copy_(torch.from_numpy(self.kept.draw(config.imitation_batch, rng)))
+                self._run(("ppo and unlocks", len(batch)), self._minibatch_and_unlocks, batch)
+            else:
+                self._run(("ppo", len(batch)), self._minibatch, batch)
             self.done += 1
         self.done = 0
         skipped = self.optimizer.take_skipped()
         check_finite(skipped, updates, "PPO")
-        return {**self._meters.means(), "skipped_updates": skipped}
+        return {**self._meters.means(), **self._imitation_meters.means(), "skipped_updates": skipped}
 
     def _draw_order(self, rng: np.random.Generator) -> IntArray:
         """Return the steps of the rollout in the order of an epoch."""
@@ -121,7 +131,7 @@ class PPOLearner:
         config, buffer = self._config, self._buffer
         last = buffer.filled
         first = last - buffer.length
-        rewards, dones = buffer.rewards[first:last], buffer.dones[first:last]
+        rewards, dones = buffer.learned_rewards(first, last), buffer.dones[first:last]
         values = buffer.values[first : last + 1]
         if self._kernels:
             from achieve.nn.kernels import policy
@@ -196,7 +206,27 @@ class PPOLearner:
         images, memory = (buffer.flat(name).index_select(0, index) for name in ("observations", "memory"))
         phi = network.encode(images)
         logits, values = network.heads(phi, memory) if network.core is None else self._unroll(phi, memory, index)
-        loss, statistics = (self._fused_loss if self._fusible else self.loss)(logits, values, index)
+        self._step(*self._any_loss(logits, values, index))
+
+    def _minibatch_and_unlocks(self, index: Tensor) -> None:
+        """Make an update on a minibatch and, beside it, on kept steps whose actions are imitated."""
+        network, kept, size = self._network, self.kept, len(index)
+        assert kept is not None
+        images, memory, actions = (
+            getattr(kept, name).index_select(0, self._imitated) for name in ("observations", "memory", "actions")
+        )
+        images = torch.cat([self._buffer.flat("observations").index_select(0, index), images])
+        memory = torch.cat([self._buffer.flat("memory").index_select(0, index), memory])
+        logits, values = network.heads(network.encode(images), memory)
+        loss, statistics = self._any_loss(logits[:size], values[:size], index)
+        imitation = ppo.log_probability(logits[size:], actions).mean()
+        self._step(loss - self._config.imitation_coef * imitation, statistics)
+        self._imitation_meters.add(imitation)
+
+    def _any_loss(self, logits: Tensor, values: Tensor, index: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
+        return (self._fused_loss if self._fusible else self.loss)(logits, values, index)
+
+    def _step(self, loss: Tensor, statistics: Sequence[Tensor]) -> None:
         self.optimizer.zero_grad()
         loss.backward()
         grad_norm = self.optimizer.step()

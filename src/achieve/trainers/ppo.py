@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Annotated, Any
 
 import numpy as np
 import torch
 
+from achieve.algo.kinds import UnlockKinds
 from achieve.algo.learner import PPOLearner
 from achieve.algo.pipelined import make_collector
 from achieve.algo.regularizers import PolicyValueRegularizer
+from achieve.algo.unlocks import KeptUnlocks, RareUnlocks
 from achieve.config import TrainConfig
 from achieve.data.buffer import RolloutBuffer
 from achieve.nn.model import ActorCritic
@@ -58,9 +62,26 @@ class PPOTrainer(BaseTrainer):
         how: dict[str, Any] = {"cuda_graphs": config.compile, "safe_point": self.safe_point}
         self.collector = make_collector(self.network, self.envs, self.buffer, env.threshold, **how)
         self.learner = self.learner_class(self.network, self.buffer, config.ppo, **how)
+        self.rare = self._make_rare(memory_size) if config.ppo.rarity_power or config.ppo.imitation_coef else None
         if config.distill.enabled:
             regularizer = PolicyValueRegularizer(self.network, self.buffer, config.distill)
             self.distiller = self.make_distiller(self.buffer, regularizer)
+
+    def _make_rare(self, memory_size: int) -> RareUnlocks:
+        """Return what PPO makes of rare unlocks, and let it imitate those that are kept."""
+        ppo = self.config.ppo
+        if ppo.imitation_coef:
+            observation = math.prod(self.observation_shape) * self.observation_dtype.itemsize
+            check_memory(
+                KeptUnlocks.nbytes(ppo.imitation_capacity, ppo.imitation_reach, observation, memory_size),
+                self.device,
+                f"room for {ppo.imitation_capacity:,} unlocks with {ppo.imitation_reach} steps each",
+                "reduce ppo.imitation-capacity or ppo.imitation-reach",
+            )
+        kinds = UnlockKinds(self.network, self.buffer, self.config.env.threshold)
+        rare = RareUnlocks(kinds, self.buffer, ppo, self.config.env.threshold)
+        self.learner.kept = rare.kept
+        return rare
 
     def start(self) -> None:
         self.collector.start()
@@ -76,6 +97,8 @@ class PPOTrainer(BaseTrainer):
                 journal.show("collecting")
                 with self.timed("rollout"):
                     self.collector.collect(self.generators.actions)
+                    if self.rare is not None:
+                        self.rare.take_in(self.generators.shuffles)
                 self.stage = UPDATING
 
             if self.stage == UPDATING:
@@ -93,6 +116,8 @@ class PPOTrainer(BaseTrainer):
                 with self.timed("distill"):
                     report = self.distiller.run(self.generators.shuffles, self.generators.actions)
                     self.collector.refresh_states()
+                    if self.rare is not None:
+                        report = replace(report, statistics={**report.statistics, **self.rare.learn_kinds()})
                 self.stage = COLLECTING
                 journal.log_phase(report)
 
@@ -103,12 +128,12 @@ class PPOTrainer(BaseTrainer):
                     journal.save_after_phase()
 
     def _figures(self, *phases: str) -> dict[str, float]:
-        """Return the statistics of value normalisation, episodes, and resources."""
+        """Return the statistics of rare unlocks, value normalisation, episodes, and resources."""
         normalizer = self.network.normalizer
-        figures = {}
+        figures = {} if self.rare is None else self.rare.figures()
         if normalizer.enabled:
             mean, std = normalizer.statistics()
-            figures = {"normalizer_mean": mean.item(), "normalizer_std": std.item()}
+            figures |= {"normalizer_mean": mean.item(), "normalizer_std": std.item()}
         return {**figures, **self.running_score.figures(), **resources(self, *phases)}
 
     @property
@@ -136,6 +161,7 @@ class PPOTrainer(BaseTrainer):
             **{f"collector/{k}": v for k, v in self.collector.tensors().items()},
             **{f"learner/{k}": v for k, v in self.learner.tensors().items()},
             **{f"buffer/{k}": v for k, v in self.buffer.small().items()},
+            **({} if self.rare is None else {f"rare/{k}": v for k, v in self.rare.tensors().items()}),
         }
 
     def own_state(self) -> dict[str, Any]:
@@ -161,7 +187,12 @@ class PPOTrainer(BaseTrainer):
         }
 
     def ranges(self) -> dict[str, tuple[int, int]]:
-        return {"buffer/actions": (0, self.num_actions - 1), "learner/order": (0, self.buffer.steps - 1)}
+        rare = {} if self.rare is None else self.rare.ranges(self.num_actions)
+        return {
+            "buffer/actions": (0, self.num_actions - 1),
+            "learner/order": (0, self.buffer.steps - 1),
+            **{f"rare/{k}": v for k, v in rare.items()},
+        }
 
     def check_own_state(self, saved: Checkpoint) -> None:
         state, buffer = saved.state, self.buffer
@@ -187,3 +218,6 @@ class PPOTrainer(BaseTrainer):
         buffer.fresh = np.array(state["fresh"], dtype=bool)
         buffer.filled, self.collector.row, self.learner.done = state["filled"], state["row"], state["minibatches"]
         buffer.first_row = self._first_row(state)
+        if self.rare is not None and state["stage"] != COLLECTING:
+            # The row after the last one, which no file has, is what the next rollout begins with.
+            buffer.observations[buffer.filled].copy_(self.collector.observation)
