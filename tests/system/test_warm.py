@@ -20,6 +20,7 @@ import pytest
 import torch
 
 from achieve.algo.distill import Distiller
+from achieve.algo.learner import PPOLearner
 from achieve.algo.objectives import AuxiliaryObjective
 from achieve.config import TrainConfig
 from achieve.envs import ENVIRONMENTS
@@ -82,6 +83,22 @@ def test_a_rehearsal_makes_updates_of_every_kind(name: str, monkeypatch: pytest.
 @pytest.mark.parametrize("name", ["ppo", "qrdqn"])
 def test_a_rehearsal_without_auxiliary_phases(name: str) -> None:
     assert rehearse(small(name), MadeUpEnvs(2, (64, 64, 3), "uint8", 17)) == []
+
+
+def test_a_rehearsal_of_updates_beside_kept_unlocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    for name in ("_minibatch", "_minibatch_and_unlocks"):
+        update = getattr(PPOLearner, name)
+
+        def counted(self: PPOLearner, index: Any, update: Any = update, name: str = name) -> None:
+            update(self, index)
+            made.append(name)
+
+        monkeypatch.setattr(PPOLearner, name, counted)
+    config = small("ad")
+    config = replace(config, ppo=replace(config.ppo, imitation_coef=0.05, rarity_power=0.5))
+    rehearse(config, MadeUpEnvs(2, (64, 64, 3), "uint8", 17))
+    assert made == ["_minibatch"] * 2 + ["_minibatch_and_unlocks"] * 2
 
 
 def test_nothing_is_compiled_without_a_gpu_or_kernels(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:

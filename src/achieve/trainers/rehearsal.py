@@ -33,6 +33,8 @@ EPISODES = ((3, 20, 4), (5, 60, 8), (5, 200, 20))
 """Auxiliary phases to rehearse: episodes, their length, their unlocks. Few images have kernels of their own."""
 LATENTS = 256
 """Size of the latent to rehearse with, where its layer is very large."""
+KEPT = 16
+"""Unlocks to keep."""
 ROWS = 8
 """Steps of each environment to rehearse QR-DQN with."""
 
@@ -76,11 +78,10 @@ def shortened(config: TrainConfig) -> TrainConfig:
     if config.model.encoder == "spcnn":  # which takes long to initialise; kernels are the same for any even part of it
         size = config.model.hidden_size
         config = replace(config, model=replace(config.model, hidden_size=LATENTS if size % LATENTS == 0 else size))
-    return replace(
-        config,
-        distill=replace(config.distill, rollouts_per_phase=1),
-        ppo=replace(config.ppo, num_epochs=1),
-    )
+    ppo = replace(config.ppo, num_epochs=1)
+    if ppo.imitation_coef:
+        ppo = replace(ppo, imitation_capacity=min(KEPT, ppo.imitation_capacity))
+    return replace(config, distill=replace(config.distill, rollouts_per_phase=1), ppo=ppo)
 
 
 def rehearse(config: TrainConfig, envs: MadeUpEnvs) -> list[PhaseReport]:
@@ -101,6 +102,9 @@ def rehearse(config: TrainConfig, envs: MadeUpEnvs) -> list[PhaseReport]:
     else:
         trainer.collector.collect(generators.actions)
         trainer.learner.update(generators.shuffles)
+        if trainer.rare is not None:
+            trainer.rare.take_in(generators.shuffles)
+            trainer.learner.update(generators.shuffles)  # now beside kept unlocks, if there are to be any
     if trainer.distiller is None:
         return []
     reports = []
