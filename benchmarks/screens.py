@@ -25,6 +25,8 @@ from achieve.scoring.score import BUDGET, crafter_score, success_rates
 
 LATE = 100_000
 """The last steps of a run that its late statistics are taken over."""
+RARE = 300_000
+"""The same for what is too rare to be counted over fewer."""
 LONG = 320
 """An episode of this length has survived the first night."""
 
@@ -50,12 +52,25 @@ def rate(name: str) -> Callable[[Episodes], float]:
     return lambda episodes: float(success_rates(episodes.achievements)[episodes.names.index(name)])
 
 
+def iron_tools(episodes: Episodes) -> float:
+    """Return how many iron tools are made in 1,000 episodes; a second one of a kind does not count."""
+    return 10 * sum(rate(name)(episodes) for name in ("make_iron_pickaxe", "make_iron_sword"))
+
+
+def score(episodes: Episodes) -> float:
+    """Return the score of these episodes in percent."""
+    return float(crafter_score(success_rates(episodes.achievements)))
+
+
 STATISTICS: dict[str, tuple[int, int, Callable[[Episodes], float]]] = {
     "unlocks per episode to 400k": (0, 400_000, unlocks),
     "unlocks per episode, 500k to 600k": (500_000, 600_000, unlocks),
-    "score at 1M": (0, BUDGET, lambda e: float(crafter_score(success_rates(e.achievements)))),
+    "score, 500k to 600k": (500_000, 600_000, score),
+    "score at 1M": (0, BUDGET, score),
     "return, last 100k": (BUDGET - LATE, BUDGET, lambda e: float(e.reward.mean())),
     "iron, last 100k (%)": (BUDGET - LATE, BUDGET, rate("collect_iron")),
+    "iron, last 300k (%)": (BUDGET - RARE, BUDGET, rate("collect_iron")),
+    "iron tools per 1,000 episodes, last 300k": (BUDGET - RARE, BUDGET, iron_tools),
     f"over {LONG} steps long, last 100k (%)": (BUDGET - LATE, BUDGET, lambda e: 100 * float(np.mean(e.length > LONG))),
 }
 """For each, the steps that it is taken over."""

@@ -26,7 +26,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from achieve.algo.contrastive import next_memory
+from achieve.algo.contrastive import next_memory, next_set_memory
 from achieve.algo.quantile import action_values, epsilon_greedy_logits
 from achieve.config import EXTERNAL, EnvConfig, TrainConfig, from_dict, to_dict
 from achieve.errors import ConfigError, DivergedError, RunFolderError
@@ -54,10 +54,11 @@ class AgentState(NamedTuple):
     latent: Tensor | None
     core: Tensor | None
     random: bytes
+    set_memory: Tensor | None = None
 
 
 class Agent:
-    """Acts in one or several environments at once, and keeps track of the memory, the last achievement.
+    """Acts in one or several environments at once, and keeps track of the memories of its episodes.
 
     The state of a recurrent core is carried along too, and is reset with every episode.
 
@@ -85,6 +86,7 @@ class Agent:
         if seed is not None:
             self._generator.manual_seed(seed)
         self._memory: Tensor | None = None
+        self._set_memory: Tensor | None = None
         self._latent: Tensor | None = None
         self._state: Tensor | None = None
         self.logits = torch.zeros(0, self.network.num_actions)
@@ -92,11 +94,13 @@ class Agent:
 
     def state(self) -> AgentState:
         """Return all that its further actions depend on, besides what it will see."""
-        return AgentState(self._memory, self._latent, self._state, self._generator.get_state().numpy().tobytes())
+        random = self._generator.get_state().numpy().tobytes()
+        return AgentState(self._memory, self._latent, self._state, random, self._set_memory)
 
     def restore(self, state: AgentState) -> None:
         """Continue where :meth:`state` was called, with the same actions for the same observations."""
         self._memory, self._latent, self._state = state.memory, state.latent, state.core
+        self._set_memory = state.set_memory
         self._generator.set_state(torch.frombuffer(bytearray(state.random), dtype=torch.uint8))
 
     @property
@@ -161,11 +165,12 @@ class Agent:
         rewards, dones = self._vector(reward, count, "reward"), self._vector(done, count, "done")
         seen = np.ascontiguousarray(seen, np.float32 if floats else np.uint8)
         phi = self.network.encode(torch.from_numpy(seen).to(self._device))
-        if self._memory is None or self._latent is None:
-            self._memory = torch.zeros_like(phi)
+        if self._memory is None or self._set_memory is None or self._latent is None:
+            self._memory, self._set_memory = torch.zeros_like(phi), torch.zeros_like(phi)
         else:
-            threshold = self.config.env.threshold
-            self._memory = next_memory(self._memory, self._latent, phi, rewards, dones > 0, threshold)
+            given = self._latent, phi, rewards, dones > 0, self.config.env.threshold
+            self._memory = next_memory(self._memory, *given)
+            self._set_memory = next_set_memory(self._set_memory, *given)
         self._latent = phi
         self.logits, self.values = (tensor.cpu() for tensor in self._evaluate(phi, dones > 0))
         if not self.logits.isfinite().all():
@@ -205,8 +210,15 @@ class Agent:
             self._state = phi.new_zeros(len(phi), self.network.state_size)
         else:
             self._state = self._state.masked_fill(ended[:, None], 0)
-        logits, values, self._state = self.network.step(phi, self._memory, self._state)
+        logits, values, self._state = self.network.step(phi, self._seen_memory(), self._state)
         return logits, self.network.normalizer.denormalize(values)
+
+    def _seen_memory(self) -> Tensor:
+        """What the heads of a network of PPO see: one memory, or both."""
+        assert self._memory is not None and self._set_memory is not None
+        if not self.config.model.set_memory:
+            return self._memory
+        return torch.cat([self._memory, self._set_memory], 1) if self.config.model.memory else self._set_memory
 
     def _vector(self, value: ArrayLike | None, count: int, name: str) -> Tensor:
         array: NDArray[np.float32] = np.asarray([0] * count if value is None else value, dtype=np.float32).reshape(-1)

@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from achieve.envs.registry import find_env_spec, is_known, unknown
 from achieve.errors import ConfigError
@@ -25,6 +25,7 @@ from achieve.settings import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    Range,
     UnfitError,
     UnitFloat,
     check_name,
@@ -88,6 +89,10 @@ class ModelConfig:
     """Normalise the value targets by an exponential moving average of their mean and standard deviation."""
     memory: bool = True
     """Condition policy and value on nu(g-), the representation of the previous achievement."""
+    set_memory: bool = False
+    """Condition policy and value of PPO on four times the sum of nu over all achievements unlocked so far in the
+    episode: what is done already, which the image does not show. Joined to nu(g-) or, without `memory`, in its
+    place."""
     film: Literal["single", "double"] = "single"
     """FiLM layer: one MLP for both scale eta and shift delta (published code), or one for each (the paper)."""
     core: Literal["none", "gru", "lstm"] = "none"
@@ -101,6 +106,11 @@ class ModelConfig:
     value_hidden: NonNegativeInt = 0
     """Units of a linear layer in front of the value, without an activation; 0 for none."""
 
+    @property
+    def memory_size(self) -> int:
+        """Numbers that the heads see besides the latent: nu(g-), then the sum of all so far."""
+        return self.hidden_size * (self.memory + self.set_memory)
+
 
 @dataclass(frozen=True)
 class PPOConfig:
@@ -112,8 +122,22 @@ class PPOConfig:
     """Discount factor gamma."""
     gae_lambda: UnitFloat = 0.65
     """Smoothing parameter lambda of generalised advantage estimation."""
+    gamma_end: UnitFloat | None = None
+    """Discount factor from step `horizon_to` on, approached linearly from `horizon_from`; by default, gamma stays."""
+    gae_lambda_end: UnitFloat | None = None
+    """Lambda from step `horizon_to` on, approached linearly from `horizon_from`; by default, it stays."""
+    horizon_from: NonNegativeInt = 300_000
+    """Environment steps after which gamma and lambda begin to change, if they have an end."""
+    horizon_to: NonNegativeInt = 600_000
+    """Environment steps after which gamma and lambda have reached their ends."""
+    value_gammas: tuple[UnitFloat, ...] = ()
+    """Discounts of further value heads, increasing, such as 0.9 0.95 0.98 0.995. The policy's advantages are then those
+    of the two heads that gamma lies between, mixed; with `gamma_end`, they move from head to head. By default, none."""
     num_epochs: PositiveInt = 3
     """E_pi: epochs per rollout."""
+    target_kl: PositiveFloat | None = None
+    """Make no further epochs on a rollout after one in which the policy's mean approximate KL divergence from the one
+    that acted exceeds this; by default, all epochs are made."""
     num_minibatches: PositiveInt = 8
     """Minibatches per epoch."""
     clip_coef: NonNegativeFloat = 0.2
@@ -124,8 +148,39 @@ class PPOConfig:
     """Include the factor 1/2 of the paper's J_V; the published code leaves it out."""
     ent_coef: NonNegativeFloat = 0.01
     """Coefficient of the entropy bonus."""
+    labels: bool = False
+    """Tell unlocks apart by name, as a bound."""
+    mix: UnitFloat = 0.0
+    """Share of random actions in the policy."""
+    depth_rarity: NonNegativeFloat = 0.0
+    """Power of the weights by which PPO multiplies rewards of unlocks that few episodes come to."""
+    unlock_coef: NonNegativeFloat = 0.0
+    """Coefficient of the imitation of kept unlocks in every minibatch."""
+    unlock_batch: PositiveInt = 64
+    """Kept unlocks that join a minibatch."""
+    uniform_coef: NonNegativeFloat = 0.0
+    """Coefficient of KL(uniform || pi), which keeps the probability of every action from vanishing; the entropy bonus
+    has no force left where an action has become improbable."""
+    frontier_entropy: Annotated[float, Range(1)] = 1.0
+    """Factor of the entropy bonus in steps of episodes that have come further than usual: with more unlocks so far than
+    recent episodes had in the end. 1 for the same bonus everywhere."""
+    frontier_uniform: NonNegativeFloat = 0.0
+    """Coefficient of KL(uniform || pi) in those steps, which keeps the probability of every action from vanishing
+    there; the entropy bonus has no force left where an action has become improbable."""
+    frontier_quantile: Annotated[float, Range(0, 1, above=True)] = 0.75
+    """Share of recent episodes that such an episode has left behind."""
     learning_rate: PositiveFloat = 3e-4
     """Learning rate of Adam."""
+    ent_coef_end: NonNegativeFloat | None = None
+    """Coefficient of the entropy bonus from step `anneal_to` on, approached linearly from `anneal_from`; by default,
+    it stays."""
+    learning_rate_end: PositiveFloat | None = None
+    """Learning rate from step `anneal_to` on, approached linearly from `anneal_from`; by default, it stays. Auxiliary
+    phases keep their own."""
+    anneal_from: NonNegativeInt = 600_000
+    """Environment steps after which entropy bonus and learning rate begin to change, if they have an end."""
+    anneal_to: NonNegativeInt = 1_000_000
+    """Environment steps after which entropy bonus and learning rate have reached their ends."""
     max_grad_norm: PositiveFloat = 0.5
     """Maximum norm of the gradient."""
     adam_eps: PositiveFloat = 1e-8
@@ -136,6 +191,14 @@ class PPOConfig:
     """With a recurrent core: consecutive steps it is unrolled over in an update; gradients flow back through them."""
     burn_in: NonNegativeInt = 0
     """With a recurrent core: steps before each chunk that are run first, without gradients, for an up-to-date state."""
+    reflection: Literal["none", "samples", "consistency"] = "none"
+    """Learn from mirrored worlds too, where the environment says what its images and actions look like in a mirror
+    (crafter): `samples` reflects steps of each minibatch, `consistency` asks for the same policy and value on both
+    sides of the mirror, of images that an update then sees in addition."""
+    reflection_share: UnitFloat = 0.5
+    """Share of each minibatch that is reflected."""
+    reflection_coef: NonNegativeFloat = 0.1
+    """With `consistency`: coefficient of the divergence between both sides, of policy and value together."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +251,8 @@ class DistillConfig:
     """Run auxiliary phases."""
     objectives: tuple[str, ...] = ("matching", "prediction")
     """Objectives of an epoch, in order: `prediction` (intra-trajectory, L_pred), `matching` (cross-trajectory,
-    L_match), or your own as module:Class. The published code has matching first, the paper's Algorithm 1 prediction."""
+    L_match), `imitation` (self-imitation of rare episodes, not in the paper), or your own as module:Class. The
+    published code has matching first, the paper's Algorithm 1 prediction."""
     rollouts_per_phase: PositiveInt = 8
     """N_pi: policy phases (rollouts) per auxiliary phase. Their complete episodes are distilled."""
     num_epochs: PositiveInt = 6
@@ -220,6 +284,25 @@ class DistillConfig:
     """Learning rate of Adam, for each objective's optimiser."""
     max_grad_norm: PositiveFloat = 0.5
     """Maximum norm of the gradient."""
+    rarity_power: UnitFloat = 0.0
+    """PPO learns from rewards of unlocks times (rarity_rate / p)^rarity_power, where a share p of episodes unlocks that
+    kind; kinds are clusters of nu, found without labels. 0 leaves all rewards as they are. Logs always do."""
+    rarity_rate: Annotated[float, Range(0, 1, above=True)] = 0.2
+    """Share of episodes from which on a kind of unlock is not rare: its weight is 1."""
+    rarity_limit: Annotated[float, Range(1)] = 5.0
+    """Largest weight of a rare unlock."""
+    rarity_from: NonNegativeInt = 250_000
+    """Environment steps before which all weights are 1, and nothing is imitated."""
+    imitation_coef: NonNegativeFloat = 0.1
+    """With the objective `imitation`: coefficient of the self-imitation loss, -log pi(a|s) (R - V)+ in the mean."""
+    imitation_value_coef: NonNegativeFloat = 0.01
+    """Its value loss, half of the square of (R - V)+ in the mean, relative to that."""
+    imitation_rate: Annotated[float, Range(0, 1, above=True)] = 0.05
+    """Episodes are kept and imitated if they have an unlock of a kind that a smaller share of episodes has."""
+    imitation_steps: PositiveInt = 51_200
+    """Steps of kept episodes there is room for; newer ones take the place of the oldest."""
+    imitation_updates: PositiveInt = 8
+    """Updates of self-imitation per epoch of the auxiliary phase."""
 
 
 @dataclass(frozen=True)
@@ -349,6 +432,9 @@ _UNUSED = {
 # Fields of the network that mean nothing without a recurrent core.
 _CORE_FIELDS = ("core_size", "core_place", "core_heads")
 
+# Settings that a schedule leads to; its steps are `ppo.horizon_from` and `ppo.horizon_to`, and so on.
+SCHEDULES = {"horizon": ("gamma_end", "gae_lambda_end"), "anneal": ("ent_coef_end", "learning_rate_end")}
+
 _RESERVED_OPTIONS = ("name", "id", "num_envs", "seed", "threads", "infos", "unlock_threshold", "render_mode")
 
 
@@ -379,7 +465,7 @@ def with_env(config: TrainConfig, name: str) -> TrainConfig:
 
 def validate(config: TrainConfig) -> None:
     """Raise :class:`ConfigError` for a value out of range, and for values that do not work together."""
-    distill, model = config.distill, config.model
+    ppo, distill, model = config.ppo, config.distill, config.model
     try:
         convert(TrainConfig, dataclasses.asdict(config))
         check_name("preset", config.preset)  # which is part of the run folder's name
@@ -405,6 +491,7 @@ def validate(config: TrainConfig) -> None:
         raise ConfigError("distill.objectives is empty; name at least one, or use --distill.no-enabled")
     if len(set(distill.objectives)) < len(distill.objectives):
         raise ConfigError(f"distill.objectives names one twice: {' '.join(distill.objectives)}")
+    _validate_rarity(config)
     _known_or_plugin("model.encoder", model.encoder, ENCODER_NAMES)
     if config.trainer != EXTERNAL:
         _known_or_plugin("trainer", config.trainer, TRAINER_NAMES)
@@ -416,6 +503,10 @@ def validate(config: TrainConfig) -> None:
         _validate_qrdqn(config)
     else:
         _validate_core(config)
+        _validate_schedules(ppo)
+        _validate_horizons(config)
+        _validate_reflection(config)
+        _validate_frontier(ppo)
     if config.trainer != "ppo":
         return
     if other := list(differences(config.qrdqn, QRDQNConfig())):
@@ -442,6 +533,60 @@ def _validate_minibatches(config: TrainConfig) -> None:
             "a minibatch of one step has a single advantage, which cannot be normalised; reduce ppo.num-minibatches or "
             "use --ppo.advantage-norm rollout"
         )
+
+
+def _validate_reflection(config: TrainConfig) -> None:
+    """Raise ConfigError for settings of reflection that have no effect, and for a core, whose past is not reflected."""
+    ppo = config.ppo
+    for name, kinds in (
+        ("reflection_share", ("samples", "consistency")), ("reflection_coef", ("consistency",)),
+    ):  # fmt: skip
+        if ppo.reflection not in kinds and getattr(ppo, name) != getattr(PPOConfig, name):
+            raise ConfigError(
+                f"ppo.{name} has no effect with ppo.reflection {ppo.reflection}; use --ppo.reflection {kinds[-1]}"
+            )
+    if ppo.reflection != "none" and not ppo.reflection_share:
+        raise ConfigError("ppo.reflection_share is 0, which reflects nothing; increase it or use --ppo.reflection none")
+    if ppo.reflection != "none" and config.model.core != "none":
+        raise ConfigError(
+            "ppo.reflection needs a network without a recurrent core, whose state is of a world that is not reflected; "
+            "use --model.core none or --ppo.reflection none"
+        )
+    size = config.rollout_steps // ppo.num_minibatches
+    if ppo.target_kl is not None and ppo.reflection == "samples" and round(ppo.reflection_share * size) >= size:
+        raise ConfigError(
+            "ppo.target_kl is about steps as they were taken, and ppo.reflection_share leaves none of them; reduce it"
+        )
+
+
+def _validate_frontier(ppo: PPOConfig) -> None:
+    """Raise ConfigError for settings of exploration at the frontier that have no effect."""
+    if ppo.frontier_entropy == 1 and not ppo.frontier_uniform and ppo.frontier_quantile != PPOConfig.frontier_quantile:
+        raise ConfigError("ppo.frontier_quantile has no effect with ppo.frontier_entropy 1; increase that")
+    if ppo.frontier_entropy > 1 and not (ppo.ent_coef or ppo.ent_coef_end):
+        raise ConfigError(
+            "ppo.frontier_entropy is a factor of the entropy bonus, and ppo.ent_coef is 0; use --ppo.ent-coef 0.01"
+        )
+
+
+def _validate_rarity(config: TrainConfig) -> None:
+    """Raise ConfigError for what depends on kinds of unlocks where there are none, and for settings without effect."""
+    distill = config.distill
+    imitates = distill.enabled and "imitation" in distill.objectives
+    if distill.rarity_power and not distill.enabled:
+        raise ConfigError("distill.rarity_power needs distillation, which tells unlocks apart; use --preset ad")
+    for what, is_wanted in (("distill.rarity_power", distill.rarity_power), ("the objective `imitation`", imitates)):
+        if is_wanted and config.trainer == "qrdqn":
+            raise ConfigError(f"{what} has no effect on QR-DQN; use a preset of PPO, such as ad")
+    weighted = "weights; use --distill.rarity-power 0.5"
+    imitated = "the objective `imitation`; use --distill.objectives matching prediction imitation"
+    needs = {"rarity_rate": weighted, "rarity_limit": weighted} if not distill.rarity_power else {}
+    if not imitates:
+        needs |= {f"imitation_{name}": imitated for name in ("coef", "value_coef", "rate", "steps", "updates")}
+        needs |= {"rarity_from": weighted} if not distill.rarity_power else {}
+    for name, missing in needs.items():
+        if getattr(distill, name) != getattr(DistillConfig, name):
+            raise ConfigError(f"distill.{name} has no effect without {missing}")
 
 
 def _validate_core(config: TrainConfig) -> None:
@@ -475,6 +620,40 @@ def _validate_core(config: TrainConfig) -> None:
             )
 
 
+def _validate_schedules(ppo: PPOConfig) -> None:
+    """Raise ConfigError for steps of a schedule in the wrong order, or with nothing that changes between them."""
+    for name, ends in SCHEDULES.items():
+        first, last = f"{name}_from", f"{name}_to"
+        if getattr(ppo, first) > getattr(ppo, last):
+            raise ConfigError(
+                f"ppo.{first} is {getattr(ppo, first)}, after ppo.{last}, which is {getattr(ppo, last)}; exchange them"
+            )
+        if any(getattr(ppo, end) is not None for end in ends):
+            continue
+        for setting in (first, last):
+            if getattr(ppo, setting) != getattr(PPOConfig, setting):
+                flags = " or ".join(f"--ppo.{end.replace('_', '-')}" for end in ends)
+                raise ConfigError(f"ppo.{setting} has no effect without a value to change to; use {flags}")
+
+
+def _validate_horizons(config: TrainConfig) -> None:
+    """Raise ConfigError for value heads with discounts that cannot be mixed to those of the policy."""
+    ppo, gammas = config.ppo, config.ppo.value_gammas
+    if not gammas:
+        return
+    listed = " ".join(map(str, gammas))
+    if list(gammas) != sorted(set(gammas)) or gammas[-1] >= 1:
+        raise ConfigError(f"ppo.value_gammas is {listed}; give different discounts below 1, in increasing order")
+    for name in ("gamma", "gamma_end"):
+        gamma = getattr(ppo, name)
+        if gamma is not None and not gammas[0] <= gamma <= gammas[-1]:
+            raise ConfigError(f"ppo.{name} is {gamma}, outside ppo.value_gammas, which is {listed}; change one of them")
+    if config.model.core != "none":
+        raise ConfigError(
+            "the heads of ppo.value_gammas cannot see a recurrent core; leave them out, or use --model.core none"
+        )
+
+
 def _known_or_plugin(setting: str, name: str, known: tuple[str, ...] = ()) -> None:
     if name not in known and not is_plugin(name):
         others = f"known are {', '.join(known)}, or " if known else ""
@@ -485,6 +664,8 @@ def _validate_qrdqn(config: TrainConfig) -> None:
     values, rows = config.qrdqn, config.replay_rows
     if other := list(differences(config.ppo, PPOConfig())):
         raise ConfigError(f"ppo.{other[0]} has no effect on QR-DQN; its settings are qrdqn.*")
+    if config.model.set_memory:
+        raise ConfigError("model.set_memory is for PPO: QR-DQN remembers the previous achievement alone; leave it out")
     none = ModelConfig()
     if any(getattr(config.model, name) != getattr(none, name) for name in ("core", "value_hidden", *_CORE_FIELDS)):
         raise ConfigError(

@@ -16,7 +16,7 @@ from achieve.errors import ConfigError, did_you_mean
 
 ENCODER_NAMES = ("residual", "strided", "spcnn", "mlp")
 TRAINER_NAMES = ("ppo", "qrdqn")
-OBJECTIVE_NAMES = ("matching", "prediction")
+OBJECTIVE_NAMES = ("matching", "prediction", "imitation")
 """What the package provides."""
 SHOWN = 8
 """Names of a module that a message lists."""

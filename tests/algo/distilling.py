@@ -17,6 +17,7 @@ from achieve.config import DistillConfig, ModelConfig
 from achieve.data import batches
 from achieve.data.batches import PredictionBatch, SourceBatch
 from achieve.data.buffer import RolloutBuffer
+from achieve.data.kept import KeptEpisodes
 from achieve.data.trajectories import Trajectory, cut_trajectories
 from achieve.nn.model import ActorCritic
 from tests.helpers.setup import (
@@ -99,7 +100,7 @@ def make_setting(
         config = replace(config, max_grad_norm=1e9)
     network = make_network(model, seed=seed)
     rewards, dones = script(episodes)
-    memory = model.hidden_size if model.memory else 0
+    memory = model.memory_size
     buffer = make_buffer(rewards, dones, memory=memory, seed=seed, state_size=network.state_size)
     distiller = make_distiller(network, buffer, config, solver=solver)
     trajectories = cut_trajectories(buffer.rewards, buffer.dones, buffer.fresh, 0.15)
@@ -137,6 +138,7 @@ def make_distiller(
     regularizer: Any = None,
     solver: Any = None,
     cuda_graphs: bool = False,
+    kept: KeptEpisodes | None = None,
 ) -> Distiller:
     """A distiller with the config's objectives and PPO's regulariser, or the one given."""
     plain = partial(partial_transport, reg=config.transport_reg, iterations=config.transport_iters)
@@ -149,6 +151,7 @@ def make_distiller(
         regularizer=regularizer or PolicyValueRegularizer(network, buffer, config),
         solve=solver or plain,
         cuda_graphs=cuda_graphs,
+        kept=kept,
     )
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 
 from achieve.algo.learner import PPOLearner
+from achieve.algo.schedule import scheduled
 from achieve.config import ModelConfig, PPOConfig
 from achieve.data.buffer import RolloutBuffer
 from tests.algo.recording import snapshot
@@ -28,7 +30,7 @@ def filled_buffer(model: ModelConfig = MODEL) -> RolloutBuffer:
     return make_buffer(
         rng.choice([0.0, 0.1, -0.1, 1.0], shape).astype(np.float32),
         rng.random(shape) < 0.1,
-        memory=model.hidden_size if model.memory else 0,
+        memory=model.memory_size,
         rollouts=ROLLOUTS,
     )
 
@@ -37,7 +39,7 @@ class Phase:
     """An update on the newest rollout, with the minibatches it drew."""
 
     def __init__(
-        self, config: PPOConfig = CONFIG, model: ModelConfig = MODEL, *, rollout: int = 1
+        self, config: PPOConfig = CONFIG, model: ModelConfig = MODEL, *, rollout: int = 1, on_policy: bool = False
     ) -> None:
         self.config = config
         self.buffer = filled_buffer(model)
@@ -56,7 +58,19 @@ class Phase:
 
         self.learner._minibatch = spy  # type: ignore[method-assign]
         self.start = snapshot(self.network)
+        if on_policy:
+            self.act_again()
         self.statistics = self.learner.update(np.random.default_rng(0))
+
+    @torch.no_grad()
+    def act_again(self) -> None:
+        """Let the policy as it is now be the one that acted."""
+        rows = slice(self.first, self.first + LENGTH)
+        images, memory, actions = (
+            getattr(self.buffer, name)[rows].flatten(0, 1) for name in ("observations", "memory", "actions")
+        )
+        logits, _ = self.network.heads(self.network.encode(images), memory)
+        self.buffer.log_probs[rows] = logits.log_softmax(1).gather(1, actions[:, None]).view(LENGTH, ENVS)
 
     def targets(self) -> tuple[np.ndarray, np.ndarray]:
         """Normalised advantages and returns of the rollout [T, N]."""
@@ -184,3 +198,76 @@ def test_statistics_are_means_over_all_minibatches() -> None:
     ratio = (chosen - rows.flat("log_probs")[now].double()).exp()
     expected = float((ratio - 1 - ratio.log()).mean())
     assert phase.statistics["kl"] == pytest.approx(expected, rel=1e-3)
+
+
+FAST = replace(CONFIG, learning_rate=1e-3)
+
+
+def epoch_kls(epochs: int) -> list[float]:
+    """The mean KL divergence of each epoch, by the differences between phases of one epoch more each."""
+    sums = [0.0]
+    for count in range(1, epochs + 1):
+        sums.append(Phase(replace(FAST, num_epochs=count), on_policy=True).statistics["kl"] * count)
+    return list(np.diff(sums))
+
+
+def test_epochs_end_with_the_one_that_goes_too_far() -> None:
+    kls = epoch_kls(4)
+    assert all(later > 1.2 * earlier for earlier, later in pairwise(kls)), "otherwise nothing is told apart here"
+    for made in range(1, 5):
+        # Above the divergence of the epochs before, and below that of the last one that is made.
+        target = kls[made - 1] / 1.1
+        phase = Phase(replace(FAST, num_epochs=5, target_kl=target), on_policy=True)
+        twin = Phase(replace(FAST, num_epochs=made), on_policy=True)
+        assert phase.batches == twin.batches
+        assert phase.statistics == {**twin.statistics, "epochs": made}
+        assert phase.learner.done == 0
+        for name, end in snapshot(phase.network).items():
+            assert torch.equal(end, snapshot(twin.network)[name])
+
+
+def test_epochs_that_stay_close_are_all_made() -> None:
+    phase, twin = Phase(replace(CONFIG, target_kl=1e9)), Phase()
+    assert phase.batches == twin.batches
+    assert phase.statistics == {**twin.statistics, "epochs": CONFIG.num_epochs}
+
+
+def test_each_rollout_is_judged_by_itself() -> None:
+    """A rollout that ended early leaves nothing behind that would end the next one."""
+    target = epoch_kls(2)[1] / 1.1
+    phase = Phase(replace(FAST, num_epochs=5, target_kl=target), on_policy=True)
+    assert phase.statistics["epochs"] == 2
+    phase.act_again()
+    assert phase.learner.update(np.random.default_rng(0))["epochs"] >= 2
+
+
+def test_an_epoch_without_a_finite_update_ends_nothing() -> None:
+    learner = Phase(replace(CONFIG, target_kl=1e-9, num_epochs=1)).learner
+    learner._before_epoch.copy_(learner._meters.sums)
+    assert learner._epoch_kl() == 0
+
+
+def test_it_learns_from_weighted_rewards_and_leaves_the_true_ones() -> None:
+    buffer = filled_buffer()
+    buffer.filled = 2 * LENGTH
+    learner = PPOLearner(make_network(), buffer, CONFIG, cuda_graphs=False)
+    before, now = buffer.rewards.copy(), slice(LENGTH, 2 * LENGTH)
+    plain = _returns(learner, buffer)
+    buffer.weigh_rewards()
+    np.testing.assert_array_equal(_returns(learner, buffer), plain)
+    assert buffer.reward_weights is not None
+    buffer.reward_weights[:] = np.random.default_rng(1).uniform(1, 5, buffer.rewards.shape)
+    _, expected = ppo.gae(
+        (buffer.rewards * buffer.reward_weights)[now],
+        buffer.values[LENGTH : 2 * LENGTH + 1],
+        buffer.dones[now],
+        CONFIG.gamma,
+        CONFIG.gae_lambda,
+    )
+    np.testing.assert_allclose(_returns(learner, buffer)[now], expected, rtol=1e-5)
+    np.testing.assert_array_equal(buffer.rewards, before)
+
+
+def _returns(learner: PPOLearner, buffer: RolloutBuffer) -> np.ndarray:
+    learner._estimate_advantages(scheduled(CONFIG, 0))
+    return buffer.returns.numpy().copy()

@@ -59,9 +59,8 @@ class Played:
         self, kind: type[Collector], envs: ScriptedEnv, model: ModelConfig, stops: tuple[int, ...] = ()
     ) -> None:
         network = make_network(model)
-        size = model.hidden_size if model.memory else 0
         self.buffer = RolloutBuffer(
-            ROLLOUTS, LENGTH, ENVS, IMAGE, size, torch.device("cpu"), torch.uint8, network.state_size
+            ROLLOUTS, LENGTH, ENVS, IMAGE, model.memory_size, torch.device("cpu"), torch.uint8, network.state_size
         )
         self.rows: list[int] = []
 
@@ -83,7 +82,7 @@ class Played:
             perturb(network, 0.1)
 
 
-@pytest.mark.parametrize("settings", [{}, {"memory": False}, {"core": "gru", "core_size": 8}])
+@pytest.mark.parametrize("settings", [{}, {"memory": False}, {"core": "gru", "core_size": 8}, {"set_memory": True}])
 def test_the_same_rollouts(monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]) -> None:
     monkeypatch.setattr(pipelined, "TOGETHER", 4)
     model = replace(MODEL, **settings)

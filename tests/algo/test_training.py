@@ -219,10 +219,13 @@ def labels(folder: Path) -> list[dict[str, int]]:
     return [{k: v for k, v in row.items() if k.startswith("achievement_")} for row in rows]
 
 
-def test_labels_do_not_reach_the_learner(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rarity_power", [0.0, 0.5])
+def test_labels_do_not_reach_the_learner(tmp_path: Path, rarity_power: float) -> None:
     right, wrong = tmp_path / "right", tmp_path / "wrong"
-    train(TINY, right, quiet=True)
-    mislabelled = replace(TINY, env=replace(TINY.env, name="mislabelled"))
+    rare = {"rarity_power": rarity_power, "rarity_rate": 0.9, "rarity_from": 0} if rarity_power else {}
+    config = replace(TINY, distill=replace(TINY.distill, **rare))
+    train(config, right, quiet=True)
+    mislabelled = replace(config, env=replace(TINY.env, name="mislabelled"))
     train(mislabelled, wrong, quiet=True)
     assert same(weights(right), weights(wrong))
     assert labels(right) != labels(wrong), "the labels were indeed others"

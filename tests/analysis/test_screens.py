@@ -11,13 +11,15 @@ from scipy import stats
 
 from benchmarks import screens
 
+NAMES = ("collect_iron", "make_iron_pickaxe", "make_iron_sword", *map(str, range(3, 22)))
+
 
 def write_run(folder: Path, unlocked: list[int], steps: list[int]) -> Path:
     """Write the log of a run whose episodes unlocked so many of 22 achievements."""
     folder.mkdir(parents=True)
     with (folder / "episodes.jsonl").open("w") as file:
         for count, step in zip(unlocked, steps, strict=True):
-            names = {f"achievement_{'collect_iron' if i == 0 else i}": int(i < count) * 3 for i in range(22)}
+            names = {f"achievement_{name}": int(i < count) * 3 for i, name in enumerate(NAMES)}
             file.write(json.dumps({"length": 300 + count, "reward": count - 0.5, "step": step, **names}) + "\n")
     (folder / "summary.json").write_text(json.dumps({"steps": steps[-1]}))
     return folder
@@ -31,9 +33,12 @@ def test_statistics_are_taken_over_their_steps(tmp_path: Path) -> None:
     assert [found[name] for name in screens.STATISTICS if "unlocks" in name] == [[3.0], [7.0]]
     assert found["return, last 100k"] == [10.0]
     assert found["iron, last 100k (%)"] == [50.0]
+    assert found["iron, last 300k (%)"] == [pytest.approx(200 / 3)]
+    assert found["iron tools per 1,000 episodes, last 300k"] == [pytest.approx(4000 / 3)]
     assert found["over 320 steps long, last 100k (%)"] == [50.0]
     # Each of the 22 was unlocked by those episodes that unlocked more of them.
     rates = [100 * np.mean(np.array([2, 4, 22, 22, 7, 22, 0, 21]) > i) for i in range(22)]
+    assert found["score, 500k to 600k"] == [pytest.approx(101 ** (7 / 22) - 1)]
     assert found["score at 1M"] == [pytest.approx(np.exp(np.mean(np.log1p(rates))) - 1)]
 
 

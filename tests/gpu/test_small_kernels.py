@@ -20,7 +20,7 @@ from achieve.config import ModelConfig, PPOConfig, QRDQNConfig
 from achieve.data.buffer import RolloutBuffer
 from achieve.nn.kernels.heads import heads
 from achieve.nn.kernels.policy import gae as fast_gae
-from achieve.nn.model import ActorCritic
+from achieve.nn.model import SET_SCALE, ActorCritic
 from tests.gpu.common import DEVICE, copy_to_gpu
 from tests.helpers.envs import ScriptedEnv
 
@@ -33,11 +33,10 @@ def random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
 
 
-@pytest.fixture(scope="module")
-def network() -> ActorCritic:
-    """The paper's network, moved off its initial values."""
+def make(model: ModelConfig) -> ActorCritic:
+    """A network moved off its initial values."""
     torch.manual_seed(0)
-    made = ActorCritic(ModelConfig(), IMAGE, ACTIONS, auxiliary=False)
+    made = ActorCritic(model, IMAGE, ACTIONS, auxiliary=False)
     with torch.no_grad():
         for p in made.parameters():
             p.add_(0.02 * torch.randn_like(p))
@@ -45,27 +44,47 @@ def network() -> ActorCritic:
     return made
 
 
+@pytest.fixture(scope="module")
+def network() -> ActorCritic:
+    """The paper's."""
+    return make(ModelConfig())
+
+
 @pytest.mark.parametrize("num_envs", [8, 5, 64])
 def test_acting(network: ActorCritic, num_envs: int) -> None:
+    check_acting(network, num_envs)
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_acting_with_a_set_memory(last: bool) -> None:
+    check_acting(make(ModelConfig(memory=last, set_memory=True)), 8)
+
+
+def check_acting(network: ActorCritic, num_envs: int) -> None:
     """A short rollout, replayed with the kernels and called without, of the same features."""
     rng = np.random.default_rng(0)
     rewards, dones = rng.choice([0.0, 0.1, 1.0], (12, num_envs)), rng.random((12, num_envs)) < 0.1
     found = []
     for kernels in (False, True):
         mine = copy_to_gpu(network, "fp16", fused=True)
-        buffer = RolloutBuffer(1, 12, num_envs, IMAGE, mine.latent_size, DEVICE)
+        buffer = RolloutBuffer(1, 12, num_envs, IMAGE, mine.config.memory_size, DEVICE)
         collector = Collector(mine, ScriptedEnv(rewards, dones), buffer, 0.15, cuda_graphs=kernels)
         assert (collector._kernels is not None) is kernels
         collector.start()
         collector.collect(torch.Generator(DEVICE).manual_seed(0))
+        if mine.config.set_memory:  # with the weights that played, there is nothing new to be found
+            carried = collector.memory.clone()
+            collector.refresh()
+            torch.testing.assert_close(collector.memory, carried, atol=2e-2 * SET_SCALE, rtol=0)
         found.append(buffer)
     plain, fast = found
     assert torch.equal(fast.observations, plain.observations)
     assert (fast.actions == plain.actions).float().mean() > 0.99  # a tie of rounding errors may fall either way
+    error = 2e-3 * (SET_SCALE if network.config.set_memory else 1)
     for name in ("values", "memory"):
-        torch.testing.assert_close(getattr(fast, name), getattr(plain, name), atol=2e-3, rtol=2e-3)
+        torch.testing.assert_close(getattr(fast, name), getattr(plain, name), atol=error, rtol=2e-3)
     same = fast.actions == plain.actions
-    torch.testing.assert_close(fast.log_probs[same], plain.log_probs[same], atol=2e-3, rtol=2e-3)
+    torch.testing.assert_close(fast.log_probs[same], plain.log_probs[same], atol=error, rtol=2e-3)
     assert plain.memory.any()
 
 
@@ -102,10 +121,11 @@ def test_the_loss_of_a_minibatch(network: ActorCritic, size: int, norm: Literal[
 
 
 @pytest.mark.parametrize("rows", [512, 131])
-@pytest.mark.parametrize("remembers", [True, False])
-def test_heads(rows: int, remembers: bool) -> None:
-    policy, value = (torch.nn.Linear((1 + remembers) * 1024, outputs).to(DEVICE) for outputs in (ACTIONS, 1))
-    phi, memory = random(rows, 1024).requires_grad_(), random(rows, 1024, seed=1) if remembers else None
+@pytest.mark.parametrize("memories", [0, 1, 2])
+def test_heads(rows: int, memories: int) -> None:
+    policy, value = (torch.nn.Linear((1 + memories) * 1024, outputs).to(DEVICE) for outputs in (ACTIONS, 1))
+    phi = random(rows, 1024).requires_grad_()
+    memory = random(rows, memories * 1024, seed=1) if memories else None
     x = phi if memory is None else torch.cat([phi, memory], 1)
     by_logits, by_values = random(rows, ACTIONS, seed=2), random(rows, seed=3)
     inputs = [phi, *policy.parameters(), *value.parameters()]

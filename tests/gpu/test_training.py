@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -72,6 +72,32 @@ def test_arithmetics(tmp_path: Path, precision: str, compiled: bool, arithmetic:
     assert summary["arithmetic"] == arithmetic
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+def test_options_of_ppo(tmp_path: Path, compiled: bool) -> None:
+    """Settings that change along the run, several horizons, epochs that end early."""
+    ppo = replace(
+        CONFIG.ppo, gamma_end=0.985, gae_lambda_end=0.8, horizon_from=0, horizon_to=STEPS, ent_coef_end=0.003,
+        learning_rate_end=1e-4, anneal_from=0, anneal_to=STEPS, target_kl=0.02, num_epochs=6,
+        value_gammas=(0.9, 0.95, 0.98, 0.995),
+    )  # fmt: skip
+    summary = train(replace(CONFIG, ppo=ppo, compile=compiled), tmp_path / "run", quiet=True)
+    check(tmp_path / "run", summary)
+    metrics = rows(tmp_path / "run" / "metrics.jsonl")
+    updates = [row for row in metrics if row["kind"] == "ppo"]
+    assert updates[-1]["gamma"] == 0.985 and updates[-1]["learning_rate"] == 1e-4
+    assert all(1 <= row["epochs"] <= 6 and row["horizon_loss"] < 10 for row in updates)
+    assert all(row["prediction_horizon_reg"] > 0 for row in metrics if row["kind"] == "distill")
+
+
+@pytest.mark.parametrize("core", ["none", "gru"])
+def test_set_memory(tmp_path: Path, core: Literal["none", "gru"]) -> None:
+    """With a core, a step of a rollout is not the acting kernels' but ends in one."""
+    model = replace(CONFIG.model, set_memory=True, core=core, **({} if core == "none" else {"core_size": 32}))
+    summary = train(replace(CONFIG, model=model), tmp_path / "run", quiet=True)
+    check(tmp_path / "run", summary)
+    assert summary["arithmetic"] == "fp16, fused"
+
+
 def test_ppo_alone(tmp_path: Path) -> None:
     config = replace(
         CONFIG,
@@ -80,6 +106,41 @@ def test_ppo_alone(tmp_path: Path) -> None:
     )
     summary = train(config, tmp_path / "run", quiet=True)
     assert summary["steps"] == STEPS
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_rare_unlocks_count_more_and_are_imitated(tmp_path: Path, compiled: bool) -> None:
+    distill = replace(
+        CONFIG.distill, rarity_power=0.5, rarity_rate=1.0, rarity_from=0, imitation_rate=1.0, imitation_steps=2048,
+        objectives=("matching", "prediction", "imitation"),
+    )  # fmt: skip
+    summary = train(replace(CONFIG, distill=distill, compile=compiled), tmp_path / "run", quiet=True)
+    check(tmp_path / "run", summary)
+    metrics = rows(tmp_path / "run" / "metrics.jsonl")
+    phases = [row for row in metrics if row["kind"] == "distill"]
+    assert phases[-1]["kinds"] >= 2 and phases[-1]["kept_episodes"] > 0 and phases[-1]["imitation_updates"] > 0
+    assert any(row.get("unlock_weight", 0) > 1 for row in metrics)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_all_options_together(tmp_path: Path, compiled: bool) -> None:
+    ppo = replace(
+        CONFIG.ppo, gamma_end=0.985, gae_lambda_end=0.8, horizon_from=0, horizon_to=STEPS, learning_rate_end=1e-4,
+        anneal_from=0, anneal_to=STEPS, target_kl=0.05, value_gammas=(0.9, 0.95, 0.98, 0.995), reflection="samples",
+        frontier_entropy=4.0,
+    )  # fmt: skip
+    distill = replace(
+        CONFIG.distill, rarity_power=0.5, rarity_rate=1.0, rarity_from=0, imitation_rate=1.0, imitation_steps=2048,
+        objectives=("matching", "prediction", "imitation"),
+    )  # fmt: skip
+    model = replace(CONFIG.model, set_memory=True)
+    config = replace(CONFIG, model=model, ppo=ppo, distill=distill, compile=compiled)
+    check(tmp_path / "run", train(config, tmp_path / "run", quiet=True))
+    metrics = rows(tmp_path / "run" / "metrics.jsonl")
+    assert all(row["reflected"] == 0.5 and row["horizon_loss"] < 10 for row in metrics if row["kind"] == "ppo")
+    assert any(row["beyond"] > 0 and row["entropy_beyond"] > 0 for row in metrics if row["kind"] == "ppo")
+    last = [row for row in metrics if row["kind"] == "distill"][-1]
+    assert last["imitation_updates"] > 0 and last["imitation_horizon_reg"] > 0
 
 
 def test_stopped_and_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,12 +14,13 @@ from achieve.algo.collect import Collector
 from achieve.algo.learner import PPOLearner
 from achieve.config import DistillConfig, ModelConfig, PPOConfig
 from achieve.data.buffer import RolloutBuffer
+from achieve.data.kept import KeptEpisodes
 from achieve.nn.cuda_graphs import GraphRunner
 from achieve.nn.model import ActorCritic
 from tests.algo.distilling import make_distiller, script
 from tests.gpu.common import DEVICE, copy_to_gpu, difference, on_gpu, weights
 from tests.helpers.envs import ScriptedEnv
-from tests.helpers.setup import IMAGE, make_buffer, make_network
+from tests.helpers.setup import ACTIONS, IMAGE, make_buffer, make_network
 
 pytestmark = pytest.mark.gpu
 
@@ -109,9 +111,12 @@ def filled(rollouts: int = 1) -> RolloutBuffer:
 
 
 @pytest.mark.parametrize(("precision", "fused"), ARITHMETICS)
-def test_ppo(precision: str, fused: bool) -> None:
+@pytest.mark.parametrize("gammas", [(), (0.9, 0.97, 0.995)], ids=["", "several horizons"])
+def test_ppo(precision: str, fused: bool, gammas: tuple[float, ...]) -> None:
     buffer, network = filled(2), make_network(MODEL)
-    config = PPOConfig(rollout_length=buffer.length, num_minibatches=4, learning_rate=SLOWLY)
+    config = PPOConfig(
+        rollout_length=buffer.length, num_minibatches=4, learning_rate=SLOWLY, value_gammas=gammas
+    )
     assert buffer.length * buffer.num_envs % 4 == 0
     ends, reports = [], []
     for cuda_graphs in (False, True):
@@ -125,8 +130,73 @@ def test_ppo(precision: str, fused: bool) -> None:
     assert difference(weights(network), *ends) < CLOSE
     for eager, replayed in zip(reports[:2], reports[2:], strict=True):
         assert eager.keys() == replayed.keys()
-        for name in ("entropy", "return_mean", "value_loss", "grad_norm"):
+        for name in ("entropy", "return_mean", "value_loss", "grad_norm", *(["horizon_loss"] if gammas else [])):
             assert replayed[name] == pytest.approx(eager[name], rel=2e-2), name
+
+
+@pytest.mark.parametrize(("precision", "fused"), ARITHMETICS)
+def test_replayed_updates_go_by_the_marks_of_their_rollout(precision: str, fused: bool) -> None:
+    """Beyond the frontier the entropy bonus is larger; what was captured with other marks reads them anew."""
+    buffer, network = filled(2), make_network(MODEL)
+    config = PPOConfig(
+        rollout_length=buffer.length, num_minibatches=4, learning_rate=SLOWLY, ent_coef=1.0, frontier_entropy=5.0
+    )
+    marks = torch.rand(buffer.rows, buffer.num_envs, generator=torch.Generator().manual_seed(0))
+    marks[: buffer.length] = 0
+    ends, reports = [], []
+    for cuda_graphs in (False, True):
+        mine, experience = copy_to_gpu(network, precision, fused=fused), on_gpu(buffer)
+        learner = PPOLearner(mine, experience, config, cuda_graphs=cuda_graphs)
+        assert experience.beyond is not None
+        rng = np.random.default_rng(0)
+        for rollout in (1, 2):
+            experience.filled = rollout * buffer.length
+            experience.beyond.copy_(marks if rollout == 2 else torch.zeros_like(marks))
+            reports.append(learner.update(rng))
+        ends.append(weights(mine))
+    assert difference(weights(network), *ends) < CLOSE
+    for eager, replayed in zip(reports[:2], reports[2:], strict=True):
+        assert eager.keys() == replayed.keys()
+        for name in ("entropy", "beyond", "entropy_within"):
+            assert replayed[name] == pytest.approx(eager[name], rel=2e-2), name
+    assert reports[2]["beyond"] == 0 and reports[3]["beyond"] == pytest.approx(float(marks[buffer.length :].mean()))
+
+
+@pytest.mark.parametrize(("precision", "fused"), ARITHMETICS)
+@pytest.mark.parametrize("advantage_norm", ["rollout", "minibatch"])
+def test_replayed_updates_go_by_the_settings_of_their_step(precision: str, fused: bool, advantage_norm: Any) -> None:
+    """Entropy bonus, learning rate and horizon change along a run; what was captured with others reads them anew."""
+    buffer, network = filled(1), make_network(MODEL)
+    constant = PPOConfig(
+        rollout_length=buffer.length, num_minibatches=4, learning_rate=SLOWLY, ent_coef=5.0,
+        advantage_norm=advantage_norm,
+    )  # fmt: skip
+    config = replace(
+        constant, gamma=0.5, gamma_end=constant.gamma, gae_lambda=0.1, gae_lambda_end=constant.gae_lambda,
+        ent_coef=0.0, ent_coef_end=5.0, learning_rate=1e-30, learning_rate_end=SLOWLY, target_kl=1e9,
+    )  # fmt: skip
+    ends = []
+    for cuda_graphs in (False, True):
+        mine, experience = copy_to_gpu(network, precision, fused=fused), on_gpu(buffer)
+        # The first updates change no weights, but capture; then the normaliser is as before.
+        learner = PPOLearner(mine, experience, config if cuda_graphs else constant, cuda_graphs=cuda_graphs)
+        rng = np.random.default_rng(0)
+        if cuda_graphs:
+            start, kept = weights(mine), [b.clone() for b in mine.normalizer.buffers()]
+            before = learner.update(rng, 0)
+            assert torch.equal(weights(mine), start) and before["ent_coef"] == 0.0
+            for mine_now, was in zip(mine.normalizer.buffers(), kept, strict=True):
+                mine_now.copy_(was)
+            for name, tensor in learner.optimizer.state_tensors().items():
+                assert tensor.isfinite().all(), name
+                tensor.zero_()
+            graphs = len(learner._run._graphs)
+        statistics = learner.update(np.random.default_rng(1), 10**6)
+        ends.append(weights(mine))
+        if cuda_graphs:
+            assert len(learner._run._graphs) == graphs == 1, "nothing is captured again"
+            assert statistics["epochs"] == config.num_epochs and statistics["learning_rate"] == SLOWLY
+    assert difference(weights(network), *ends) < CLOSE
 
 
 def test_ppo_agrees_with_the_cpu() -> None:
@@ -202,6 +272,43 @@ def test_an_objective_of_the_users_is_captured() -> None:
     assert report.updates["inverse"] == report.updates["prediction"] > 0
     assert {"prediction", "inverse"} <= {key[0] for key in distiller._run._graphs}  # type: ignore[index]
     assert not distiller._run._called
+
+
+def rare_episodes(device: torch.device) -> KeptEpisodes:
+    """Kept episodes of noise, of which half went better than expected."""
+    kept, g = KeptEpisodes(300, IMAGE, MODEL.hidden_size, device), torch.Generator().manual_seed(0)
+    for _ in range(4):
+        images = torch.randint(0, 256, (70, *IMAGE), dtype=torch.uint8, generator=g)
+        actions = torch.randint(0, ACTIONS, (70,), generator=g)
+        kept.add(images.to(device), actions.to(device), np.zeros(70, np.float32))
+    returns = torch.randn(300, generator=g).mul(5).numpy()
+    memories = torch.nn.functional.normalize(torch.randn(9, MODEL.hidden_size, generator=g), dim=1)
+    kept.remember(returns, np.arange(300) % 10, memories.to(device), np.arange(280))
+    return kept
+
+
+@pytest.mark.parametrize(("precision", "fused"), ARITHMETICS)
+def test_self_imitation_is_captured(precision: str, fused: bool) -> None:
+    buffer, network = filled(), make_network(MODEL)
+    config = DistillConfig(objectives=("imitation",), num_epochs=2, learning_rate=SLOWLY, imitation_coef=1.0)
+    ends, reports = [], []
+    for replay in (False, True):
+        mine, kept = copy_to_gpu(network, precision, fused=fused), rare_episodes(DEVICE)
+        distiller = make_distiller(mine, on_gpu(buffer), config, cuda_graphs=True, kept=kept)
+        distiller._run.enabled = replay
+        reports.append(distiller.run(np.random.default_rng(0), torch.Generator(DEVICE)).as_dict())
+        ends.append(weights(mine))
+        assert not distiller._run._called
+        assert ("imitation" in {key[0] for key in distiller._run._graphs}) == replay  # type: ignore[index]
+    assert difference(weights(network), *ends) < CLOSE
+    distiller = make_distiller(network, buffer, config, kept=rare_episodes(torch.device("cpu")))
+    start = weights(network)
+    reports.append(distiller.run(np.random.default_rng(0), torch.Generator()).as_dict())
+    if precision == "fp32":
+        assert difference(start, weights(network), ends[-1]) < CLOSE
+    for name in ("imitation_loss", "imitation_gain", "imitation_share", "imitation_grad_norm"):
+        assert reports[1][name] == pytest.approx(reports[0][name], rel=2e-2), name
+        assert reports[2][name] == pytest.approx(reports[0][name], rel=5e-2), name
 
 
 def test_an_auxiliary_phase_agrees_with_the_cpu() -> None:

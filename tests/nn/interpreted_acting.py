@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from achieve.algo import contrastive
 from achieve.algo.collect import Collector
 from achieve.config import ModelConfig
 from achieve.data.buffer import RolloutBuffer
@@ -48,8 +49,7 @@ def collected(model: ModelConfig, num_envs: int, *, kernels: bool) -> tuple[Roll
     assert isinstance(network.encoder, ResidualEncoder)
     if kernels:
         network._fast = PlainFeatures(network.encoder)
-    size = model.hidden_size if model.memory else 0
-    buffer = RolloutBuffer(2, LENGTH, num_envs, IMAGE, size, CPU)
+    buffer = RolloutBuffer(2, LENGTH, num_envs, IMAGE, model.memory_size, CPU)
     collector = Collector(network, ScriptedEnv(*script(num_envs)), buffer, 0.15, cuda_graphs=kernels)
     assert (collector._kernels is not None) is kernels
     collector.start()
@@ -64,6 +64,10 @@ CASES = {
     "odd sizes": (ModelConfig(channels=(16, 16, 32), dense_size=23, hidden_size=70), 9),
     "no memory": (ModelConfig(channels=(16, 16, 32), dense_size=40, hidden_size=30, memory=False), 2),
     "no normaliser": (ModelConfig(channels=(16, 16, 32), dense_size=8, hidden_size=128, normalize_value=False), 2),
+    "both memories": (ModelConfig(channels=(16, 16, 16), dense_size=16, hidden_size=70, set_memory=True), 3),
+    "the set memory alone": (
+        ModelConfig(channels=(16, 16, 16), dense_size=16, hidden_size=64, memory=False, set_memory=True), 3,
+    ),
 }
 
 
@@ -76,13 +80,15 @@ SLOW = ("odd sizes", "no memory")
 def test_a_rollout(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acting, "INPUTS", 128)  # several splits of few inputs
     monkeypatch.setattr(available, "small_kernels", lambda device, enabled: enabled)
+    for module in (acting, contrastive):
+        monkeypatch.setattr(module, "LONGEST_SET", 4.4)  # reached by the second unlock of an episode
     model, num_envs = CASES[case]
     (expected, plain), (result, fast) = (collected(model, num_envs, kernels=k) for k in (False, True))
     assert torch.equal(result.observations, expected.observations)
     assert torch.equal(result.actions, expected.actions)
     for name in STORED:
         torch.testing.assert_close(getattr(result, name), getattr(expected, name), atol=1e-5, rtol=1e-5, msg=name)
-    assert not model.memory or expected.memory.any(2).float().mean() > 0.2
+    assert not model.memory_size or expected.memory.any(2).float().mean() > 0.2
     torch.testing.assert_close(fast.memory, plain.memory, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(fast._latent, plain._latent, atol=1e-5, rtol=1e-5)
     assert torch.equal(fast._chosen, plain._chosen)

@@ -239,11 +239,12 @@ def test_penalties(
 @pytest.mark.parametrize(
     ("size", "memory", "film", "count"), [(32, True, "single", 9), (40, False, "double", 35), (24, True, "double", 1)]
 )
-def test_predictor(size: int, memory: bool, film: str, count: int) -> None:
+@pytest.mark.parametrize("set_memory", [False, True])
+def test_predictor(size: int, memory: bool, film: str, count: int, set_memory: bool) -> None:
     """``psi`` and the gradients of all that it is made of; some actions are taken often, some never."""
-    model = replace(MODEL, hidden_size=size, memory=memory, film=film)  # type: ignore[arg-type]
+    model = replace(MODEL, hidden_size=size, memory=memory, film=film, set_memory=set_memory)  # type: ignore[arg-type]
     actions = table(np.random.default_rng(0).integers(0, 3, count))
-    remembered = normal(count, size if memory else 0, seed=1)
+    remembered = normal(count, model.memory_size, seed=1)
     weights = normal(count, size, seed=2)
     results = []
     for fused in (False, True):
@@ -264,12 +265,12 @@ def test_predictor(size: int, memory: bool, film: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["prediction", "matching"])
-@pytest.mark.parametrize("memory", [True, False])
-def test_whole_updates(name: str, memory: bool) -> None:
+@pytest.mark.parametrize(("memory", "set_memory"), [(True, False), (False, False), (True, True)])
+def test_whole_updates(name: str, memory: bool, set_memory: bool) -> None:
     """Statistics, normaliser and the gradients of all weights, from the same batch."""
     reports, grads, averages = [], [], []
     for fused in (False, True):
-        setting = make_setting(DistillConfig(num_targets=3), replace(MODEL, memory=memory))
+        setting = make_setting(DistillConfig(num_targets=3), replace(MODEL, memory=memory, set_memory=set_memory))
         network, experience = setting.network.to(DEVICE), on_device(setting.buffer)
         network.use_precision("fp32", fused=False)
         distiller = make_distiller(network, experience, replace(setting.distiller._config, max_grad_norm=1e9))

@@ -87,11 +87,12 @@ def test_the_loss_of_a_minibatch(case: str) -> None:
 
 
 @pytest.mark.parametrize(("rows", "hidden", "actions"), [(5, 40, 5), (70, 130, 17), (3, 16, 1)])
-@pytest.mark.parametrize("remembers", [True, False])
-def test_heads(rows: int, hidden: int, actions: int, remembers: bool) -> None:
+@pytest.mark.parametrize("memories", [0, 1, 2])
+def test_heads(rows: int, hidden: int, actions: int, memories: int) -> None:
     """Outputs, and the gradients of latents, weights and biases."""
-    policy, value = (torch.nn.Linear((1 + remembers) * hidden, outputs) for outputs in (actions, 1))
-    phi, memory = random(rows, hidden).requires_grad_(), random(rows, hidden, seed=1) if remembers else None
+    policy, value = (torch.nn.Linear((1 + memories) * hidden, outputs) for outputs in (actions, 1))
+    phi = random(rows, hidden).requires_grad_()
+    memory = random(rows, memories * hidden, seed=1) if memories else None
     x = phi if memory is None else torch.cat([phi, memory], 1)
     by_logits, by_values = random(rows, actions, seed=2), random(rows, seed=3)
     inputs = [phi, *policy.parameters(), *value.parameters()]
@@ -123,17 +124,24 @@ def test_a_learner_with_a_policy_loss_of_its_own_keeps_it(monkeypatch: pytest.Mo
 
 
 def test_an_update_with_kernels_is_one_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Advantages, minibatches, statistics and weights."""
+    """Advantages, minibatches, statistics and weights, with settings on their way to other values."""
     ends = []
     for kernels in (False, True):
         monkeypatch.setattr(available, "small_kernels", lambda device, enabled, kernels=kernels: kernels)
         rng = np.random.default_rng(0)
         buffer = make_buffer(rng.normal(size=(8, 4)).astype(np.float32), rng.random((8, 4)) < 0.2)
         network = make_network()
-        learner = PPOLearner(network, buffer, PPOConfig(rollout_length=8, num_minibatches=2), cuda_graphs=False)
-        statistics = learner.update(np.random.default_rng(1))
+        config = PPOConfig(
+            rollout_length=8, num_minibatches=2, gamma_end=0.99, gae_lambda_end=0.9, ent_coef_end=0.2,
+            learning_rate_end=1e-3, horizon_to=900_000, target_kl=1e9, value_gammas=(0.9, 0.97, 0.995),
+            frontier_entropy=4.0,
+        )  # fmt: skip
+        learner = PPOLearner(network, buffer, config, cuda_graphs=False)
+        assert buffer.beyond is not None
+        buffer.beyond.copy_(torch.from_numpy(rng.random((8, 4))))
+        statistics = learner.update(np.random.default_rng(1), 800_000)
         ends.append((statistics, [p.detach() for p in network.parameters()]))
-    assert ends[0][0].keys() == ends[1][0].keys()
+    assert ends[0][0].keys() == ends[1][0].keys() >= {"beyond", "entropy_beyond", "entropy_within"}
     assert list(ends[1][0].values()) == pytest.approx(list(ends[0][0].values()), rel=1e-3, abs=1e-5)
     for got, wanted in zip(ends[1][1], ends[0][1], strict=True):
         torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-4)

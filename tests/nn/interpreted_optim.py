@@ -141,7 +141,10 @@ def test_updates_are_those_of_the_plain_network() -> None:
 
 @pytest.mark.parametrize(("scale", "eps"), [(1e-6, 1e-8), (1.0, 1e-3), (1e6, 1e-8)])
 def test_adam_is_that_of_torch(scale: float, eps: float) -> None:
-    """The same gradients for both, of any size; a parameter without one is left alone, and counts no step."""
+    """The same gradients for both, of any size; a parameter without one is left alone, and counts no step.
+
+    The learning rate changes now and then.
+    """
     shapes = [(3,), (16, 4, 3, 3), (70, 33), (1,), (2050,), (5, 5)]
     theirs = [nn.Parameter(normal(*shape)) for shape in shapes]
     mine = copy.deepcopy(theirs)
@@ -150,6 +153,8 @@ def test_adam_is_that_of_torch(scale: float, eps: float) -> None:
     adam = torch.optim.Adam(theirs, lr=1e-2, eps=eps)
     state = ours.state()
     for step in range(7):
+        ours.learning_rate.fill_(1e-2 / (1 + step // 3))
+        adam.param_groups[0]["lr"] = 1e-2 / (1 + step // 3)
         ours.zero_grad()
         adam.zero_grad()
         for i, (a, b) in enumerate(zip(mine, theirs, strict=True)):

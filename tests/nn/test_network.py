@@ -103,12 +103,14 @@ def test_images_of_other_sizes_and_channels(encoder: str, shape: tuple[int, int,
 
 @pytest.mark.parametrize("norm", [True, False])
 @pytest.mark.parametrize("memory", [True, False])
+@pytest.mark.parametrize("set_memory", [True, False])
 @pytest.mark.parametrize("film", ["single", "double"])
-def test_forward_pass(norm: bool, memory: bool, film: str) -> None:
-    network = make_network(replace(MODEL, norm=norm, memory=memory, film=film))  # type: ignore[arg-type]
+def test_forward_pass(norm: bool, memory: bool, set_memory: bool, film: str) -> None:
+    model = replace(MODEL, norm=norm, memory=memory, set_memory=set_memory, film=film)  # type: ignore[arg-type]
+    network = make_network(model)
     params = literal.parameters(network)
     pictures = images()
-    remembered = torch.randn(5, MODEL.hidden_size) if memory else torch.zeros(5, 0)
+    remembered = torch.randn(5, MODEL.hidden_size * (memory + set_memory))
     actions = torch.tensor([0, 3, 3, 1, 4])
 
     latent = network.encode(pictures)
@@ -116,9 +118,9 @@ def test_forward_pass(norm: bool, memory: bool, film: str) -> None:
     psi = network.predict(latent, actions, remembered)
 
     mine = literal.phi(params, pictures)
-    given = remembered.double() if memory else None
-    expected_logits, expected_values = literal.heads(params, mine, given)
-    expected_psi = literal.psi(params, mine, actions, given, ACTIONS)
+    expected_logits, expected_values = literal.heads(params, mine, remembered)
+    last = remembered[:, : MODEL.hidden_size] if memory else None
+    expected_psi = literal.psi(params, mine, actions, last, ACTIONS)
     assert (mine > 0).double().mean() > 0.2, "a latent of zeros would agree with anything"
     torch.testing.assert_close(latent.double(), mine, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(logits.double(), expected_logits, rtol=1e-5, atol=1e-5)

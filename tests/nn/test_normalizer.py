@@ -104,3 +104,18 @@ def test_disabled_it_is_the_identity_and_holds_nothing() -> None:
     normalizer.update(x)
     assert torch.equal(normalizer.normalize(x), x) and torch.equal(normalizer.denormalize(x), x)
     assert not list(normalizer.buffers())
+
+
+def test_a_change_of_scale_is_followed() -> None:
+    """As when the discount changes: 24 updates per rollout of targets that grow threefold within 73 rollouts."""
+    rng = np.random.default_rng(3)
+    normalizer = ValueNormalizer()
+    rollouts, worst = 73, 0.0
+    for rollout in range(2 * rollouts):
+        scale = 1 + 2 * min(1.0, rollout / rollouts)
+        for _ in range(24):
+            normalizer.update(torch.from_numpy(scale * rng.normal(1, 1, 512)).float())
+        mean, std = statistics(normalizer)
+        worst = max(worst, abs(mean / scale - 1), abs(std / scale - 1))
+    assert worst < 0.15
+    assert statistics(normalizer) == pytest.approx((3.0, 3.0), rel=0.02)

@@ -124,3 +124,20 @@ def test_optimisers_of_one_network_share_nothing_but_its_weights() -> None:
     step_on(one, network.loss(1))
     assert all(float(t) == 1 for n, t in one.state_tensors().items() if n.endswith(".step"))
     assert not any(t.any() for t in other.state_tensors().values())
+
+
+@pytest.mark.parametrize("changing", [False, True])
+def test_another_learning_rate_counts_from_the_next_step_on(changing: bool) -> None:
+    network = Tiny()
+    optimizer = ClippedAdam(network, 3e-4, 0.5, changing=changing)  # type: ignore[arg-type]
+    literal = Adam()
+    params = {name: p.detach().clone().requires_grad_() for name, p in network.named_parameters()}
+    for step in range(12):
+        if step % 4 == 3:
+            literal.learning_rate = 1e-3 / step
+            optimizer.set_learning_rate(1e-3 / step)
+        grads = torch.autograd.grad(network.loss(step), list(network.parameters()))
+        literal.step(params, dict(zip(params, grads, strict=True)))
+        step_on(optimizer, network.loss(step))
+        for name, p in network.named_parameters():
+            torch.testing.assert_close(p.detach(), params[name].detach(), rtol=1e-9, atol=1e-12)

@@ -83,7 +83,7 @@ def test_names_are_short_safe_and_of_their_own_values_alone() -> None:
     ("settings", "sentence"),
     [
         ([], "name at least one setting and its values, such as ppo.gamma=0.9,0.95"),
-        (["ppo.gama=0.9"], "there is no setting ppo.gama; did you mean ppo.gamma?"),
+        (["ppo.gama=0.9"], "there is no setting ppo.gama; did you mean ppo.gamma or ppo.gamma_end?"),
         (["gamma=0.9"], "there is no setting gamma; did you mean ppo.gamma or qrdqn.gamma?"),
         (["ppo=0.9"], "there is no setting ppo; achieve train --help-all lists them"),
         (["ppo.gamma"], "'ppo.gamma' is not a setting and its values"),

@@ -81,7 +81,7 @@ def assert_same_checkpoint(run: Path, other: Path) -> None:
     for name, tensor in saved.tensors.items():
         assert torch.equal(tensor, theirs.tensors[name]), name
     # The metrics' length follows from the digits of its seconds, and the files of rows from when it was saved.
-    clock = ("seconds", "latest", "under_way", "metrics", "files")
+    clock = ("seconds", "latest", "under_way", "metrics", "files", "kept_files")
     states = [
         {name: value for name, value in one.state.items() if name not in clock}
         for one in (saved, theirs)

@@ -208,7 +208,7 @@ def test_what_kernels_depend_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
     assert mine.parent == tmp_path
     for same in (
         replace(CONFIG, seed=3, total_steps=2_000, name="other"),
-        replace(CONFIG, ppo=replace(CONFIG.ppo, learning_rate=1e-3, gamma=0.9)),
+        replace(CONFIG, ppo=replace(CONFIG.ppo, learning_rate=1e-3, gamma=0.9, gamma_end=0.99, target_kl=0.1)),
     ):
         assert warm.marker(same, SPACES) == mine
     others = [

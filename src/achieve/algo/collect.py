@@ -11,9 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from achieve.algo.contrastive import next_memory
+from achieve.algo.contrastive import achievement_representation, add_to_set, next_memories
 from achieve.algo.ppo import log_probability
 from achieve.data.buffer import RolloutBuffer
+from achieve.data.trajectories import IntArray
+from achieve.data.transfer import upload
 from achieve.nn.cuda_graphs import Beside, GraphRunner
 from achieve.nn.kernels import available
 from achieve.nn.model import ActorCritic
@@ -21,7 +23,7 @@ from achieve.nn.model import ActorCritic
 if TYPE_CHECKING:
     from achieve.nn.kernels.acting import ActingKernels
 
-# Images encoded at once where states are recomputed.
+# Images encoded at once where states and memories are recomputed.
 ENCODED_AT_ONCE = 1024
 ALIGNMENT = 256
 """Bytes; where parts of a block of memory begin."""
@@ -169,6 +171,61 @@ class Collector:
         self._buffer.filled += self._buffer.length
         self.row = 0
 
+    def refresh(self) -> None:
+        """Bring what is carried over up to date, after a phase that has changed the encoder.
+
+        The memory of the last achievement alone stays as it was made, as in the published code; a new achievement soon
+        takes its place. A sum would go on mixing representations of both encoders to the end of the episode.
+        """
+        self.refresh_states()
+        if self._network.config.set_memory:
+            self.refresh_memories()
+
+    @torch.no_grad()
+    def refresh_memories(self) -> None:
+        """Recompute the memories of the episodes in progress, from their unlocks in the buffer, which must be full.
+
+        An episode that began before goes on from the memory stored with the first row.
+        """
+        buffer, model, size = self._buffer, self._network.config, self._network.latent_size
+        ended = buffer.dones[-1]
+        rows, envs, order = self._unlocks_in_progress()
+        nu = self._representations(rows, envs)
+        kept = upload(~ended & ~buffer.starts().any(0), buffer.device)
+        memory = torch.where(kept[:, None], buffer.memory[0], 0)
+        for turn in range(order.max(initial=-1) + 1):  # the first unlock of each episode, the second, and so on
+            these = upload(np.flatnonzero(order == turn), buffer.device)
+            here, new = upload(envs[order == turn], buffer.device), nu.index_select(0, these)
+            if model.memory:
+                memory[here, :size] = new
+            memory[here, -size:] = add_to_set(memory[here, -size:], new)
+        self.memory.copy_(memory)
+
+    def _unlocks_in_progress(self) -> tuple[IntArray, IntArray, IntArray]:
+        """Return rows and environments of the unlocks of episodes in progress, and each one's place in its episode."""
+        buffer = self._buffer
+        starts = buffer.starts()
+        began = np.where(starts.any(0), len(starts) - 1 - starts[::-1].argmax(0), 0)
+        unlocked = (buffer.rewards > self._threshold) & (np.arange(buffer.rows)[:, None] >= began)
+        unlocked &= ~buffer.dones[-1]
+        rows, envs = np.nonzero(unlocked)
+        return rows, envs, unlocked.cumsum(0)[rows, envs] - 1
+
+    def _representations(self, rows: IntArray, envs: IntArray) -> Tensor:
+        """Return ``nu`` of unlocks of the buffer [K, D], with the encoder as it is now."""
+        buffer = self._buffer
+        steps = np.concatenate([rows, rows + 1]) * buffer.num_envs + np.tile(envs, 2)
+        count = len(steps)
+        if buffer.device.type == "cuda":  # at a size that kernels are there for
+            steps = np.pad(steps, (0, -count % ENCODED_AT_ONCE))
+        images = buffer.observations.flatten(0, 1)
+        parts = [torch.zeros(0, self._network.latent_size, device=buffer.device)]
+        for part in upload(steps, buffer.device).split(ENCODED_AT_ONCE):
+            if len(part):
+                parts.append(self._network.encode(images.index_select(0, part)))
+        before, after = torch.cat(parts)[:count].chunk(2)
+        return achievement_representation(before, after)
+
     @torch.no_grad()
     def refresh_states(self) -> None:
         """Recompute the states of the episodes in progress, after a phase that has changed the encoder.
@@ -252,8 +309,10 @@ class Collector:
         memory, latent, began = self.memory[part], self._latent[part], self._began[part]
         reward, done = given.outcome[0], given.outcome[1] > 0
         phi = network.encode(given.observation, cached=True)
-        if network.config.memory:
-            memory.copy_(next_memory(memory, latent, phi, reward, done, self._threshold))
+        model = network.config
+        if model.memory_size:
+            happened = latent, phi, reward, done, self._threshold
+            memory.copy_(next_memories(memory, *happened, last=model.memory, every=model.set_memory))
         latent.copy_(phi)
         if network.core is None:
             logits, values = network.heads(phi, memory)

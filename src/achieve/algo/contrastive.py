@@ -7,6 +7,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from achieve.nn.model import LONGEST_SET, SET_SCALE
+
 
 def achievement_representation(before: Float[Tensor, "*B D"], after: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
     """Return ``nu``: the unit vector of ``phi(s_{t+1}) - phi(s_t)``."""
@@ -67,3 +69,51 @@ def next_memory(
     unlocked = reward > threshold
     memory = torch.where(unlocked[:, None], achievement_representation(latent, phi), memory)
     return torch.where(done[:, None], torch.zeros_like(memory), memory)
+
+
+def next_set_memory(
+    total: Float[Tensor, "N D"],
+    latent: Float[Tensor, "N D"],
+    phi: Float[Tensor, "N D"],
+    reward: Float[Tensor, " N"],
+    done: Bool[Tensor, " N"],
+    threshold: float,
+) -> Float[Tensor, "N D"]:
+    """Return the set memory that goes with an observation: the sum of ``nu`` over the episode's unlocks so far, scaled.
+
+    The arguments are those of :func:`next_memory`. The sum is not divided by anything: an unlock then moves the outputs
+    of linear heads by the same amount whatever else is done, and the count stays in it. Representations of different
+    achievements are nearly orthogonal, so its norm grows like the square root of their number. With the factor
+    :data:`SET_SCALE`, that is 16 at sixteen, where the norm of the latent is 17. It is cut off at :data:`LONGEST_SET`.
+    """
+    unlocked = reward > threshold
+    total = torch.where(unlocked[:, None], add_to_set(total, achievement_representation(latent, phi)), total)
+    return torch.where(done[:, None], torch.zeros_like(total), total)
+
+
+def next_memories(
+    memory: Float[Tensor, "N M"],
+    latent: Float[Tensor, "N D"],
+    phi: Float[Tensor, "N D"],
+    reward: Float[Tensor, " N"],
+    done: Bool[Tensor, " N"],
+    threshold: float,
+    *,
+    last: bool,
+    every: bool,
+) -> Float[Tensor, "N M"]:
+    """Return :func:`next_memory` (``last``), :func:`next_set_memory` (``every``), or one beside the other."""
+    size = latent.shape[1]
+    given = latent, phi, reward, done, threshold
+    parts = [
+        *([next_memory(memory[:, :size], *given)] if last else []),
+        *([next_set_memory(memory[:, -size:], *given)] if every else []),
+    ]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+
+def add_to_set(total: Float[Tensor, "*B D"], nu: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
+    """Return the set memory after one more unlock, no longer than :data:`LONGEST_SET`."""
+    total = total + SET_SCALE * nu
+    length = torch.linalg.vector_norm(total, dim=-1, keepdim=True)
+    return total * (LONGEST_SET / length.clamp(min=LONGEST_SET))

@@ -22,6 +22,7 @@ from achieve.algo.objectives import AuxiliaryObjective, Context, Tables, Terms, 
 from achieve.algo.regularizers import Experience, PolicyValueRegularizer, QuantileRegularizer, Regularizer
 from achieve.config import DistillConfig
 from achieve.data.batches import layout, pack, unpack
+from achieve.data.kept import KeptEpisodes
 from achieve.data.trajectories import Trajectory
 from achieve.data.transfer import upload
 from achieve.errors import ConfigError
@@ -74,6 +75,7 @@ class Distiller:
         cuda_graphs: replay updates as captured graphs, on a GPU.
         raise_if_stopped: called between updates.
         say: told where an objective cannot be captured, or draws no updates, and where rewards are not sparse.
+        kept: rare episodes of earlier phases, for objectives that learn from them.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class Distiller:
         cuda_graphs: bool,
         raise_if_stopped: Callable[[], None] = lambda: None,
         say: Callable[[str], None] = lambda _: None,
+        kept: KeptEpisodes | None = None,
     ) -> None:
         self._network = network
         self._experience = experience
@@ -108,7 +111,7 @@ class Distiller:
         # External: where a captured update waits for it, a replay waits for what it stands for then.
         self._prepared = torch.cuda.Event(external=True) if self._cuda_graphs else None
         self._context = Context(
-            network, experience, config, solve, pad=self._cuda_graphs, fused=fused, wait=self._wait
+            network, experience, config, solve, pad=self._cuda_graphs, fused=fused, wait=self._wait, kept=kept
         )
         self.objectives = {cls.name: cls(self._context).to(experience.device) for cls in objectives}
         self.optimizers = {

@@ -13,16 +13,21 @@ from torch import Tensor
 
 from achieve.algo import ppo
 from achieve.algo.gae import gae, normalize_advantages
+from achieve.algo.horizons import HorizonValues
 from achieve.algo.meters import Meters
+from achieve.algo.reflection import Mirror
+from achieve.algo.unlocks import Unlocks
+from achieve.algo.schedule import Scheduled, scheduled
 from achieve.config import PPOConfig
 from achieve.data.buffer import RolloutBuffer
 from achieve.data.chunks import chunk_order
 from achieve.data.trajectories import IntArray
 from achieve.data.transfer import upload
+from achieve.envs.reflection import Reflection
 from achieve.errors import DivergedError
 from achieve.nn.cuda_graphs import GraphRunner
 from achieve.nn.kernels import available
-from achieve.nn.model import ActorCritic
+from achieve.nn.model import ActorCritic, mixed
 from achieve.nn.optim import ClippedAdam, all_state
 
 STATISTICS = (
@@ -30,6 +35,8 @@ STATISTICS = (
     "value_mean", "return_mean", "explained_variance",
 )  # fmt: skip
 GRAD_NORM = STATISTICS.index("grad_norm")
+OF_FRONTIER = "beyond", "beyond_entropy"
+"""Means over steps: how far beyond the frontier, and that times the entropy."""
 LEARNED_FROM = ("actions", "log_probs", "advantages", "returns")
 
 
@@ -40,6 +47,19 @@ def check_finite(skipped: int, updates: int, phase: str) -> None:
             f"all {updates} {phase} updates had gradients that are not finite: the network has diverged; "
             "start again in a new folder with --precision tf32 or a lower learning rate"
         )
+
+
+def split_entropy(means: dict[str, float]) -> dict[str, float]:
+    """Return the statistics of a phase with the mean entropy of steps beyond the frontier and of the others, if any."""
+    if OF_FRONTIER[0] not in means:
+        return means
+    share, part = (means[name] for name in OF_FRONTIER)
+    figures = {name: value for name, value in means.items() if name != OF_FRONTIER[1]}
+    if share > 0:
+        figures["entropy_beyond"] = part / share
+    if share < 1:
+        figures["entropy_within"] = (means["entropy"] - part) / (1 - share)
+    return figures
 
 
 class PPOLearner:
@@ -57,14 +77,36 @@ class PPOLearner:
         *,
         cuda_graphs: bool,
         safe_point: Callable[[], None] = lambda: None,
+        reflection: Reflection | None = None,
     ) -> None:
         self._safe_point = safe_point
         self._network = network
         self._buffer = buffer
         self._config = config
-        self.optimizer = ClippedAdam(network, config.learning_rate, config.max_grad_norm, config.adam_eps)
+        self.horizons = HorizonValues(network, buffer, config) if config.value_gammas else None
+        self.optimizer = ClippedAdam(
+            network,
+            config.learning_rate,
+            config.max_grad_norm,
+            config.adam_eps,
+            self.horizons,
+            changing=config.learning_rate_end is not None,
+        )
+        # On the device, where captured updates read it: another value needs no other graph.
+        self._ent_coef = torch.tensor(config.ent_coef, device=buffer.device)
         self._kernels = available.small_kernels(buffer.device, enabled=cuda_graphs)
-        self._meters = Meters(STATISTICS, buffer.device, kernels=self._kernels)
+        self._mirror = None if reflection is None else Mirror(reflection, config, buffer.device)
+        self._explores = config.frontier_entropy > 1 or config.frontier_uniform > 0
+        if self._explores:
+            buffer.mark_beyond()
+        of_frontier = OF_FRONTIER if self._explores else ()
+        of_mirror = () if self._mirror is None else self._mirror.statistics
+        of_horizons = () if self.horizons is None else ("horizon_loss",)
+        names = (*STATISTICS, *of_frontier, *of_mirror, *of_horizons)
+        self._meters = Meters(names, buffer.device, kernels=self._kernels)
+        self.unlocks: Unlocks | None = None
+        self._imitated = torch.zeros(config.unlock_batch, dtype=torch.int64, device=buffer.device)
+        self._before_epoch = torch.zeros_like(self._meters.sums)  # what the meters showed when it began
         self.done = 0
         """Minibatches of the phase under way that are done."""
         self._order = torch.zeros(buffer.length * buffer.num_envs, dtype=torch.int64, device=buffer.device)
@@ -78,28 +120,69 @@ class PPOLearner:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return what is carried from minibatch to minibatch. The tensors are live: copying into them restores it."""
-        return {"order": self._order, "meters": self._meters.sums}
+        stopping = {} if self._config.target_kl is None else {"before_epoch": self._before_epoch}
+        horizons = {} if self.horizons is None else self.horizons.tensors()
+        own = {f"horizons.{name}": tensor for name, tensor in horizons.items()}
+        return {"order": self._order, "meters": self._meters.sums, **stopping, **own}
 
-    def update(self, rng: np.random.Generator) -> dict[str, float]:
-        """Learn from the newest rollout, or go on with it. Returns the mean of each statistic over the updates."""
+    def update(self, rng: np.random.Generator, step: int = 0) -> dict[str, float]:
+        """Learn from the newest rollout, or go on with it. Returns the mean of each statistic over the updates.
+
+        ``step`` counts the steps of the environments up to the end of this rollout, for settings that change along the
+        run.
+        """
         config, buffer = self._config, self._buffer
-        self._estimate_advantages()
+        now = scheduled(config, step)
+        self._ent_coef.fill_(now.ent_coef)
+        if config.learning_rate_end is not None:
+            self.optimizer.set_learning_rate(now.learning_rate)
+        self._estimate_advantages(now)
+        if self.horizons is not None and self.done:
+            self._mix_horizons(self.horizons, now)
         if self._network.core is not None:
             self._find_restarts()
         offset = (buffer.filled - buffer.length) * buffer.num_envs
         updates = config.num_epochs * config.num_minibatches
         while self.done < updates:
             self._safe_point()
+            if self.horizons is not None and not self.done:
+                self._mix_horizons(self.horizons, now)
             part = self.done % config.num_minibatches
             if part == 0:
+                if config.target_kl is not None and self.done and self._epoch_kl() > config.target_kl:
+                    break
+                self._before_epoch.copy_(self._meters.sums)
                 self._order.copy_(torch.from_numpy(self._draw_order(rng) + offset))
             batch = self._order.chunk(config.num_minibatches)[part]
-            self._run(("ppo", len(batch)), self._minibatch, batch)
+            drawn = self.unlocks.draw(config.unlock_batch, rng) if self.unlocks is not None and config.unlock_coef else ()
+            if len(drawn):
+                self._imitated.copy_(torch.from_numpy(drawn))
+                self._run(("ppo+", len(batch)), self._minibatch_and_unlocks, batch)
+            else:
+                self._run(("ppo", len(batch)), self._minibatch, batch)
             self.done += 1
-        self.done = 0
+        updates, self.done = self.done, 0
         skipped = self.optimizer.take_skipped()
         check_finite(skipped, updates, "PPO")
-        return {**self._meters.means(), "skipped_updates": skipped}
+        stopping = {} if config.target_kl is None else {"epochs": updates / config.num_minibatches}
+        figures = {} if self.horizons is None else self.horizons.figures()
+        means = split_entropy(self._meters.means())
+        return {**means, "skipped_updates": skipped, **stopping, **now.changing(config), **figures}
+
+    def _epoch_kl(self) -> float:
+        """Return the mean approximate KL divergence over the minibatches of the epoch that has just ended.
+
+        That is of steps as they were taken: mirrored ones diverge as far as the policy is not symmetric.
+
+        Waits for the device, once per epoch. That costs next to nothing: copying the order of the next epoch there
+        waits for it too.
+        """
+        sums = (self._meters.sums - self._before_epoch).tolist()
+        if not sums[-1]:
+            return 0.0
+        means = dict(zip(self._meters.names, (value / sums[-1] for value in sums), strict=False))
+        size = len(self._order) // self._config.num_minibatches
+        return means["kl"] if self._mirror is None else self._mirror.kl_of_others(means, size)
 
     def _draw_order(self, rng: np.random.Generator) -> IntArray:
         """Return the steps of the rollout in the order of an epoch."""
@@ -117,25 +200,53 @@ class PPOLearner:
         self._restart.copy_(upload(restart.ravel(), buffer.device))
         self._first.fill_(first * buffer.num_envs)
 
-    def _estimate_advantages(self) -> None:
-        config, buffer = self._config, self._buffer
-        last = buffer.filled
-        first = last - buffer.length
-        rewards, dones = buffer.rewards[first:last], buffer.dones[first:last]
-        values = buffer.values[first : last + 1]
+    def _estimate_advantages(self, now: Scheduled) -> None:
+        buffer, rows = self._buffer, self._newest
+        values = buffer.values[rows.start : rows.stop + 1]
+        advantages, returns = self._estimate(values, now.gamma, now.gae_lambda)
+        if self._config.advantage_norm == "rollout":
+            advantages = normalize_advantages(advantages)
+        buffer.advantages[rows] = advantages.to(buffer.device)
+        buffer.returns[rows] = returns.to(buffer.device)
+
+    def _estimate(self, values: Tensor, gamma: float, gae_lambda: float) -> tuple[Tensor, Tensor]:
+        """Return advantages and value targets of the newest rollout [T, N], by values [T+1, N]."""
+        buffer, rows = self._buffer, self._newest
+        rewards, dones = buffer.learned_rewards(rows.start, rows.stop), buffer.dones[rows]
         if self._kernels:
             from achieve.nn.kernels import policy
 
-            given = upload(rewards, buffer.device), values, upload(dones, buffer.device)
-            advantages, returns = policy.gae(*given, config.gamma, config.gae_lambda)
-        else:
-            # The recursion runs over time: on the host, where the rewards are.
-            given = torch.from_numpy(rewards), values.cpu(), torch.from_numpy(dones)
-            advantages, returns = gae(*given, config.gamma, config.gae_lambda)
-        if config.advantage_norm == "rollout":
+            return policy.gae(
+                upload(rewards, buffer.device), values, upload(dones, buffer.device), gamma, gae_lambda
+            )
+        # The recursion runs over time: on the host, where the rewards are.
+        return gae(torch.from_numpy(rewards), values.cpu(), torch.from_numpy(dones), gamma, gae_lambda)
+
+    @property
+    def _newest(self) -> slice:
+        """The rows of the newest rollout."""
+        return slice(self._buffer.filled - self._buffer.length, self._buffer.filled)
+
+    def _mix_horizons(self, horizons: HorizonValues, now: Scheduled) -> None:
+        """Let the advantages be those of several discounts. Their values are computed once, before the first update."""
+        buffer, rows = self._buffer, self._newest
+        if not self.done:
+            steps = np.arange(rows.start * buffer.num_envs, (rows.stop + 1) * buffer.num_envs)
+            size = len(self._order) // self._config.num_minibatches
+            if self._run.enabled:
+                steps = np.pad(steps, (0, -len(steps) % size), mode="edge")
+            for part in upload(steps, buffer.device).split(size):
+                self._run(("values", len(part)), self._record_horizons, part)
+        advantages = horizons.prepare(self._estimate, now, recorded=not self.done)
+        if self._config.advantage_norm == "rollout":
             advantages = normalize_advantages(advantages)
-        buffer.advantages[first:last] = advantages.to(buffer.device)
-        buffer.returns[first:last] = returns.to(buffer.device)
+        buffer.advantages[rows] = advantages
+
+    @torch.no_grad()
+    def _record_horizons(self, index: Tensor) -> None:
+        assert self.horizons is not None
+        images, memory = (self._buffer.flat(name).index_select(0, index) for name in ("observations", "memory"))
+        self.horizons.record(index, self._network.encode(images), memory)
 
     def policy_loss(self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor) -> Tensor:
         """Return what the policy minimises on a minibatch, ``-J_pi``; all inputs are [B]."""
@@ -163,7 +274,7 @@ class PPOLearner:
         policy_loss = self.policy_loss(log_probs, old_log_probs, advantages)
         value_loss = ppo.value_loss(values, targets, half=config.value_half)
         entropy = ppo.entropy(logits).mean()
-        loss = policy_loss + config.vf_coef * value_loss - config.ent_coef * entropy
+        loss = policy_loss + config.vf_coef * value_loss - self._ent_coef * entropy
         with torch.no_grad():
             statistics = (
                 policy_loss,
@@ -184,7 +295,7 @@ class PPOLearner:
         config = self._config
         steps = policy.Steps(*(self._buffer.flat(name) for name in LEARNED_FROM))
         coefficients = policy.Coefficients(
-            config.clip_coef, config.vf_coef, config.ent_coef, config.value_half, config.advantage_norm == "minibatch"
+            config.clip_coef, config.vf_coef, self._ent_coef, config.value_half, config.advantage_norm == "minibatch"
         )
         loss, statistics = policy.ppo_loss(
             logits, values, index, steps, self._network.normalizer, coefficients
@@ -194,13 +305,69 @@ class PPOLearner:
     def _minibatch(self, index: Tensor) -> None:
         network, buffer = self._network, self._buffer
         images, memory = (buffer.flat(name).index_select(0, index) for name in ("observations", "memory"))
-        phi = network.encode(images)
-        logits, values = network.heads(phi, memory) if network.core is None else self._unroll(phi, memory, index)
-        loss, statistics = (self._fused_loss if self._fusible else self.loss)(logits, values, index)
+        if self._mirror is None:
+            phi = network.encode(images)
+            logits, values = network.heads(phi, memory) if network.core is None else self._unroll(phi, memory, index)
+            loss, statistics = self._loss(logits, values, index)
+        else:
+            phi, loss, statistics = self._mirrored_loss(self._mirror, images, memory, index)
+        if self.horizons is not None:
+            of_horizons = self.horizons.loss(phi, memory, index)
+            loss, statistics = loss + self._config.vf_coef * of_horizons, (*statistics, of_horizons)
         self.optimizer.zero_grad()
         loss.backward()
         grad_norm = self.optimizer.step()
         self._meters.add(*statistics[:GRAD_NORM], grad_norm, *statistics[GRAD_NORM:])
+
+    def _minibatch_and_unlocks(self, index: Tensor) -> None:
+        network, buffer, kept = self._network, self._buffer, self.unlocks
+        assert kept is not None
+        images, memory = (
+            torch.cat([buffer.flat(name).index_select(0, index), getattr(kept, name).index_select(0, self._imitated)])
+            for name in ("observations", "memory")
+        )
+        network.mix = 0.0  # an action that only chance takes has no gradient in the mixture
+        logits, values = network.heads(network.encode(images), memory)
+        network.mix = self._config.mix
+        own = mixed(logits[: len(index)], network.mix) if network.mix else logits[: len(index)]
+        loss, statistics = self._loss(own, values[: len(index)], index)
+        actions = kept.actions.index_select(0, self._imitated)
+        loss = loss - self._config.unlock_coef * ppo.log_probability(logits[len(index) :], actions).mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        grad_norm = self.optimizer.step()
+        self._meters.add(*statistics[:GRAD_NORM], grad_norm, *statistics[GRAD_NORM:])
+
+    def _mirrored_loss(
+        self, mirror: Mirror, images: Tensor, memory: Tensor, index: Tensor
+    ) -> tuple[Tensor, Tensor, Sequence[Tensor]]:
+        """Return latents, loss and statistics of a minibatch that is partly reflected, or joined by reflected images.
+
+        The latents are those of the minibatch alone.
+        """
+        network, size = self._network, len(index)
+        images, memory, names = mirror.show(images, memory)
+        phi = network.encode(images)
+        logits, values = network.heads(phi, memory)
+        logits = logits.gather(1, names)
+        loss, statistics = self._loss(logits[:size], values[:size], index)
+        stored = (self._buffer.flat(name).index_select(0, index) for name in ("actions", "log_probs"))
+        added, own = mirror.terms(logits, values, names, *stored)
+        return phi[:size], (loss if added is None else loss + added), (*statistics, *own)
+
+    def _loss(self, logits: Tensor, values: Tensor, index: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
+        loss, statistics = (self._fused_loss if self._fusible else self.loss)(logits, values, index)
+        if self._config.uniform_coef:
+            loss = loss + self._config.uniform_coef * ppo.divergence_from_uniform(logits).mean()
+        if not self._explores:
+            return loss, statistics
+        # Not part of the kernel, which is the same with and without: a dozen small launches more in a captured update.
+        marks = self._buffer.flat("beyond").index_select(0, index)
+        added = (marks * ppo.entropy(logits)).mean()
+        loss = loss - self._ent_coef * (self._config.frontier_entropy - 1) * added
+        if self._config.frontier_uniform:
+            loss = loss + self._config.frontier_uniform * (marks * ppo.divergence_from_uniform(logits)).mean()
+        return loss, (*statistics, marks.mean(), added.detach())
 
     def _unroll(self, phi: Tensor, memory: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits and values of a minibatch of chunks, whose steps come time by time."""

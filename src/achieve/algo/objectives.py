@@ -22,6 +22,7 @@ from achieve.algo.regularizers import Experience
 from achieve.algo.transport import cosine_cost
 from achieve.config import DistillConfig
 from achieve.data.batches import SourceBatch, matching_batch, mixed_prediction_batches, prediction_batches
+from achieve.data.kept import KeptEpisodes
 from achieve.data.trajectories import Trajectory
 from achieve.errors import ConfigError
 from achieve.nn.model import AchievementNetwork
@@ -50,6 +51,7 @@ class Context:
         pad: round widths up, so that few different sizes are captured.
         fused: use the hand-written kernels where there are some for an objective.
         wait: lets the device wait for the last :meth:`AuxiliaryObjective.prepare`, which may run beside ``loss``.
+        kept: rare episodes of earlier phases, where an objective learns from them.
     """
 
     network: AchievementNetwork
@@ -59,6 +61,7 @@ class Context:
     pad: bool = False
     fused: bool = False
     wait: Callable[[], None] = lambda: None
+    kept: KeptEpisodes | None = None
 
     def pick(self, name: str, steps: Tensor) -> Tensor:
         """Return `observations`, `actions` or `memory` of these steps: [B, ...], on the device.
@@ -390,9 +393,12 @@ OBJECTIVES: dict[str, type[AuxiliaryObjective]] = {
 
 def find_objectives(config: DistillConfig) -> list[type[AuxiliaryObjective]]:
     """Return the classes that the config names, the user's own among them."""
+    from achieve.algo.imitation import SelfImitation  # which is written against this module
+
+    known: dict[str, type[AuxiliaryObjective]] = {**OBJECTIVES, SelfImitation.name: SelfImitation}
     found: list[type[AuxiliaryObjective]] = []
     for name in config.objectives:
-        cls = OBJECTIVES.get(name) or load_class(name, "distill.objectives", AuxiliaryObjective)
+        cls = known.get(name) or load_class(name, "distill.objectives", AuxiliaryObjective)
         own = getattr(cls, "name", None)
         if not isinstance(own, str) or not own.isidentifier():
             raise ConfigError(f"{name} has no `name`; give the class one, such as name = 'reconstruction'")

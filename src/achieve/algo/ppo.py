@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -16,6 +18,14 @@ def entropy(logits: Float[Tensor, "B A"]) -> Float[Tensor, " B"]:
     """Return ``- sum_a pi(a) log pi(a)``."""
     log_probs = logits.log_softmax(1)
     return -(log_probs.exp() * log_probs).sum(1)
+
+
+def divergence_from_uniform(logits: Float[Tensor, "B A"]) -> Float[Tensor, " B"]:
+    """Return ``KL(uniform || pi) = - log A - 1/A sum_a log pi(a)``.
+
+    Its gradient by a logit is ``pi(a) - 1/A``, however small pi(a) is; the entropy's vanishes with pi(a).
+    """
+    return -math.log(logits.shape[1]) - logits.log_softmax(1).mean(1)
 
 
 def policy_objective(

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from achieve.analysis.clusters import Ints, choose_clusters
+from achieve.algo.clusters import Ints, choose_clusters
 from achieve.analysis.graphs import Edge, closure, reduction
 from achieve.errors import ConfigError
 

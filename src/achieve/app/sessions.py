@@ -323,7 +323,7 @@ class Session:
         agent, clusters = lane.mind.agent, lane.mind.clusters
         if not isinstance(agent, Agent):
             return about | {"agent": lane.mind.name, "trained": "of another library"}
-        head: dict[str, Any] = {"predicts": agent.predicts, "remembers": agent.config.model.memory}
+        head: dict[str, Any] = {"predicts": agent.predicts, "remembers": agent.config.model.memory_size > 0}
         if clusters is not None:
             places = layout(clusters.names, clusters.edges)
             head["clusters"] = [

@@ -31,6 +31,10 @@ class RolloutBuffer:
         actions, log_probs, values: [S + 1, N].
         advantages, returns: [S, N], filled in after each rollout.
         rewards, dones: NumPy arrays [S, N].
+        reward_weights: NumPy [S, N], by which PPO multiplies the rewards it learns from; None if it takes them as they
+            are.
+        beyond: [S, N], how far beyond the frontier each step is, from 0 to 1 (:mod:`achieve.algo.frontier`); None if
+            that is of no account.
         fresh: NumPy [N], whether row 0 is the first of an episode.
         filled: rows of complete rollouts.
         first_row: the number of row 0, counted from the beginning of the run.
@@ -65,6 +69,8 @@ class RolloutBuffer:
         self.returns = room(rows, num_envs)
         self.rewards = np.zeros((rows, num_envs), dtype=np.float32)
         self.dones = np.zeros((rows, num_envs), dtype=bool)
+        self.reward_weights: NDArray[np.float32] | None = None
+        self.beyond: Tensor | None = None
         self.fresh = np.ones(num_envs, dtype=bool)
         self.filled = 0
         self.first_row = 0
@@ -89,6 +95,19 @@ class RolloutBuffer:
     def steps(self) -> int:
         """Capacity in steps, summed over all environments."""
         return self.rows * self.num_envs
+
+    def weigh_rewards(self) -> None:
+        """Make room for weights of rewards, all 1 so far."""
+        self.reward_weights = np.ones_like(self.rewards)
+
+    def mark_beyond(self) -> None:
+        """Make room for marks of steps beyond the frontier; none is so far."""
+        self.beyond = torch.zeros_like(self.advantages)
+
+    def learned_rewards(self, first: int, last: int) -> NDArray[np.float32]:
+        """Return the rewards of these rows that PPO learns from."""
+        rewards = self.rewards[first:last]
+        return rewards if self.reward_weights is None else rewards * self.reward_weights[first:last]
 
     def trajectories(self, threshold: float) -> list[Trajectory]:
         """Return the complete episodes in the buffer."""
@@ -116,8 +135,10 @@ class RolloutBuffer:
 
     def small(self) -> dict[str, Tensor]:
         """Return everything else. The tensors are live: copying into them restores them."""
-        arrays = {name: torch.from_numpy(getattr(self, name)) for name in ("rewards", "dones")}
-        return {name: getattr(self, name) for name in ("actions", "log_probs", "values", "returns")} | arrays
+        names = ("rewards", "dones") if self.reward_weights is None else ("rewards", "dones", "reward_weights")
+        arrays = {name: torch.from_numpy(getattr(self, name)) for name in names}
+        tensors = ("actions", "log_probs", "values", "returns", *(() if self.beyond is None else ("beyond",)))
+        return {name: getattr(self, name) for name in tensors} | arrays
 
     def no_rows(self) -> dict[str, Tensor]:
         """Return observations, memories and, with a recurrent core, states of no rows."""

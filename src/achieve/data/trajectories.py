@@ -62,6 +62,22 @@ def cut_trajectories(
     return trajectories
 
 
+def find_unlocks(
+    rewards: Float[np.ndarray, "S N"], dones: Bool[np.ndarray, "S N"], threshold: float
+) -> tuple[Int[np.ndarray, " U"], Int[np.ndarray, " U"]]:
+    """Return every unlock that has a next observation, in complete episodes or not.
+
+    Returns:
+        Their positions in the flattened buffer, in order; the next observation is ``N`` further on. And numbers of
+        their episodes, from 0 on, which differ between episodes alone.
+    """
+    unlocked = (rewards.astype(np.float32) > np.float32(threshold)) & ~dones
+    (positions,) = np.nonzero(unlocked.ravel())
+    ended = dones.cumsum(0) - dones  # episodes of the same environment that ended before
+    numbers = (ended * dones.shape[1] + np.arange(dones.shape[1])).ravel()
+    return positions.astype(np.int64), numbers[positions].astype(np.int64)
+
+
 def next_achievement(unlocks: Int[np.ndarray, " m"], length: int) -> Int[np.ndarray, " {length}"]:
     """Return ``g_t^+``: for each step, the index of the first unlock at or after it; ``m`` after the last."""
     return np.searchsorted(unlocks, np.arange(length), side="left").astype(np.int64)

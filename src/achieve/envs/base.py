@@ -18,6 +18,7 @@ from gymnasium.vector.utils import batch_space
 
 from . import arrays
 from .arrays import FinishedEpisodes, StateError
+from .reflection import Reflection
 
 __all__ = ["AchievementVecEnv", "FinishedEpisodes", "Outcome", "StateError"]
 
@@ -79,6 +80,11 @@ class AchievementVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self._obs_shape = (self.num_envs, *observations.shape)
         self._obs_dtype = observations.dtype
         self._counter = arrays.EpisodeCounter(self.num_envs, len(achievement_names))
+
+    @property
+    def reflection(self) -> Reflection | None:
+        """How its images and actions look in a mirror; None where its world has no such symmetry, or nobody said so."""
+        return None
 
     @property
     def begun(self) -> bool:

@@ -19,10 +19,11 @@ class ClippedAdam:
 
     Args:
         network: whose parameters to optimise.
-        learning_rate: constant.
+        learning_rate: until :meth:`set_learning_rate` changes it.
         max_grad_norm: of all gradients together.
         eps: Adam's.
         head: more parameters to optimise, such as those an auxiliary objective brings along.
+        changing: whether the learning rate may change. It is then on the device, where captured steps read it.
     """
 
     def __init__(
@@ -32,6 +33,8 @@ class ClippedAdam:
         max_grad_norm: float,
         eps: float = 1e-8,
         head: nn.Module | None = None,
+        *,
+        changing: bool = False,
     ) -> None:
         self._network = network
         self.named = dict(network.named_parameters())
@@ -57,6 +60,19 @@ class ClippedAdam:
                 "exp_avg_sq": torch.zeros_like(p, memory_format=torch.preserve_format),
             }
         self._moments = {p: self.adam.state[p] for p in self.parameters}
+        self._rate: Tensor | None = None
+        if changing and on_gpu:
+            self._rate = torch.tensor(learning_rate, dtype=torch.float32, device=self._one.device)
+            self.adam.param_groups[0]["lr"] = self._rate
+
+    def set_learning_rate(self, value: float) -> None:
+        """Take another learning rate from the next step on; only where it was said to be ``changing``."""
+        if self._flat is not None:
+            self._flat.learning_rate.fill_(value)
+        elif self._rate is not None:
+            self._rate.fill_(value)
+        else:
+            self.adam.param_groups[0]["lr"] = value
 
     def zero_grad(self) -> None:
         """Forget the gradients there are."""

@@ -68,9 +68,14 @@ def check_files(files: list[list[int]], first: int, row: int) -> None:
 class RowFiles:
     """The row files of one run, in the folder of its checkpoint."""
 
-    def __init__(self, checkpoint: Path) -> None:
-        self.folder = checkpoint / FOLDER
+    def __init__(self, checkpoint: Path, folder: str = FOLDER) -> None:
+        self.folder = checkpoint / folder
         self._saved: list[Rows] = []
+        self._others: dict[str, RowFiles] = {}
+
+    def of(self, folder: str) -> RowFiles:
+        """Return the files of another store, in a folder of their own."""
+        return self._others.setdefault(folder, RowFiles(self.folder.parent, folder))
 
     def plan(self, first: int, row: int, ring: int) -> list[Rows]:
         """Return the files to write once rows up to ``row`` are complete and none before ``first`` is needed.

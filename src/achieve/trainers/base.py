@@ -17,6 +17,8 @@ from achieve.algo.objectives import find_objectives
 from achieve.algo.regularizers import Experience, Regularizer
 from achieve.algo.transport import partial_transport
 from achieve.config import FREE_FIELDS, TrainConfig, from_dict, refusal, to_dict, validate
+from achieve.data.kept import FOLDER as KEPT
+from achieve.data.kept import KeptEpisodes
 from achieve.envs import find_env_spec
 from achieve.errors import CheckpointError, ConfigError
 from achieve.nn.kernels import available
@@ -27,7 +29,7 @@ from achieve.plugins import is_plugin
 from achieve.run.allocator import keep_memory
 from achieve.run.checkpoint import ROW_FILES, Checkpoint
 from achieve.run.seeding import Generators, stream_seed
-from achieve.run.segments import RowFiles, RowStore
+from achieve.run.segments import RowFiles, RowStore, check_files
 from achieve.scoring.running_score import RunningScore
 from achieve.settings import NonNegativeFloat, NonNegativeInt, Range, UnfitError, convert
 from achieve.trainers.callbacks import Callbacks
@@ -50,6 +52,7 @@ class BaseTrainer(ABC):
         stages: the parts of a rollout in order; ``stage`` is the current one.
         rollouts: complete rollouts so far; with QR-DQN, a rollout lies between two target updates.
         store: the experience in memory.
+        kept: rare episodes of earlier phases, if an objective learns from them.
         restarted: whether the run was resumed with new episodes, since its environments cannot be saved.
     """
 
@@ -58,6 +61,7 @@ class BaseTrainer(ABC):
     store: RowStore
     arithmetic: str
     distiller: Distiller | None = None
+    kept: KeptEpisodes | None = None
 
     def __init__(self, config: TrainConfig) -> None:
         validate(config)
@@ -163,6 +167,7 @@ class BaseTrainer(ABC):
                 cuda_graphs=config.compile,
                 raise_if_stopped=self.raise_if_stopped,
                 say=self.say,
+                kept=self.kept,
             )
         for name, cls in zip(config.distill.objectives, objectives, strict=True):
             if is_plugin(name):
@@ -241,6 +246,7 @@ class BaseTrainer(ABC):
             "episodes": 0,
             "metrics": 0,
             "tally": self.running_score.save(),
+            **({} if self.kept is None else {"kept": self.kept.state(), "kept_files": []}),
             **self.own_state(),
         }
         return Checkpoint(tensors, state)
@@ -250,7 +256,7 @@ class BaseTrainer(ABC):
     def load(self, saved: Checkpoint, files: RowFiles | None = None) -> None:
         """Resume from a checkpoint and its row files; raise CheckpointError if it does not fit this run."""
         self._check(saved)
-        if saved.state["files"] and files is None:
+        if (saved.state["files"] or saved.state.get("kept_files")) and files is None:
             raise CheckpointError("the checkpoint needs its row files")
         with torch.no_grad():
             for name, tensor in self.tensors().items():
@@ -266,6 +272,10 @@ class BaseTrainer(ABC):
         self.load_own_state(saved)
         if files is not None and state["files"]:
             files.load(state["files"], self.store)
+        if self.kept is not None:
+            self.kept.load(state["kept"])
+            if files is not None:
+                files.of(KEPT).load(state["kept_files"], self.kept)
         try:
             self.envs.load_state(saved.tensors[ENVS].numpy().tobytes())
         except (ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
@@ -294,6 +304,7 @@ class BaseTrainer(ABC):
             "tally": self.running_score.hints(),
             "episodes": NonNegativeInt,
             "metrics": NonNegativeInt,
+            **({} if self.kept is None else {"kept": self.kept.hints(), "kept_files": ROW_FILES}),
         }
 
     def ranges(self) -> dict[str, tuple[int, int]]:
@@ -323,6 +334,9 @@ class BaseTrainer(ABC):
                 raise UnfitError(f"stage is {saved.state['stage']!r}; it must be one of {', '.join(self.stages)}")
             self.generators.check(saved.state.get("random"), _under("random/", saved.tensors))
             self.check_own_state(saved)
+            if self.kept is not None:
+                self.kept.check(saved.state["kept"])
+                check_files(saved.state["kept_files"], *KeptEpisodes.span(saved.state["kept"]))
             check_rows(saved.tensors.get(ENVS), (), ENVS, torch.uint8)
         except UnfitError as error:
             raise CheckpointError(f"the checkpoint does not fit this run: {error}; {WAY_OUT}") from error

@@ -12,6 +12,7 @@ import torch
 
 from achieve.agent import describe_agent, save_acting
 from achieve.algo.distill import PhaseReport
+from achieve.data.kept import FOLDER as KEPT
 from achieve.run.checkpoint import CheckpointWriter
 from achieve.run.folder import RunFolder
 from achieve.run.hardware import usable_cores
@@ -168,13 +169,25 @@ class Journal:
             tensors, state = trainer.save()
             files, write_rows, tidy = self._files.save(trainer.store, trainer.saved_rows(), wait)
             state |= {"files": files, "episodes": self._episodes.length(), "metrics": self._metrics.length()}
+            writes, tidies = [write_rows], [tidy]
+            if trainer.kept is not None:
+                state["kept_files"], write_rows, tidy = self._files.of(KEPT).save(
+                    trainer.kept, trainer.kept.saved_rows(), wait
+                )
+                writes.append(write_rows)
+                tidies.append(tidy)
 
             def write_others() -> None:
                 self._episodes.sync()
                 self._metrics.sync()
-                write_rows()
+                for write in writes:
+                    write()
 
-            self._writer.save(tensors, state, before=write_others, after=tidy)
+            def tidy_up() -> None:
+                for tidy in tidies:
+                    tidy()
+
+            self._writer.save(tensors, state, before=write_others, after=tidy_up)
         self._saved_step = self._trainer.step
         self._saved_at = time.perf_counter()
         self._spent = self._saved_at - began

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 import numpy as np
 import torch
 
+from achieve.algo.clusters import Floats
+from achieve.algo.frontier import Frontier
+from achieve.algo.horizons import HorizonRegularizer
+from achieve.algo.imitation import keep_rare, recompute_states, refresh
 from achieve.algo.learner import PPOLearner
 from achieve.algo.pipelined import make_collector
+from achieve.algo.rarity import UnlockKinds, rarity_weights
 from achieve.algo.regularizers import PolicyValueRegularizer
+from achieve.algo.schedule import scheduled
+from achieve.algo.unlocks import Unlocks
 from achieve.config import TrainConfig
 from achieve.data.buffer import RolloutBuffer
+from achieve.data.kept import KeptEpisodes
+from achieve.envs.reflection import Reflection
+from achieve.errors import ConfigError
 from achieve.nn.model import ActorCritic
 from achieve.nn.optim import ClippedAdam
 from achieve.run.checkpoint import Checkpoint
@@ -45,7 +56,7 @@ class PPOTrainer(BaseTrainer):
         self.prepare_device()
         self.network: ActorCritic = network.to(self.device)
         self.arithmetic = self.network.use_precision(config.precision, fused=config.compile)
-        memory_size = config.model.hidden_size if config.model.memory else 0
+        memory_size = config.model.memory_size
         state_size = self.network.state_size
         room = (config.rollouts_per_phase, config.ppo.rollout_length, env.num_envs, self.observation_shape, memory_size)
         check_memory(
@@ -57,10 +68,55 @@ class PPOTrainer(BaseTrainer):
         self.buffer = self.store = RolloutBuffer(*room, self.device, self.observation_dtype, state_size)
         how: dict[str, Any] = {"cuda_graphs": config.compile, "safe_point": self.safe_point}
         self.collector = make_collector(self.network, self.envs, self.buffer, env.threshold, **how)
+        if config.ppo.reflection != "none":
+            how["reflection"] = self._reflection()
         self.learner = self.learner_class(self.network, self.buffer, config.ppo, **how)
+        self.frontier: Frontier | None = None
+        if config.ppo.frontier_entropy > 1 or config.ppo.frontier_uniform > 0:
+            self.frontier = Frontier(self.buffer, env.threshold, config.ppo.frontier_quantile)
+        self.network.mix = config.ppo.mix
+        if config.ppo.depth_rarity or config.ppo.unlock_coef:
+            self.learner.unlocks = Unlocks(self.buffer, env.threshold, keep=config.ppo.unlock_coef > 0)
+            self.learner.unlocks.labels, self.learner.unlocks.envs = config.ppo.labels, self.envs
+            if config.ppo.depth_rarity:
+                self.buffer.weigh_rewards()
+        self.kinds: UnlockKinds | None = None
+        imitates = config.distill.enabled and "imitation" in config.distill.objectives
+        if config.distill.rarity_power or imitates:
+            self.kinds = UnlockKinds(self.network, self.buffer, env.threshold)
+        if config.distill.rarity_power:
+            self.buffer.weigh_rewards()
+        if imitates:
+            self.kept = self._make_kept(memory_size)
         if config.distill.enabled:
-            regularizer = PolicyValueRegularizer(self.network, self.buffer, config.distill)
+            experience = self.network, self.buffer, config.distill
+            horizons = self.learner.horizons
+            regularizer = (
+                PolicyValueRegularizer(*experience) if horizons is None else HorizonRegularizer(*experience, horizons)
+            )
             self.distiller = self.make_distiller(self.buffer, regularizer)
+
+    def _reflection(self) -> Reflection:
+        """Return what the environment says it looks like in a mirror."""
+        reflection: Reflection | None = getattr(self.envs, "reflection", None)
+        if reflection is None:
+            raise ConfigError(
+                "ppo.reflection needs an environment that says what it looks like in a mirror, and "
+                f"{self.config.env.name} as it is set up here does not; use crafter with its own rules, or "
+                "--ppo.reflection none"
+            )
+        return reflection
+
+    def _make_kept(self, memory_size: int) -> KeptEpisodes:
+        """Return room for rare episodes."""
+        rows, shape = self.config.distill.imitation_steps, self.observation_shape
+        check_memory(
+            KeptEpisodes.nbytes(rows, shape, memory_size, self.observation_dtype.itemsize, self.network.state_size),
+            self.device,
+            f"room for {rows:,} steps of rare episodes",
+            "reduce distill.imitation-steps",
+        )
+        return KeptEpisodes(rows, shape, memory_size, self.device, self.observation_dtype, self.network.state_size)
 
     def start(self) -> None:
         self.collector.start()
@@ -76,12 +132,18 @@ class PPOTrainer(BaseTrainer):
                 journal.show("collecting")
                 with self.timed("rollout"):
                     self.collector.collect(self.generators.actions)
+                    if self.frontier is not None:
+                        self.frontier.mark()  # a rollout that is saved from here on is marked, and is not marked again
                 self.stage = UPDATING
 
             if self.stage == UPDATING:
                 journal.show("PPO")
                 with self.timed("ppo"):
-                    statistics = self.learner.update(self.generators.shuffles)
+                    if self.learner.done == 0:
+                        self._weigh_unlocks()
+                        if self.learner.unlocks is not None:
+                            self.learner.unlocks.take_in(self.config.ppo.depth_rarity)
+                    statistics = self.learner.update(self.generators.shuffles, self.step)
                 self.rollouts += 1
                 self.stage = DISTILLING if self.distiller is not None and self.buffer.full else COLLECTING
                 journal.write_episodes()
@@ -91,8 +153,10 @@ class PPOTrainer(BaseTrainer):
                 journal.save_before_phase()
                 journal.show("distilling")
                 with self.timed("distill"):
+                    self._refresh_kept()
                     report = self.distiller.run(self.generators.shuffles, self.generators.actions)
-                    self.collector.refresh_states()
+                    self.collector.refresh()
+                    report = replace(report, statistics={**report.statistics, **self._learn_kinds()})
                 self.stage = COLLECTING
                 journal.log_phase(report)
 
@@ -102,14 +166,62 @@ class PPOTrainer(BaseTrainer):
                 if self.distiller is not None:
                     journal.save_after_phase()
 
+    @property
+    def _counts_rarity(self) -> bool:
+        """Whether rare unlocks count more already, or are imitated."""
+        return self.rollouts * self.config.rollout_steps >= self.config.distill.rarity_from
+
+    def _weights(self, rates: Floats) -> Floats:
+        """Return the weights of unlocks of kinds with these rates."""
+        distill = self.config.distill
+        return rarity_weights(rates, distill.rarity_rate, distill.rarity_power, distill.rarity_limit)
+
+    def _weigh_unlocks(self) -> None:
+        """Weight the rewards of the newest rollout by how rare its unlocks are."""
+        if self.kinds is not None and self.buffer.reward_weights is not None and self._counts_rarity:
+            self.kinds.weigh(self._weights)
+
+    def _refresh_kept(self) -> None:
+        """Bring what is computed of kept episodes up to date."""
+        distill = self.config.distill
+        if self.kinds is not None and self.kept is not None and self._counts_rarity:
+            gamma = scheduled(self.config.ppo, self.step).gamma  # that of the values
+            how = (self.config.model, self.config.env.threshold, gamma, distill.imitation_rate)
+            worth = refresh(self.kept, self.kinds, *how, self._weights)
+            recompute_states(self.kept, self.network, worth)
+
+    def _learn_kinds(self) -> dict[str, float]:
+        """Find the kinds of unlocks anew and keep rare episodes, after a phase. Returns figures for the log."""
+        if self.kinds is None:
+            return {}
+        figures = self.kinds.learn()
+        if self.kept is not None:
+            imitated = len(self.kept.worth)
+            keep_rare(self.kept, self.kinds, self.buffer, self.config.env.threshold, self.config.distill.imitation_rate)
+            figures |= {"imitated_steps": imitated, "kept_episodes": len(self.kept)}
+        return figures
+
     def _figures(self, *phases: str) -> dict[str, float]:
-        """Return the statistics of value normalisation, episodes, and resources."""
+        """Return the statistics of value normalisation, options of PPO, weights of unlocks, episodes, and resources."""
         normalizer = self.network.normalizer
-        figures = {}
+        figures = {} if self.kinds is None else self.kinds.weight_figures()
+        figures |= {} if self.frontier is None else self.frontier.figures()
+        figures |= self._set_memory_figures() if self.config.model.set_memory else {}
         if normalizer.enabled:
             mean, std = normalizer.statistics()
-            figures = {"normalizer_mean": mean.item(), "normalizer_std": std.item()}
+            figures |= {"normalizer_mean": mean.item(), "normalizer_std": std.item()}
         return {**figures, **self.running_score.figures(), **resources(self, *phases)}
+
+    @torch.no_grad()
+    def _set_memory_figures(self) -> dict[str, float]:
+        """Return how long the set memory was in the newest rollout, and how much it now tells actions apart."""
+        buffer, size = self.buffer, self.network.latent_size
+        memory = buffer.memory[buffer.filled - buffer.length : buffer.filled, :, -size:].flatten(0, 1)
+        added = memory @ self.network.policy.weight[:, -size:].T  # what is the same for all actions changes nothing
+        return {
+            "set_memory_length": memory.norm(dim=1).mean().item(),
+            "set_memory_logits": added.std(dim=1, correction=0).mean().item(),
+        }
 
     @property
     def step(self) -> int:
@@ -136,6 +248,9 @@ class PPOTrainer(BaseTrainer):
             **{f"collector/{k}": v for k, v in self.collector.tensors().items()},
             **{f"learner/{k}": v for k, v in self.learner.tensors().items()},
             **{f"buffer/{k}": v for k, v in self.buffer.small().items()},
+            **({} if self.kinds is None else {f"kinds/{k}": v for k, v in self.kinds.tensors().items()}),
+            **({} if self.frontier is None else {f"frontier/{k}": v for k, v in self.frontier.tensors().items()}),
+            **({} if self.learner.unlocks is None else {f"unlocks/{k}": v for k, v in self.learner.unlocks.tensors().items()}),
         }
 
     def own_state(self) -> dict[str, Any]:
@@ -161,7 +276,12 @@ class PPOTrainer(BaseTrainer):
         }
 
     def ranges(self) -> dict[str, tuple[int, int]]:
-        return {"buffer/actions": (0, self.num_actions - 1), "learner/order": (0, self.buffer.steps - 1)}
+        return {
+            "buffer/actions": (0, self.num_actions - 1),
+            "learner/order": (0, self.buffer.steps - 1),
+            **({} if self.kinds is None else {f"kinds/{k}": v for k, v in self.kinds.ranges().items()}),
+            **({} if self.frontier is None else {f"frontier/{k}": v for k, v in self.frontier.ranges().items()}),
+        }
 
     def check_own_state(self, saved: Checkpoint) -> None:
         state, buffer = saved.state, self.buffer
@@ -187,3 +307,7 @@ class PPOTrainer(BaseTrainer):
         buffer.fresh = np.array(state["fresh"], dtype=bool)
         buffer.filled, self.collector.row, self.learner.done = state["filled"], state["row"], state["minibatches"]
         buffer.first_row = self._first_row(state)
+        if state["stage"] != COLLECTING:
+            # The row after the last one, which no file has, is what the next rollout begins with.
+            buffer.observations[buffer.filled].copy_(self.collector.observation)
+            buffer.memory[buffer.filled].copy_(self.collector.memory)

@@ -67,9 +67,10 @@ class MadeUpEnvs:
 
 def shortened(config: TrainConfig) -> TrainConfig:
     """The same run with one rollout, one epoch and little memory."""
-    config = replace(
-        config, callbacks=(), init_from=None, init_sha256=None, distill=replace(config.distill, num_epochs=1)
-    )
+    distill = replace(config.distill, num_epochs=1)
+    if "imitation" in distill.objectives:
+        distill = replace(distill, imitation_steps=1)
+    config = replace(config, callbacks=(), init_from=None, init_sha256=None, distill=distill)
     if config.trainer == "qrdqn":
         size = 2 * ROWS * config.env.num_envs
         return replace(config, qrdqn=replace(config.qrdqn, replay_size=size, learning_starts=1))
@@ -79,7 +80,7 @@ def shortened(config: TrainConfig) -> TrainConfig:
     return replace(
         config,
         distill=replace(config.distill, rollouts_per_phase=1),
-        ppo=replace(config.ppo, num_epochs=1),
+        ppo=replace(config.ppo, num_epochs=1, reflection="none"),  # which has no kernels
     )
 
 

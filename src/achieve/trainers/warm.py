@@ -203,9 +203,12 @@ def _triton_cache() -> Path:
 
 
 def _discrete(settings: Any) -> Any:
-    """Without fractions, which no kernel is compiled for: runs that differ in a learning rate share their kernels."""
+    """Without fractions, which no kernel is compiled for: runs that differ in a learning rate share their kernels.
+
+    What is None, a fraction may take the place of.
+    """
     if isinstance(settings, dict):
-        return {name: _discrete(value) for name, value in settings.items() if not isinstance(value, float)}
+        return {name: _discrete(value) for name, value in settings.items() if not isinstance(value, float | None)}
     return settings
 
 

@@ -10,11 +10,13 @@ import numpy as np
 
 from .. import arrays
 from ..base import AchievementVecEnv, Outcome
+from ..reflection import Reflection
 from . import snapshot
 from .advance import MAX_HELPERS
 from .batch import Batch, Config
 from .compiler import Program
 from .data import ACHIEVEMENTS, ACTIONS, ITEMS
+from .reflection import make_reflection
 from .state import Worlds
 from .thread_pool import ThreadPool
 
@@ -87,7 +89,14 @@ class CrafterVecEnv(AchievementVecEnv):
         self._seed()
         self._pool = ThreadPool(self._batch, self.threads)
         self._spare = SpareArrays()
+        self._as_published = rules is None
         self._set_spaces(config.image_shape, len(ACTIONS), ACHIEVEMENTS)
+
+    @property
+    def reflection(self) -> Reflection | None:
+        """Left for right, up for down, or both. Rules of one's own need not be the same in a mirror."""
+        config = self._batch.config
+        return make_reflection(config.view, config.size) if self._as_published else None
 
     @property
     def view(self) -> tuple[int, int]:
@@ -120,6 +129,14 @@ class CrafterVecEnv(AchievementVecEnv):
         results = self._batch.results
         terminated, truncated = results["terminated"].copy(), results["truncated"].copy()
         reward = results["reward"].copy()
+        over = terminated | truncated
+        now = np.where(over[:, None], results["achievements"], self._batch.worlds.var["achievements"]) > 0
+        before = getattr(self, "_had", np.zeros_like(now))
+        new = now & ~before
+        if not hasattr(self, "unlock_log"):
+            self.unlock_log = []
+        self.unlock_log.append(np.where(new.any(1), new.argmax(1), -1))
+        self._had = np.where(over[:, None], False, now)
         infos: dict[str, Any] = {}
         done = None
         if ended:

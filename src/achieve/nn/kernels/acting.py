@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from achieve.nn.encoder import ResidualEncoder
 from achieve.nn.layers import NormDense
-from achieve.nn.model import ActorCritic
+from achieve.nn.model import LONGEST_SET, SET_SCALE, ActorCritic
 
 # What a program takes of the first dense layer: inputs, all at once or some at a time, outputs, and rows.
 INPUTS = 512
@@ -103,10 +103,10 @@ def _head_weights(policy_ptr, value_ptr, a, k, inside, actions, width):
 @triton.jit
 def _latent(
     product_ptr, gained_ptr, biased_ptr, moments_ptr, gain_ptr, bias_ptr, weight_ptr, policy_ptr, value_ptr,
-    outcome_ptr, latent_ptr, memory_ptr, carried_ptr, heads_ptr, norms_ptr,
+    outcome_ptr, latent_ptr, memory_ptr, carried_ptr, change_ptr, heads_ptr, norms_ptr,
     rows, splits, width, actions, threshold, eps, eps_latent,
     FLAT: tl.constexpr, INPUTS: tl.constexpr, DENSE: tl.constexpr, HIDDEN: tl.constexpr, SPLITS: tl.constexpr,
-    OUTPUTS: tl.constexpr, SHARE: tl.constexpr, HEADS: tl.constexpr, MEMORY: tl.constexpr,
+    OUTPUTS: tl.constexpr, SHARE: tl.constexpr, HEADS: tl.constexpr, MEMORY: tl.constexpr, SET: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     share = tl.program_id(1)
@@ -145,30 +145,41 @@ def _latent(
     normed = centred * rstd * gain + bias
     phi = tl.maximum(tl.sum(weight * normed[None, :], 1), 0.0)
 
-    heads = heads_ptr + (row * shares + share) * 2 * HEADS
+    heads = heads_ptr + (row * shares + share) * (2 + 2 * SET) * HEADS
     tl.store(heads + a, tl.sum(by_latent * phi[None, :], 1))
     at_latent = row * HIDDEN + j
-    if MEMORY:
+    if MEMORY or SET:
         done = tl.load(outcome_ptr + rows + row) > 0
         unlocked = tl.load(outcome_ptr + row) > threshold
         change = phi - tl.load(latent_ptr + at_latent, mask=latent_ok, other=0.0)
-        memory = tl.load(memory_ptr + at_latent, mask=latent_ok, other=0.0)
+        tl.store(norms_ptr + row * shares + share, tl.sum(change * change, 0))
+    if MEMORY:
+        memory = tl.load(memory_ptr + row * (1 + SET) * HIDDEN + j, mask=latent_ok, other=0.0)
         carried = tl.where(done, 0.0, tl.where(unlocked, change, memory))
         tl.store(carried_ptr + at_latent, carried, mask=latent_ok)
         by_memory = _head_weights(policy_ptr, value_ptr, a, HIDDEN + j, latent_ok, actions, width)
         tl.store(heads + HEADS + a, tl.sum(by_memory * carried[None, :], 1))
-        tl.store(norms_ptr + row * shares + share, tl.sum(change * change, 0))
+    if SET:
+        # What is there already and what may be added are kept apart: the length of neither is known yet.
+        total = tl.load(memory_ptr + (row * (1 + MEMORY) + MEMORY) * HIDDEN + j, mask=latent_ok, other=0.0)
+        total = tl.where(done, 0.0, total)
+        added = tl.where(unlocked & (done == 0), change, 0.0)
+        tl.store(change_ptr + at_latent, added, mask=latent_ok)
+        by_set = _head_weights(policy_ptr, value_ptr, a, (1 + MEMORY) * HIDDEN + j, latent_ok, actions, width)
+        tl.store(heads + 2 * HEADS + a, tl.sum(by_set * total[None, :], 1))
+        tl.store(heads + 3 * HEADS + a, tl.sum(by_set * added[None, :], 1))
     tl.store(latent_ptr + at_latent, phi, mask=latent_ok)
 
 
 @triton.jit
 def _choose(
-    where_ptr, outcome_ptr, observation_ptr, carried_ptr, heads_ptr, norms_ptr, policy_bias_ptr, value_bias_ptr,
+    where_ptr, outcome_ptr, observation_ptr, carried_ptr, change_ptr, heads_ptr, norms_ptr,
+    policy_bias_ptr, value_bias_ptr,
     noise_ptr, mean_ptr, square_ptr, weight_ptr,
     memory_ptr, chosen_ptr, observations_ptr, memories_ptr, actions_ptr, log_probs_ptr, values_ptr,
-    rows, shares, actions, threshold, floor,
+    rows, shares, actions, threshold, floor, set_scale, longest,
     HIDDEN: tl.constexpr, LATENT: tl.constexpr, HEADS: tl.constexpr, SHARES: tl.constexpr, BYTES: tl.constexpr,
-    COPIED: tl.constexpr, MEMORY: tl.constexpr, NORMALIZE: tl.constexpr,
+    COPIED: tl.constexpr, MEMORY: tl.constexpr, SET: tl.constexpr, NORMALIZE: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     place = tl.load(where_ptr)
@@ -182,24 +193,40 @@ def _choose(
         a = tl.arange(0, HEADS)
         p = tl.arange(0, SHARES)
         p_ok = p < shares
-        heads = heads_ptr + (row * shares + p[:, None]) * 2 * HEADS + a[None, :]
+        heads = heads_ptr + (row * shares + p[:, None]) * (2 + 2 * SET) * HEADS + a[None, :]
         mask = p_ok[:, None] & (a <= actions)[None, :]
         outputs = tl.sum(tl.load(heads, mask=mask, other=0.0), 0)
         outputs += tl.load(policy_bias_ptr + a, mask=a < actions, other=0.0)
         outputs += tl.load(value_bias_ptr + 0 * a, mask=a == actions, other=0.0)
         noise = tl.load(noise_ptr + (step * rows + row) * actions + a, mask=a < actions, other=0.0)
-        if MEMORY:
+        if MEMORY or SET:
             d = tl.arange(0, LATENT)
             d_ok = d < HIDDEN
-            carried = tl.load(carried_ptr + row * HIDDEN + d, mask=d_ok, other=0.0)
             done = tl.load(outcome_ptr + rows + row) > 0
             unlocked = (tl.load(outcome_ptr + row) > threshold) & (done == 0)
             norm = tl.sqrt(tl.sum(tl.load(norms_ptr + row * shares + p, mask=p_ok, other=0.0), 0))
             scale = tl.where(unlocked, 1.0 / tl.maximum(norm, 1e-12), 1.0)
+            kept = row * (MEMORY + SET) * HIDDEN + d
+            stored = (place * rows + row) * (MEMORY + SET) * HIDDEN + d
+        if MEMORY:
+            carried = tl.load(carried_ptr + row * HIDDEN + d, mask=d_ok, other=0.0)
             outputs += scale * tl.sum(tl.load(heads + HEADS, mask=mask, other=0.0), 0)
             memory = carried * scale
-            tl.store(memory_ptr + row * HIDDEN + d, memory, mask=d_ok)
-            tl.store(memories_ptr + (place * rows + row) * HIDDEN + d, memory, mask=d_ok)
+            tl.store(memory_ptr + kept, memory, mask=d_ok)
+            tl.store(memories_ptr + stored, memory, mask=d_ok)
+        if SET:
+            total = tl.load(memory_ptr + kept + MEMORY * HIDDEN, mask=d_ok, other=0.0)
+            total = tl.where(done, 0.0, total)
+            added = set_scale * scale  # of a change: nothing where nothing is unlocked
+            total += added * tl.load(change_ptr + row * HIDDEN + d, mask=d_ok, other=0.0)
+            length = tl.sqrt(tl.sum(total * total, 0))
+            shrunk = tl.where(unlocked, longest / tl.maximum(length, longest), 1.0)
+            by_set = tl.sum(tl.load(heads + 2 * HEADS, mask=mask, other=0.0), 0)
+            by_set += added * tl.sum(tl.load(heads + 3 * HEADS, mask=mask, other=0.0), 0)
+            outputs += shrunk * by_set
+            total = total * shrunk
+            tl.store(memory_ptr + kept + MEMORY * HIDDEN, total, mask=d_ok)
+            tl.store(memories_ptr + stored + MEMORY * HIDDEN, total, mask=d_ok)
         logits = tl.where(a < actions, outputs, float("-inf"))
         # Were logits not numbers, no entry would be the largest.
         action = tl.minimum(tl.argmax(logits + noise, 0), actions - 1)
@@ -255,9 +282,9 @@ class ActingKernels:
         self._product = room(self._splits, num_envs, dense)
         self._gained, self._biased = room(dense), room(dense)
         self._moments = room(self._splits, num_envs, 2)
-        self._outputs = room(num_envs, self._shares, 2, self._heads)
+        self._outputs = room(num_envs, self._shares, 2 + 2 * network.config.set_memory, self._heads)
         self._norms = room(num_envs, self._shares)
-        self._carried = room(num_envs, hidden)
+        self._carried, self._change = room(num_envs, hidden), room(num_envs, hidden)
 
     @torch.no_grad()
     def cache_weights(self) -> None:
@@ -297,7 +324,7 @@ class ActingKernels:
         rows = len(features)
         flat, dense = first.linear.in_features, first.linear.out_features
         hidden, actions = network.latent_size, network.num_actions
-        remembers = network.config.memory
+        remembers = {"MEMORY": network.config.memory, "SET": network.config.set_memory}
         _dense[(triton.cdiv(dense, TILE) + 1, self._splits, triton.cdiv(rows, ROWS))](
             features.contiguous(), first.norm.weight, first.linear.weight, self._product, self._moments, rows, dense,
             FLAT=flat, INPUTS=INPUTS, DEPTH=DEPTH, TILE=TILE, ROWS=ROWS, num_warps=WARPS,
@@ -306,10 +333,10 @@ class ActingKernels:
             self._product, self._gained, self._biased, self._moments,
             second.norm.weight, second.norm.bias, second.linear.weight,
             network.policy.weight, network.value.weight, outcome,
-            latent, memory, self._carried, self._outputs, self._norms,
+            latent, memory, self._carried, self._change, self._outputs, self._norms,
             rows, self._splits, network.policy.weight.shape[1], actions, threshold, first.norm.eps, second.norm.eps,
             FLAT=flat, INPUTS=INPUTS, DENSE=dense, HIDDEN=hidden, SPLITS=triton.next_power_of_2(self._splits),
-            OUTPUTS=triton.next_power_of_2(dense), SHARE=SHARE, HEADS=self._heads, MEMORY=remembers,
+            OUTPUTS=triton.next_power_of_2(dense), SHARE=SHARE, HEADS=self._heads, **remembers,
             num_warps=LATENT_WARPS,
         )  # fmt: skip
         normalizer = network.normalizer
@@ -317,11 +344,11 @@ class ActingKernels:
         statistics = (normalizer.mean_ewma, normalizer.square_ewma, normalizer.weight) if normalizer.enabled else ()
         size = observation.numel()
         _choose[(rows + triton.cdiv(size, COPIED),)](
-            where, outcome, observation, self._carried, self._outputs, self._norms,
+            where, outcome, observation, self._carried, self._change, self._outputs, self._norms,
             network.policy.bias, network.value.bias, noise, *(statistics or (nothing,) * 3),
             memory, chosen, *stores,
-            rows, self._shares, actions, threshold, normalizer.floor,
+            rows, self._shares, actions, threshold, normalizer.floor, SET_SCALE, LONGEST_SET,
             HIDDEN=hidden, LATENT=triton.next_power_of_2(hidden), HEADS=self._heads,
-            SHARES=triton.next_power_of_2(self._shares), BYTES=size, COPIED=COPIED, MEMORY=remembers,
+            SHARES=triton.next_power_of_2(self._shares), BYTES=size, COPIED=COPIED, **remembers,
             NORMALIZE=normalizer.enabled, num_warps=4,
         )  # fmt: skip

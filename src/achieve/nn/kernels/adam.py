@@ -45,7 +45,7 @@ def _square_sums(
 @triton.jit
 def _decide(
     sums_ptr, reached_ptr, skip_ptr, steps_ptr, corrections_ptr, decision_ptr, skipped_ptr,
-    count, parameters, learning_rate, max_norm, clip_eps, log_beta1, log_beta2,
+    learning_rate_ptr, count, parameters, max_norm, clip_eps, log_beta1, log_beta2,
     HAS_SKIP: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     parts = tl.zeros([CHUNK], tl.float32)
@@ -71,6 +71,7 @@ def _decide(
     exponent = tl.maximum(step, 1.0).to(tl.float64)
     first = 1.0 - tl.exp(exponent * log_beta1)
     second = tl.sqrt(1.0 - tl.exp(exponent * log_beta2))
+    learning_rate = tl.load(learning_rate_ptr)
     tl.store(corrections_ptr + at, (learning_rate / first).to(tl.float32), mask=inside)
     tl.store(corrections_ptr + parameters + at, second.to(tl.float32), mask=inside)
 
@@ -132,8 +133,8 @@ def decide(
     corrections: Tensor,
     decision: Tensor,
     skipped: Tensor,
+    learning_rate: Tensor,
     *,
-    learning_rate: float,
     max_norm: float,
     betas: tuple[float, float],
 ) -> None:
@@ -142,8 +143,8 @@ def decide(
     ``corrections`` [2, parameters] becomes each parameter's step size, and the root of its second bias correction.
     """
     _decide[(1,)](
-        sums, reached, decision if skip is None else skip, steps, corrections, decision, skipped,
-        len(sums), len(steps), learning_rate, max_norm, CLIP_EPS, math.log(betas[0]), math.log(betas[1]),
+        sums, reached, decision if skip is None else skip, steps, corrections, decision, skipped, learning_rate,
+        len(sums), len(steps), max_norm, CLIP_EPS, math.log(betas[0]), math.log(betas[1]),
         HAS_SKIP=skip is not None, SIZE=triton.next_power_of_2(len(steps)), CHUNK=1024,
     )  # fmt: skip
 

@@ -241,6 +241,7 @@ class FlatAdam:
 
     Args:
         groups: the network's parameters, then any others.
+        learning_rate: in force until ``learning_rate``, a scalar on the device, is overwritten.
         skipped: counts the steps left out for gradients that are not finite.
     """
 
@@ -254,9 +255,10 @@ class FlatAdam:
         betas: tuple[float, float] = (0.9, 0.999),
     ) -> None:
         self._groups = list(groups)
-        self._learning_rate, self._max_grad_norm, self._eps, self._betas = learning_rate, max_grad_norm, eps, betas
+        self._max_grad_norm, self._eps, self._betas = max_grad_norm, eps, betas
         self._skipped = skipped
         device = skipped.device
+        self.learning_rate = torch.tensor(learning_rate, dtype=torch.float32, device=device)
         count = sum(len(group.parameters) for group in self._groups)
         self.steps = torch.zeros(count, device=device)
         self._moments = [torch.zeros(2, len(group.values), device=device) for group in self._groups]
@@ -308,7 +310,7 @@ class FlatAdam:
             adam.square_sums(group.gradients, reached.blocks[at], *scales[at], out=self._sums_of[at])
         adam.decide(
             self._sums, reached.parameters, skip, self.steps, self._corrections, self._decision, self._skipped,
-            learning_rate=self._learning_rate, max_norm=self._max_grad_norm, betas=self._betas,
+            self.learning_rate, max_norm=self._max_grad_norm, betas=self._betas,
         )  # fmt: skip
         for at, group in enumerate(self._groups):
             adam.adam(

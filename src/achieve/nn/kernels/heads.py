@@ -39,7 +39,7 @@ def _weights(policy_ptr, value_ptr, a, k, inside, actions, width):
 def _heads_forward(
     phi_ptr, memory_ptr, policy_ptr, policy_bias_ptr, value_ptr, value_bias_ptr, logits_ptr, values_ptr,
     rows, actions, width,
-    HIDDEN: tl.constexpr, HEADS: tl.constexpr, ROWS: tl.constexpr, INPUTS: tl.constexpr, MEMORY: tl.constexpr,
+    HIDDEN: tl.constexpr, HEADS: tl.constexpr, ROWS: tl.constexpr, INPUTS: tl.constexpr, MEMORIES: tl.constexpr,
 ):  # fmt: skip
     a = tl.arange(0, HEADS)
     bias = tl.load(policy_bias_ptr + a, mask=a < actions, other=0.0)
@@ -52,9 +52,9 @@ def _heads_forward(
             inside = k < HIDDEN
             x = tl.load(phi_ptr + row * HIDDEN + k, mask=inside & (row < rows), other=0.0)
             total += _weights(policy_ptr, value_ptr, a, k, inside, actions, width) * x[None, :]
-            if MEMORY:
-                x = tl.load(memory_ptr + row * HIDDEN + k, mask=inside & (row < rows), other=0.0)
-                total += _weights(policy_ptr, value_ptr, a, HIDDEN + k, inside, actions, width) * x[None, :]
+            for m in tl.static_range(MEMORIES):
+                x = tl.load(memory_ptr + (row * MEMORIES + m) * HIDDEN + k, mask=inside & (row < rows), other=0.0)
+                total += _weights(policy_ptr, value_ptr, a, (m + 1) * HIDDEN + k, inside, actions, width) * x[None, :]
         outputs = tl.sum(total, 1) + bias
         tl.store(logits_ptr + row * actions + a, outputs, mask=(a < actions) & (row < rows))
         tl.store(values_ptr + row + 0 * a, outputs, mask=(a == actions) & (row < rows))
@@ -102,7 +102,7 @@ def _heads_weight_backward(
         )
         x = tl.load(phi_ptr + row[:, None] * HIDDEN + k[None, :], mask=there[:, None] & first[None, :], other=0.0)
         x += tl.load(
-            memory_ptr + row[:, None] * HIDDEN + (k - HIDDEN)[None, :],
+            memory_ptr + row[:, None] * (width - HIDDEN) + (k - HIDDEN)[None, :],
             mask=there[:, None] & second[None, :],
             other=0.0,
         )
@@ -139,7 +139,7 @@ class _Heads(torch.autograd.Function):
         _heads_forward[(triton.cdiv(rows, ROWS),)](
             phi, phi if memory is None else memory, policy, policy_bias, value, value_bias, logits, values,
             rows, actions, width, HIDDEN=hidden, HEADS=_size(actions), ROWS=ROWS, INPUTS=INPUTS,
-            MEMORY=memory is not None, num_warps=4,
+            MEMORIES=0 if memory is None else width // hidden - 1, num_warps=4,
         )  # fmt: skip
         ctx.save_for_backward(phi, memory, policy, value)
         return logits, values
@@ -176,6 +176,6 @@ def _size(actions: int) -> int:
 def heads(
     phi: Tensor, memory: Tensor | None, policy: torch.nn.Linear, value: torch.nn.Linear
 ) -> tuple[Tensor, Tensor]:
-    """Logits [B, A] and normalised values [B] of latents [B, D] and memories [B, D], which are data."""
+    """Logits [B, A] and normalised values [B] of latents [B, D] and memories [B, D] or [B, 2 D], which are data."""
     given = (phi, memory, policy.weight, policy.bias, value.weight, value.bias)
     return cast(tuple[Tensor, Tensor], _Heads.apply(*given))

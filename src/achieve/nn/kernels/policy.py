@@ -89,7 +89,7 @@ def _advantages(advantages_ptr, index_ptr, count, ALL: tl.constexpr):
 def _ppo(
     logits_ptr, values_ptr, index_ptr, actions_ptr, log_probs_ptr, advantages_ptr, returns_ptr,
     mean_ptr, square_ptr, weight_ptr, grad_logits_ptr, grad_values_ptr, sums_ptr,
-    count, actions, clip, vf_coef, half, ent_coef, decay, floor,
+    count, actions, clip, vf_coef, half, ent_coef_ptr, decay, floor,
     ALL: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr, SUMS: tl.constexpr, NORMALIZE: tl.constexpr,
     CENTER: tl.constexpr,
 ):  # fmt: skip
@@ -138,7 +138,7 @@ def _ppo(
     # Where clipping takes hold, nothing flows back.
     by_log_prob = tl.where(ratio * advantage <= clipped * advantage, -ratio * advantage, 0.0)
     grad = tl.where(taken, by_log_prob[:, None], 0.0) - pi * by_log_prob[:, None]
-    grad += ent_coef * pi * (log_pi + entropy[:, None])
+    grad += tl.load(ent_coef_ptr) * pi * (log_pi + entropy[:, None])
     tl.store(grad_logits_ptr + at, grad / count, mask=both)
     target = tl.where(inside, (returns - mean) / std, 0.0)
     error = values - target
@@ -168,7 +168,7 @@ def _column(sums, columns, number):
 @triton.jit
 def _ppo_statistics(
     sums_ptr, mean_ptr, square_ptr, weight_ptr, loss_ptr, statistics_ptr,
-    programs, count, vf_coef, half, ent_coef, decay, floor,
+    programs, count, vf_coef, half, ent_coef_ptr, decay, floor,
     PROGRAMS: tl.constexpr, SUMS: tl.constexpr, NORMALIZE: tl.constexpr,
 ):  # fmt: skip
     p = tl.arange(0, PROGRAMS)
@@ -194,7 +194,7 @@ def _ppo_statistics(
     value_loss = half * error_square / count
     error_variance = (error_square - error_sum * error_sum / count) / (count - 1)
     target_variance = (_column(sums, column, 8) - target_sum * target_sum / count) / (count - 1)
-    tl.store(loss_ptr, policy_loss + vf_coef * value_loss - ent_coef * entropy)
+    tl.store(loss_ptr, policy_loss + vf_coef * value_loss - tl.load(ent_coef_ptr) * entropy)
     tl.store(statistics_ptr, policy_loss)
     tl.store(statistics_ptr + 1, value_loss)
     tl.store(statistics_ptr + 2, entropy)
@@ -243,11 +243,11 @@ class Steps(NamedTuple):
 
 
 class Coefficients(NamedTuple):
-    """Of the loss, as `PPOConfig` has them."""
+    """Of the loss, as `PPOConfig` has them. The entropy's may change between replays: a scalar on the device."""
 
     clip_coef: float
     vf_coef: float
-    ent_coef: float
+    ent_coef: Tensor
     value_half: bool
     center: bool = False
     """Whether advantages are normalised over the minibatch."""

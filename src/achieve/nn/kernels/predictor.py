@@ -194,5 +194,6 @@ def predict_direction(
         table = film_table(network)
     if network.flat is not None:
         network.flat.join()
-    x = _FilmNorm.apply(phi.contiguous(), table, norm.weight, norm.bias, actions, memory.contiguous(), norm.eps)
+    memory = network.last_achievement(memory).contiguous()
+    x = _FilmNorm.apply(phi.contiguous(), table, norm.weight, norm.bias, actions, memory, norm.eps)
     return cast(Tensor, network.predictor.output(torch.relu(first.linear(x))))
