@@ -150,6 +150,20 @@ class PPOConfig:
     """Coefficient of the entropy bonus."""
     labels: bool = False
     """Tell unlocks apart by name, as a bound."""
+    kinds: str = "depth"
+    """What tells unlocks apart: depth, action."""
+    reuse: NonNegativeInt = 0
+    """Earlier rollouts that a minibatch is drawn from, too."""
+    reuse_weight: NonNegativeFloat = 1.0
+    """Largest importance weight of a step that is used again."""
+    unlock_reach: PositiveInt = 1
+    """Steps up to an unlock that are imitated."""
+    unlock_balanced: bool = False
+    """Keep as many unlocks of each kind as there are, in place of the newest."""
+    unlock_room: PositiveInt = 8192
+    """Unlocks that are kept."""
+    try_coef: NonNegativeFloat = 0.0
+    """Bonus for actions hardly tried yet at their depth."""
     mix: UnitFloat = 0.0
     """Share of random actions in the policy."""
     depth_rarity: NonNegativeFloat = 0.0

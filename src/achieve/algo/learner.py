@@ -141,6 +141,9 @@ class PPOLearner:
             self._mix_horizons(self.horizons, now)
         if self._network.core is not None:
             self._find_restarts()
+        again = min(config.reuse, buffer.filled // buffer.length - 1)
+        if config.reuse:
+            self._reuse(again, now)
         offset = (buffer.filled - buffer.length) * buffer.num_envs
         updates = config.num_epochs * config.num_minibatches
         while self.done < updates:
@@ -152,8 +155,12 @@ class PPOLearner:
                 if config.target_kl is not None and self.done and self._epoch_kl() > config.target_kl:
                     break
                 self._before_epoch.copy_(self._meters.sums)
-                self._order.copy_(torch.from_numpy(self._draw_order(rng) + offset))
-            batch = self._order.chunk(config.num_minibatches)[part]
+                if config.reuse:
+                    size = len(self._order)
+                    self._all = torch.from_numpy(rng.permutation((1 + again) * size) + offset - again * size)
+                else:
+                    self._order.copy_(torch.from_numpy(self._draw_order(rng) + offset))
+            batch = (self._all if config.reuse else self._order).chunk(config.num_minibatches)[part]
             drawn = self.unlocks.draw(config.unlock_batch, rng) if self.unlocks is not None and config.unlock_coef else ()
             if len(drawn):
                 self._imitated.copy_(torch.from_numpy(drawn))
@@ -168,6 +175,40 @@ class PPOLearner:
         figures = {} if self.horizons is None else self.horizons.figures()
         means = split_entropy(self._meters.means())
         return {**means, "skipped_updates": skipped, **stopping, **now.changing(config), **figures}
+
+    @torch.no_grad()
+    def _reuse(self, again: int, now: Scheduled) -> None:
+        """Estimate advantages of earlier rollouts anew, and weigh their steps by how probable they are now."""
+        buffer, network = self._buffer, self._network
+        first, last = buffer.filled - (1 + again) * buffer.length, buffer.filled
+        new = slice(last - buffer.length, last)
+        self._centre = buffer.log_probs.clone()
+        if not again:
+            return
+        values = buffer.values.clone()
+        old = torch.arange(first * buffer.num_envs, new.start * buffer.num_envs)
+        for part in old.split(4096):
+            images, memory = (buffer.flat(name).index_select(0, part) for name in ("observations", "memory"))
+            logits, value = network.heads(network.encode(images), memory)
+            actions = buffer.flat("actions").index_select(0, part)
+            self._centre.view(-1)[part] = ppo.log_probability(logits.float(), actions)
+            values.view(-1)[part] = network.normalizer.denormalize(value.float())
+        rows = slice(first, last)
+        ratio = (self._centre[rows] - buffer.log_probs[rows]).exp()
+        rewards = torch.from_numpy(buffer.learned_rewards(first, last))
+        alive = 1 - torch.from_numpy(buffer.dones[rows]).float()
+        v = values[first : last + 1]
+        deltas = rewards + now.gamma * alive * v[1:] - v[:-1]
+        cut = ratio.clamp(max=1)
+        advantages, following = torch.empty_like(deltas), torch.zeros_like(deltas[0])
+        for t in range(len(deltas) - 1, -1, -1):
+            ahead = cut[t + 1] if t + 1 < len(cut) else torch.ones_like(following)
+            following = deltas[t] + now.gamma * now.gae_lambda * alive[t] * ahead * following
+            advantages[t] = following
+        buffer.returns[rows] = v[:-1] + cut * advantages
+        weight = ratio.clamp(max=max(self._config.reuse_weight, 1e-6))
+        weight[-buffer.length :] = 1
+        buffer.advantages[rows] = normalize_advantages(advantages) * weight
 
     def _epoch_kl(self) -> float:
         """Return the mean approximate KL divergence over the minibatches of the epoch that has just ended.
@@ -266,6 +307,8 @@ class PPOLearner:
         actions, old_log_probs, advantages, returns = (
             self._buffer.flat(name).index_select(0, index) for name in LEARNED_FROM
         )
+        if config.reuse:
+            old_log_probs = self._centre.view(-1).index_select(0, index)
         if config.advantage_norm == "minibatch":
             advantages = normalize_advantages(advantages)
         normalizer.update(returns)

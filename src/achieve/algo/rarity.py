@@ -165,6 +165,7 @@ class UnlockKinds:
         self._rates = np.zeros(CAPACITY)
         self._ended = np.zeros(1)
         self._counts = np.zeros(2, np.int64)
+        self.version = 0
 
     def tensors(self) -> dict[str, Tensor]:
         """Return everything that is to be saved. The tensors are live: copying into them restores it."""
@@ -194,6 +195,7 @@ class UnlockKinds:
     @torch.no_grad()
     def learn(self) -> dict[str, float]:
         """Take in the unlocks of a full buffer, and find the kinds anew. Returns figures for the log."""
+        self.version += 1
         buffer, held = self._buffer, self.examples
         steps, numbers = find_unlocks(buffer.rewards, buffer.dones, self._threshold)
         seen = len(steps)

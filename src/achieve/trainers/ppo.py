@@ -17,6 +17,7 @@ from achieve.algo.pipelined import make_collector
 from achieve.algo.rarity import UnlockKinds, rarity_weights
 from achieve.algo.regularizers import PolicyValueRegularizer
 from achieve.algo.schedule import scheduled
+from achieve.algo.tries import Tries
 from achieve.algo.unlocks import Unlocks
 from achieve.config import TrainConfig
 from achieve.data.buffer import RolloutBuffer
@@ -75,15 +76,24 @@ class PPOTrainer(BaseTrainer):
         if config.ppo.frontier_entropy > 1 or config.ppo.frontier_uniform > 0:
             self.frontier = Frontier(self.buffer, env.threshold, config.ppo.frontier_quantile)
         self.network.mix = config.ppo.mix
+        self.tries = (
+            Tries(self.buffer, env.threshold, self.num_actions, config.ppo.try_coef) if config.ppo.try_coef else None
+        )
         if config.ppo.depth_rarity or config.ppo.unlock_coef:
-            self.learner.unlocks = Unlocks(self.buffer, env.threshold, keep=config.ppo.unlock_coef > 0)
-            self.learner.unlocks.labels, self.learner.unlocks.envs = config.ppo.labels, self.envs
+            self.learner.unlocks = Unlocks(
+                self.buffer, env.threshold, keep=config.ppo.unlock_coef > 0, reach=config.ppo.unlock_reach,
+                balanced=config.ppo.unlock_balanced, room=config.ppo.unlock_room,
+                by="label" if config.ppo.labels else config.ppo.kinds,
+            )  # fmt: skip
+            self.learner.unlocks.envs = self.envs
             if config.ppo.depth_rarity:
                 self.buffer.weigh_rewards()
         self.kinds: UnlockKinds | None = None
         imitates = config.distill.enabled and "imitation" in config.distill.objectives
-        if config.distill.rarity_power or imitates:
+        if config.distill.rarity_power or imitates or config.ppo.kinds == 'cluster':
             self.kinds = UnlockKinds(self.network, self.buffer, env.threshold)
+            if self.learner.unlocks is not None:
+                self.learner.unlocks.kinds = self.kinds
         if config.distill.rarity_power:
             self.buffer.weigh_rewards()
         if imitates:
@@ -141,6 +151,8 @@ class PPOTrainer(BaseTrainer):
                 with self.timed("ppo"):
                     if self.learner.done == 0:
                         self._weigh_unlocks()
+                        if self.tries is not None:
+                            self.tries.take_in()
                         if self.learner.unlocks is not None:
                             self.learner.unlocks.take_in(self.config.ppo.depth_rarity)
                     statistics = self.learner.update(self.generators.shuffles, self.step)
