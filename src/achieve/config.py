@@ -139,9 +139,9 @@ class PPOConfig:
     """With a recurrent core: steps before each chunk that are run first, without gradients, for an up-to-date state."""
     rarity_power: UnitFloat = 0.0
     """PPO learns from rewards of unlocks times (rarity_rate / p)^rarity_power, where a share p of episodes has one of
-    that kind; kinds are discovered, without labels. 0 leaves all rewards as they are. Logs always do."""
+    that kind; kinds are discovered, without labels. 0 leaves all rewards as they are. Scores are of true rewards."""
     rarity_rate: Annotated[float, Range(0, 1, above=True)] = 0.2
-    """Share of episodes from which on a kind of unlock is not rare: its weight is 1."""
+    """Share of episodes at or above which a kind of unlock is not rare: its weight is 1."""
     rarity_limit: Annotated[float, Range(1)] = 5.0
     """Largest weight of a rare unlock."""
     imitation_coef: NonNegativeFloat = 0.0
@@ -432,6 +432,7 @@ def validate(config: TrainConfig) -> None:
         _validate_qrdqn(config)
     else:
         _validate_core(config)
+        _validate_rare(config)
     if config.trainer != "ppo":
         return
     if other := list(differences(config.qrdqn, QRDQNConfig())):
@@ -442,7 +443,6 @@ def validate(config: TrainConfig) -> None:
             "increase env.num-envs or ppo.rollout-length"
         )
     _validate_minibatches(config)
-    _validate_rare(config)
 
 
 def _validate_rare(config: TrainConfig) -> None:
@@ -453,7 +453,7 @@ def _validate_rare(config: TrainConfig) -> None:
             raise ConfigError(f"ppo.{setting} needs distillation, which tells unlocks apart; use a preset such as ad")
     if ppo.imitation_coef and config.model.core != "none":
         raise ConfigError(
-            "ppo.imitation_coef needs a network without a core, whose states as they were kept are not those of now; "
+            "ppo.imitation_coef does not work with a recurrent core: states that were kept would be out of date; "
             "use --model.core none"
         )
     for setting, value, names in (

@@ -91,7 +91,7 @@ def test_with_a_recurrent_core_rare_unlocks_may_count_more(tmp_path: Path) -> No
         ({"ppo": {"rarity_power": 0.5, "rarity_rate": 0.0}}, "ppo.rarity_rate is 0.0; it must be above 0"),
         ({"ppo": {"rarity_limit": 3.0}}, "ppo.rarity_limit has no effect without ppo.rarity_power"),
         ({"ppo": {"imitation_reach": 2}}, "ppo.imitation_reach has no effect without ppo.imitation_coef"),
-        ({"ppo": {"imitation_coef": 0.1}, "model": {"core": "gru"}}, "imitation_coef needs a network without a core"),
+        ({"ppo": {"imitation_coef": 0.1}, "model": {"core": "gru"}}, "does not work with a recurrent core"),
     ],
 )
 def test_settings_that_do_not_work_together(settings: dict[str, Any], sentence: str) -> None:
@@ -103,6 +103,16 @@ def test_settings_that_do_not_work_together(settings: dict[str, Any], sentence: 
     with pytest.raises(ConfigError) as refused:
         from_dict(values)
     assert sentence in str(refused.value)
+
+
+def test_a_trainer_of_the_users_own_is_checked_too() -> None:
+    values = to_dict(get_preset("ad"))
+    values["trainer"] = "examples.own_trainer:KLPenaltyTrainer"
+    values["ppo"]["imitation_coef"] = 0.05
+    assert from_dict(values).ppo.imitation_coef == 0.05
+    values["model"]["core"] = "gru"
+    with pytest.raises(ConfigError, match="does not work with a recurrent core"):
+        from_dict(values)
 
 
 def test_qrdqn_has_neither(achieve: Command) -> None:

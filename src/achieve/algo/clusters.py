@@ -181,20 +181,27 @@ def join_fragments(distances: ArrayLike, labels: Ints, masses: Floats, together:
     member = np.eye(count)[labels]
     weighted = member * masses[:, None]
     size, sums, shared = weighted.sum(0), weighted.T @ np.asarray(distances) @ weighted, member.T @ together @ member
-    joined, gone = np.arange(count), np.zeros(count, bool)
-    while True:
-        product = np.outer(size, size)
-        expected = product / max(groups, 1)
-        score = WORTH * (ALIKE - sums / np.maximum(product, 1e-12))
-        score += np.minimum((1 - SHARED) * expected, MOST_APART) + np.log(SHARED) * shared
-        score[gone] = score[:, gone] = -np.inf
-        np.fill_diagonal(score, -np.inf)
-        one, other = np.unravel_index(score.argmax(), score.shape) if count else (0, 0)
-        if not count or score[one, other] <= 0:
-            return np.unique(joined, return_inverse=True)[1][labels].astype(np.int64)
+    joined = np.arange(count)
+
+    def scores(one: Ints) -> Floats:
+        """What speaks for joining these clusters with each."""
+        product = np.outer(size[one], size)
+        score = WORTH * (ALIKE - sums[one] / np.maximum(product, 1e-12))
+        score += np.minimum((1 - SHARED) * product / max(groups, 1), MOST_APART) + np.log(SHARED) * shared[one]
+        return score
+
+    score = scores(joined)
+    np.fill_diagonal(score, -np.inf)
+    while count:
+        one, other = np.unravel_index(score.argmax(), score.shape)
+        if score[one, other] <= 0:
+            break
         for table in (sums, shared):
             table[one] += table[other]
             table[:, one] += table[:, other]
         size[one] += size[other]
-        gone[other] = True
         joined[joined == other] = one
+        gone = np.isneginf(score[one]) & (np.arange(count) != one)
+        score[one] = score[:, one] = np.where(gone, -np.inf, scores(np.array([one]))[0])
+        score[other] = score[:, other] = score[one, one] = -np.inf
+    return np.unique(joined, return_inverse=True)[1][labels].astype(np.int64)

@@ -101,7 +101,7 @@ class PPOLearner:
                 self._order.copy_(torch.from_numpy(self._draw_order(rng) + offset))
             batch = self._order.chunk(config.num_minibatches)[part]
             if self.kept is not None and self.kept.enough:
-                self._imitated.copy_(torch.from_numpy(self.kept.draw(config.imitation_batch, rng)))
+                self._imitated.copy_(upload(self.kept.draw(config.imitation_batch, rng), buffer.device))
                 self._run(("ppo and unlocks", len(batch)), self._minibatch_and_unlocks, batch)
             else:
                 self._run(("ppo", len(batch)), self._minibatch, batch)
@@ -220,17 +220,19 @@ class PPOLearner:
         logits, values = network.heads(network.encode(images), memory)
         loss, statistics = self._any_loss(logits[:size], values[:size], index)
         imitation = ppo.log_probability(logits[size:], actions).mean()
-        self._step(loss - self._config.imitation_coef * imitation, statistics)
-        self._imitation_meters.add(imitation)
+        grad_norm = self._step(loss - self._config.imitation_coef * imitation, statistics)
+        self._imitation_meters.add(imitation, weight=grad_norm.isfinite().float())
 
     def _any_loss(self, logits: Tensor, values: Tensor, index: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
         return (self._fused_loss if self._fusible else self.loss)(logits, values, index)
 
-    def _step(self, loss: Tensor, statistics: Sequence[Tensor]) -> None:
+    def _step(self, loss: Tensor, statistics: Sequence[Tensor]) -> Tensor:
+        """Make an update, which is skipped unless its gradient is finite. Returns the gradient's norm."""
         self.optimizer.zero_grad()
         loss.backward()
         grad_norm = self.optimizer.step()
         self._meters.add(*statistics[:GRAD_NORM], grad_norm, *statistics[GRAD_NORM:])
+        return grad_norm
 
     def _unroll(self, phi: Tensor, memory: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits and values of a minibatch of chunks, whose steps come time by time."""

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, from_numpy
 
-from achieve.algo.kinds import UnlockKinds, rarity_weights
+from achieve.algo.kinds import CAPACITY, UnlockKinds, rarity_weights
 from achieve.config import PPOConfig
 from achieve.data.buffer import RolloutBuffer
 from achieve.data.trajectories import IntArray, find_unlocks
@@ -52,17 +52,17 @@ def places(kept: Int[np.ndarray, " C"], new: Int[np.ndarray, " U"], rng: np.rand
     ``kept`` are the kinds in each place, -1 where it is free, and ``new`` those of the new ones, at most as many as
     there are places. None takes the place of another new one.
     """
-    kinds, taken = kept.copy(), np.zeros(len(kept), bool)
+    kinds, replaceable = kept.copy(), np.ones(len(kept), bool)
     where = np.zeros(len(new), np.int64)
     for i, kind in enumerate(new):
-        there = np.flatnonzero(~taken)
-        free = there[kinds[there] < 0]
+        free = np.flatnonzero(kinds < 0)
         if len(free):
             where[i] = free[0]
         else:
-            most = np.bincount(kinds[there]).argmax()
-            where[i] = rng.choice(there[kinds[there] == most])
-        kinds[where[i]], taken[where[i]] = kind, True
+            held = np.bincount(kinds)
+            held[np.bincount(kinds[replaceable], minlength=len(held)) == 0] = 0  # all of it is new
+            where[i] = rng.choice(np.flatnonzero(replaceable & (kinds == held.argmax())))
+        kinds[where[i]], replaceable[where[i]] = kind, False
     return where
 
 
@@ -96,7 +96,7 @@ class KeptUnlocks:
 
     def ranges(self, num_actions: int) -> dict[str, tuple[int, int]]:
         """Return the bounds of saved integers."""
-        return {"actions": (0, num_actions - 1), "kinds": (-1, 2**31), "lengths": (0, self._reach)}
+        return {"actions": (0, num_actions - 1), "kinds": (-1, CAPACITY - 1), "lengths": (0, self._reach)}
 
     def __len__(self) -> int:
         return int((self._kinds >= 0).sum())
@@ -123,9 +123,11 @@ class KeptUnlocks:
         self._kinds[where], self._lengths[where] = kinds, lengths
 
     def recognize(self, by: UnlockKinds) -> None:
-        """Find the kind of each anew."""
+        """Find the kind of each anew; where there are no kinds, all are of one."""
         there = np.flatnonzero(self._kinds >= 0)
-        if len(there):
+        if not len(by.rates):
+            self._kinds[there] = 0
+        elif len(there):
             index = upload(there, self._buffer.device)
             own = index * self._reach
             pairs = torch.stack([self.observations[own], self._after[index]], dim=1)
@@ -193,7 +195,7 @@ class RareUnlocks:
     def learn_kinds(self) -> dict[str, float]:
         """Find the kinds anew, after an auxiliary phase and with its full buffer. Returns figures for the log."""
         figures = self._kinds.learn()
-        if self.kept is not None and len(self._kinds.rates):
+        if self.kept is not None:
             self.kept.recognize(self._kinds)
         return figures
 

@@ -68,8 +68,8 @@ def find_unlocks(
     """Return every unlock that has a next observation, in complete episodes or not.
 
     Returns:
-        Their positions in the flattened buffer, in order; the next observation is ``N`` further on. And numbers of
-        their episodes, from 0 on, which differ between episodes alone.
+        Their positions in the flattened buffer, in order; the next observation is ``N`` further on. And a number for
+        each one's episode, from 0 on, unique to that episode.
     """
     unlocked = (rewards.astype(np.float32) > np.float32(threshold)) & ~dones
     (positions,) = np.nonzero(unlocked.ravel())

@@ -300,5 +300,5 @@ def accumulate(row: Tensor, weight: Tensor | None, sums: Tensor) -> None:
     """The twin of :meth:`achieve.algo.meters.Meters.add`, for statistics that lie in one tensor [K]."""
     _accumulate[(1,)](
         row, row if weight is None else weight, sums, len(row),
-        COUNT=triton.next_power_of_2(len(row)), WEIGHTED=weight is not None, num_warps=1,
+        COUNT=triton.next_power_of_2(max(2, len(row))), WEIGHTED=weight is not None, num_warps=1,
     )  # fmt: skip
