@@ -327,6 +327,24 @@ def test_checkpoint_that_is_replaced_while_it_is_read(tmp_path: Path, monkeypatc
     assert found is not None and found.state == {"turn": 2} and found.tensors["x"][0] == 2 and turns == 3
 
 
+def test_checkpoint_that_shrinks_while_its_header_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch maps the file as large as the version before was."""
+    save_checkpoint(tmp_path, {"x": torch.zeros(800)}, {"turn": 0})
+    opened, turns = files.safe_open, 0
+
+    def shrunk(path: Path, framework: str) -> object:
+        nonlocal turns
+        turns += 1
+        if turns == 1:
+            save_checkpoint(tmp_path, {"x": torch.ones(8)}, {"turn": 1})
+            raise RuntimeError(f"file <{path}> size <300> is smaller than the required mapping size <3400>")
+        return opened(path, framework=framework)
+
+    monkeypatch.setattr(files, "safe_open", shrunk)
+    found = load_checkpoint(tmp_path)
+    assert found is not None and found.state == {"turn": 1} and turns == 3  # the header again, then everything
+
+
 def test_checkpoint_that_is_damaged_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_checkpoint(tmp_path, {"x": torch.zeros(8)}, {})
     path = tmp_path / FILE_NAME

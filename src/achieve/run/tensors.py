@@ -7,8 +7,10 @@ are read back through the library.
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -27,6 +29,7 @@ _DTYPES = {
 }  # fmt: skip
 
 Tensors = Mapping[str, torch.Tensor]
+T = TypeVar("T")
 
 
 class DamagedFileError(Exception):
@@ -56,43 +59,54 @@ def write_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, str]) -> 
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """Return the metadata of a file without reading its tensors."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            return dict(file.metadata() or {})
-    except (SafetensorError, ValueError) as error:
-        raise DamagedFileError(str(error)) from error
+    """Return the metadata of a file without reading its tensors. As with :func:`read_tensors`, it may be replaced."""
+    return _in_one_version(path, _read_metadata)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     """Return tensors and metadata of a file of `write_tensors`, verified against its checksum.
 
-    The run that writes the file may replace it meanwhile. The library opens it more than once; what was read from two
-    versions is read again.
+    The run that writes the file may replace it meanwhile.
     """
+    return _in_one_version(path, _read_tensors)
+
+
+def _in_one_version(path: Path, read: Callable[[Path], T]) -> T:
+    """Return what is read from a file. The library opens it more than once; what is of two versions is read again."""
     for _ in range(READS):
         before = path.stat()
         try:
-            return _read_tensors(path)
+            return read(path)
         except DamagedFileError:
             after = path.stat()
             if (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns):
                 raise
-    return _read_tensors(path)
+    return read(path)
+
+
+def _read_metadata(path: Path) -> dict[str, str]:
+    with _damage_named(), safe_open(path, framework="pt") as file:
+        return dict(file.metadata() or {})
 
 
 def _read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = dict(file.metadata() or {})
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, it is no mapping
-    except (SafetensorError, ValueError, RuntimeError) as error:  # the last from PyTorch, where the file has shrunk
-        raise DamagedFileError(str(error)) from error
+    with _damage_named(), safe_open(path, framework="pt") as file:
+        metadata = dict(file.metadata() or {})
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, it is no mapping
     stored = metadata.pop(CHECKSUM, "none")
     found = f"{_checksum(tensors, metadata):08x}"
     if stored != found:
         raise DamagedFileError(f"its checksum is {found}, it should be {stored}")
     return tensors, metadata
+
+
+@contextmanager
+def _damage_named() -> Iterator[None]:
+    """Raise DamagedFileError in place of what the library raises, or PyTorch where the file has shrunk."""
+    try:
+        yield
+    except (SafetensorError, ValueError, RuntimeError) as error:
+        raise DamagedFileError(str(error)) from error
 
 
 def _order(tensors: Tensors) -> list[str]:
