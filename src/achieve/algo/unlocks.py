@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor, from_numpy
 
 from achieve.algo.kinds import CAPACITY, UnlockKinds, rarity_weights
@@ -29,7 +29,7 @@ NEARER = 0.85
 
 
 def steps_before(
-    unlocks: Int[np.ndarray, " U"], starts: Int[np.ndarray, " steps"], num_envs: int, reach: int
+    unlocks: Int[np.ndarray, " U"], starts: Bool[np.ndarray, " steps"], num_envs: int, reach: int
 ) -> tuple[Int[np.ndarray, "U {reach}"], Int[np.ndarray, " U"]]:
     """Return the steps up to each unlock, its own first, and how many there are.
 
@@ -39,7 +39,7 @@ def steps_before(
     at, going = unlocks, np.ones(len(unlocks), bool)
     steps, lengths = [at], np.ones(len(unlocks), np.int64)
     for _ in range(reach - 1):
-        going = going & (at >= num_envs) & ~starts[at].astype(bool)
+        going = going & (at >= num_envs) & ~starts[at]
         at = np.where(going, at - num_envs, at)
         lengths += going
         steps.append(at)
