@@ -248,23 +248,18 @@ def test_a_kind_in_fragments_is_one_kind() -> None:
     assert kinds.rates[of[true == 1][0]] == pytest.approx(RATES[1], abs=0.12)
 
 
-def test_kinds_of_one_action_that_an_episode_has_both_of() -> None:
+@pytest.mark.parametrize(
+    ("rates", "actions"),
+    [
+        ([0.9, 0.7, 0.5, 0.3, 0.3, 0.3], [0, 0, 0, 1, 1, 2]),  # one action for kinds that an episode has both of
+        (RATES, [-1, 1, 2, 3, 4, 5]),  # a kind whatever the action, as Crafter's player wakes up
+    ],
+)
+def test_the_action_is_no_more_than_a_hint(rates: Any, actions: list[int]) -> None:
     kinds, buffer, _ = make()
     rng = np.random.default_rng(6)
     for _ in range(3):
-        fill(buffer, rng, np.array([0.9, 0.7, 0.5, 0.3, 0.3, 0.3]), np.array([0, 0, 0, 1, 1, 2]))
-        kinds.learn()
-    steps, true = true_kinds(buffer)
-    of = kinds.recognize(kinds.represent(steps))
-    assert len({(int(a), int(b)) for a, b in zip(of, true, strict=True)}) == KINDS == len(kinds.rates)
-
-
-def test_a_kind_whatever_the_action() -> None:
-    """As Crafter's player wakes up, though it cannot act in its sleep."""
-    kinds, buffer, _ = make()
-    rng = np.random.default_rng(7)
-    for _ in range(3):
-        fill(buffer, rng, actions=np.array([-1, 1, 2, 3, 4, 5]))
+        fill(buffer, rng, np.array(rates), np.array(actions))
         kinds.learn()
     steps, true = true_kinds(buffer)
     of = kinds.recognize(kinds.represent(steps))
