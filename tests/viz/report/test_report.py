@@ -181,12 +181,14 @@ def test_runs_that_ended_early_are_shown_beside_each_other_at_equal_steps(tmp_pa
     assert [picture.name for picture in section.pictures] == ["qrdqn-shorter"]
     published, shorter = section.tables
     assert "not run" in str(published.rows[0]) and shorter.name == "qrdqn-shorter"
-    assert [row[1:4] for row in shorter.rows] == [["qrdqn", 0, 400_000], ["qrdqn-ad", 0, 400_000]]
-    first, second = (row[4] for row in shorter.rows)
+    ended = [["qrdqn", 0, 400_000], ["qrdqn-ad", 0, 400_000], ["qrdqn-ad", 0, 500_000]]
+    assert [row[1:4] for row in shorter.rows] == ended
+    first, second, end = (row[4] for row in shorter.rows)
     assert isinstance(first, MeanStd) and first.mean == pytest.approx(score(20, 100, 0))
     # The longer run is read where the shorter one ended, after 160 of its 200 episodes.
     wood = 100 * np.mean(np.random.default_rng(0).permutation(200)[:160] < 80)
     assert isinstance(second, MeanStd) and second.mean == pytest.approx(score(wood, 100, 0))
+    assert isinstance(end, MeanStd) and end.mean == pytest.approx(score(40, 100, 0))
     # Table 1 shows its own; experiments that name the same agent do not repeat it.
     assert [picture.name for picture in found["table1"].pictures] == ["table1-shorter"]
     assert not found["ablation"].pictures and "others" not in found

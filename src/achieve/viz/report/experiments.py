@@ -180,21 +180,27 @@ def _figures(name: str, runs: Runs, measure: str) -> Table:
 
 
 def shorter_tables(name: str, gathered: Gathered) -> list[Table]:
-    """Return an experiment's runs that stopped early in a table, evaluated where the shortest ends; none without."""
-    short = [run for runs in shorter_runs(name, gathered).values() for run in runs]
-    if not short:
+    """Return an experiment's runs that stopped early in a table; none without.
+
+    All are evaluated where the shortest ends; those that went on, also where each agent's longest run ends.
+    """
+    groups = list(shorter_runs(name, gathered).values())
+    if not groups:
         return []
-    at = min(run.score.read_at for run in short)
+    ends = [[run.score.read_at for run in runs] for runs in groups]
+    steps = sorted({min(map(min, ends)), *map(max, ends)})
+    rows = [(step, run.read_at(step)) for step in steps for runs in groups for run in runs if run.score.read_at >= step]
     methods = {entry.preset: entry.method for entry in PUBLISHED[name]}
+    measure = _measure(groups[0][0].spec.name)
     columns = [
-        ("method", "method", str, lambda run: methods[run.preset]),
-        ("preset", "preset", str, lambda run: run.preset),
-        ("seed", "seed", int, lambda run: run.seed),
-        ("steps", "evaluated at step", int, lambda run: at),
-        ("score", _measure(short[0].spec.name), MeanStd, lambda run: estimate([run.score.score], missing=NO_EPISODE)),
-        ("reward", "reward", MeanStd, lambda run: estimate([run.score.reward], missing=NO_EPISODE)),
+        ("method", "method", str, lambda row: methods[row[1].preset]),
+        ("preset", "preset", str, lambda row: row[1].preset),
+        ("seed", "seed", int, lambda row: row[1].seed),
+        ("steps", "evaluated at step", int, lambda row: row[0]),
+        ("score", measure, MeanStd, lambda row: estimate([row[1].score.score], missing=NO_EPISODE)),
+        ("reward", "reward", MeanStd, lambda row: estimate([row[1].score.reward], missing=NO_EPISODE)),
     ]
-    return [tabulate(f"{name}-shorter", "Runs that stop early", [run.read_at(at) for run in short], columns)]
+    return [tabulate(f"{name}-shorter", "Runs that stop early", rows, columns)]
 
 
 def _improvements(name: str, runs: Runs) -> Table:
