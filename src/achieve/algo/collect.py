@@ -106,6 +106,16 @@ class Collector:
         self._urgent = Beside(enabled=on_gpu, urgent=True)
         self._copied = torch.cuda.Event() if on_gpu else None
         self._acted = False
+        import os, collections
+        self._hot_t = float(os.environ.get("HOT_T", 1)); self._hot_q = float(os.environ.get("HOT_Q", 0.9))
+        self._hot_mu = os.environ.get("HOT_MODE", "pi") == "mu"
+        self._hot_len = int(os.environ.get("HOT_LEN", 100000))
+        self._depth = np.zeros(num_envs, int); self._depths = collections.deque(maxlen=200)
+        self._since = np.zeros(num_envs, int)
+        self._heat = torch.ones(num_envs, 1)
+        self._eps = float(os.environ.get("EPS", 0)); self._use = torch.full((network.num_actions,), 1.0)
+        self._eps_gen = torch.Generator().manual_seed(12345)
+        if self._eps: self._hot_t = 1.0001
 
     def _state(self) -> list[Tensor]:
         return [self.memory, self._latent, self.state, self._began]
@@ -151,6 +161,16 @@ class Collector:
             buffer.rewards[at] = outcome[0] = rewards
             buffer.dones[at] = outcome[1] = terminated | truncated
             self.row += 1
+            if self._hot_t != 1:
+                done = terminated | truncated
+                unlocked = np.asarray(rewards) > self._threshold
+                self._depth += unlocked
+                self._since = np.where(unlocked, 0, self._since + 1)
+                for d in self._depth[done]: self._depths.append(d)
+                self._depth[done] = 0
+                if len(self._depths) == 200:
+                    hot = (self._depth >= np.quantile(self._depths, self._hot_q)) & (self._since < self._hot_len) & (self._depth > 0)
+                    self._heat[:, 0] = torch.from_numpy(np.where(hot, self._hot_t, 1.0)).float()
         self._act()
         self._end_rollout()
 
@@ -269,7 +289,29 @@ class Collector:
         logits, values = self._look(given, part)
         row, step = given.where.split(1)
         noise = self._noise[:, part].index_select(0, step).squeeze(0)
+        if self._hot_t != 1:
+            noise = noise * self._heat[part]
         actions = (logits + noise).argmax(1)
+        if self._hot_mu: logits = logits / self._heat[part]
+        if self._eps:
+            hot = self._heat[part, 0] > 1
+            import os
+            from achieve.algo import kinds as K
+            q = 1 / (self._use / self._use.sum() + 0.01)
+            only = os.environ.get("UNPRODUCTIVE")
+            if only and K.UNPRODUCTIVE is None: hot = torch.zeros_like(hot)
+            elif only: q = q * torch.from_numpy(K.UNPRODUCTIVE).float()
+            if q.sum() == 0: hot = torch.zeros_like(hot); q = torch.ones_like(q)
+            q = q / q.sum()
+            n = len(actions)
+            forced = hot & (torch.rand(n, generator=self._eps_gen) < self._eps)
+            pick = torch.multinomial(q, n, replacement=True, generator=self._eps_gen)
+            actions = torch.where(forced, pick, actions)
+            self._actions[part].copy_(actions)
+            self._use.mul_(0.9995).index_add_(0, actions, torch.ones(n))
+            mu = torch.log_softmax(logits, 1).exp()
+            eps = self._eps * hot.float()[:, None]
+            logits = ((1 - eps) * mu + eps * q).log()
         self._actions[part].copy_(actions)
         for store, value in (
             (buffer.observations, given.observation),

@@ -141,7 +141,12 @@ class PPOLearner:
         else:
             # The recursion runs over time: on the host, where the rewards are.
             given = torch.from_numpy(rewards), values.cpu(), torch.from_numpy(dones)
-            advantages, returns = gae(*given, config.gamma, config.gae_lambda)
+            import os
+            self._calls = getattr(self, "_calls", 0) + 1
+            u = min(1.0, max(0.0, (self._calls * buffer.length * buffer.num_envs - float(os.environ.get("RAMP0", 2.5e5))) / 2e5))
+            gamma = config.gamma + u * (float(os.environ.get("GAMMA_END", config.gamma)) - config.gamma)
+            lam = config.gae_lambda + u * (float(os.environ.get("LAMBDA_END", config.gae_lambda)) - config.gae_lambda)
+            advantages, returns = gae(*given, gamma, lam)
         if config.advantage_norm == "rollout":
             advantages = normalize_advantages(advantages)
         buffer.advantages[first:last] = advantages.to(buffer.device)

@@ -96,7 +96,7 @@ class KeptUnlocks:
 
     def ranges(self, num_actions: int) -> dict[str, tuple[int, int]]:
         """Return the bounds of saved integers."""
-        return {"actions": (0, num_actions - 1), "kinds": (-1, CAPACITY - 1), "lengths": (0, self._reach)}
+        return {"actions": (0, num_actions - 1), "kinds": (-1, CAPACITY - 1 + num_actions), "lengths": (0, self._reach)}
 
     def __len__(self) -> int:
         return int((self._kinds >= 0).sum())
@@ -141,7 +141,7 @@ class KeptUnlocks:
         """
         there = np.flatnonzero(self._kinds >= 0)
         kinds = self._kinds[there]
-        share = (1 / np.sqrt(np.bincount(kinds)[kinds])).cumsum()
+        import os; share = (1.0 / np.bincount(kinds)[kinds] ** float(os.environ.get("EVEN", 0.5))).cumsum()
         chosen = there[np.searchsorted(share, rng.random(size) * share[-1], side="right").clip(max=len(there) - 1)]
         lengths = self._lengths[chosen]
         back = np.log1p(-rng.random(size) * (1 - NEARER**lengths)) / np.log(NEARER)
