@@ -21,6 +21,7 @@ from achieve.errors import RunFolderError
 from achieve.presets import PRESETS
 from achieve.scoring.score import MeanStd
 from achieve.viz.report import build, write_report
+from achieve.viz.report.experiments import furthest, shorter_runs
 from achieve.viz.report.section import Section
 from tests.viz.report.runs import make_run, score
 
@@ -192,6 +193,16 @@ def test_runs_that_ended_early_are_shown_beside_each_other_at_equal_steps(tmp_pa
     # Table 1 shows its own; experiments that name the same agent do not repeat it.
     assert [picture.name for picture in found["table1"].pictures] == ["table1-shorter"]
     assert not found["ablation"].pictures and "others" not in found
+
+
+def test_runs_that_ended_early_are_drawn_as_far_as_every_agent_has_one(tmp_path: Path) -> None:
+    ends = {"qrdqn": (100_000, 400_000), "qrdqn-ad": (200_000, 500_000, 400_000)}
+    for preset, lengths in ends.items():
+        for seed, steps in enumerate(lengths):
+            make_run(tmp_path / f"{preset}-s{seed}", preset, seed=seed, steps=steps)
+    short = shorter_runs("qrdqn", gather([tmp_path]))
+    drawn = {preset: [run.seed for run in runs] for preset, runs in furthest(short).items()}
+    assert drawn == {"qrdqn": [1], "qrdqn-ad": [1, 2]}
 
 
 def test_runs_that_ended_early_give_way_to_whole_ones(tmp_path: Path) -> None:

@@ -81,7 +81,8 @@ def experiment_section(name: str, gathered: Gathered) -> Section:
         tables.append(_improvements(name, runs))
     if short := shorter_runs(name, gathered):
         tables += shorter_tables(name, gathered)
-        pictures.append(Media(f"{name}-shorter", f"{_groups(short)}.", compact(draw_runs(short))))
+        drawn = furthest(short)
+        pictures.append(Media(f"{name}-shorter", f"{_groups(drawn)}.", compact(draw_runs(drawn))))
     missing = f"Not run{' to the end' if short else ''}{', except ' + ' and '.join(there) if there else ''}."
     return Section(
         key=name,
@@ -101,6 +102,12 @@ def shorter_runs(name: str, gathered: Gathered) -> dict[str, list[Run]]:
     presets = [entry.preset for entry in PUBLISHED[name] if entry.preset and entry.preset not in _drawn_before(name)]
     short = {preset: gathered.seeds(preset, short=True) for preset in presets if not gathered.seeds(preset)}
     return {preset: runs for preset, runs in short.items() if runs}
+
+
+def furthest(short: dict[str, list[Run]]) -> dict[str, list[Run]]:
+    """Return the runs of each agent that go as far as every agent has a run; means over others would end before."""
+    far = min(max(run.score.read_at for run in runs) for runs in short.values())
+    return {preset: [run for run in runs if run.score.read_at >= far] for preset, runs in short.items()}
 
 
 def drawn_as_shorter(gathered: Gathered) -> set[Path]:
