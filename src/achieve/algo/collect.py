@@ -150,6 +150,8 @@ class Collector:
             at = buffer.filled + self.row
             buffer.rewards[at] = outcome[0] = rewards
             buffer.dones[at] = outcome[1] = terminated | truncated
+            percept = getattr(self._envs, '_percept', None)
+            if percept is not None: buffer.bonus[at] = percept.bonus
             self.row += 1
         self._act()
         self._end_rollout()

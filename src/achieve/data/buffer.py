@@ -66,6 +66,7 @@ class RolloutBuffer:
         self.advantages = room(rows, num_envs)
         self.returns = room(rows, num_envs)
         self.rewards = np.zeros((rows, num_envs), dtype=np.float32)
+        self.bonus = np.zeros((rows, num_envs), dtype=np.float32)
         self.dones = np.zeros((rows, num_envs), dtype=bool)
         self.reward_weights: NDArray[np.float32] | None = None
         self.fresh = np.ones(num_envs, dtype=bool)
@@ -99,8 +100,17 @@ class RolloutBuffer:
 
     def learned_rewards(self, first: int, last: int) -> NDArray[np.float32]:
         """Return the rewards of these rows that PPO learns from."""
+        import os
         rewards = self.rewards[first:last]
-        return rewards if self.reward_weights is None else rewards * self.reward_weights[first:last]
+        rewards = rewards if self.reward_weights is None else rewards * self.reward_weights[first:last]
+        hw, death = float(os.environ.get("HW", 1)), float(os.environ.get("DEATH", 0))
+        if hw != 1:
+            rewards = np.where(np.abs(self.rewards[first:last]) < 0.7, rewards * np.float32(hw), rewards)
+        if self.bonus is not None:
+            rewards = rewards + self.bonus[first:last]
+        if death:
+            rewards = rewards - np.float32(death) * self.dones[first:last]
+        return rewards.astype(np.float32)
 
     def trajectories(self, threshold: float) -> list[Trajectory]:
         """Return the complete episodes in the buffer."""

@@ -77,6 +77,7 @@ class CrafterVecEnv(AchievementVecEnv):
         length: int | None = 10000,
         render_mode: str | None = None,
         rules: Program | str | None = None,
+        percept: bool = False,
     ) -> None:
         self._check_arguments(num_envs, seed, infos, render_mode)
         config = Config.make(area, view, size, reward, length)
@@ -87,7 +88,13 @@ class CrafterVecEnv(AchievementVecEnv):
         self._seed()
         self._pool = ThreadPool(self._batch, self.threads)
         self._spare = SpareArrays()
-        self._set_spaces(config.image_shape, len(ACTIONS), ACHIEVEMENTS)
+        self._percept = None
+        if percept:
+            from .percept import Percept, SIZE
+            self._percept = Percept(self.num_envs, len(ACTIONS))
+            self._set_spaces((SIZE,), len(ACTIONS), ACHIEVEMENTS)
+        else:
+            self._set_spaces(config.image_shape, len(ACTIONS), ACHIEVEMENTS)
 
     @property
     def view(self) -> tuple[int, int]:
@@ -111,11 +118,18 @@ class CrafterVecEnv(AchievementVecEnv):
         self._batch.seed(self._seeds)
 
     def _reset(self, obs: np.ndarray) -> dict[str, Any]:
-        self._pool.reset(obs)
+        if self._percept is not None:
+            self._pool.reset(self._percept.images)
+            self._percept(np.full(self.num_envs, -1), np.ones(self.num_envs, np.bool_), obs)
+        else:
+            self._pool.reset(obs)
         return self._all_infos(None, None) if self._infos == "all" else {}
 
     def _step(self, actions: np.ndarray, obs: np.ndarray) -> Outcome:
-        ended = self._pool.step(actions, obs)
+        ended = self._pool.step(actions, obs if self._percept is None else self._percept.images)
+        if self._percept is not None:
+            r = self._batch.results
+            self._percept(actions, r["terminated"] | r["truncated"], obs)
         self._counter.tick += 1
         results = self._batch.results
         terminated, truncated = results["terminated"].copy(), results["truncated"].copy()
