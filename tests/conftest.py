@@ -18,7 +18,7 @@ from jaxtyping import install_import_hook
 # Shapes and types that annotations promise are checked at every call, in the modules of maths and networks.
 CHECKED = (
     *(f"achieve.algo.{name}" for name in ("contrastive", "gae", "ppo", "quantile", "transport")),
-    *(f"achieve.nn.{name}" for name in ("encoder", "init", "layers", "model", "normalizer", "recurrent")),
+    *(f"achieve.nn.{name}" for name in ("encoder", "init", "layers", "model", "normalizer", "recurrent", "tokens")),
     *(f"achieve.data.{name}" for name in ("chunks", "trajectories")),
 )
 install_import_hook(CHECKED, "beartype.beartype")

@@ -252,8 +252,9 @@ def load_agent(
     network: AchievementNetwork
     made: dict[str, Any] = {"auxiliary": auxiliary, "dtype": about.dtype}
     # Initial weights would be drawn in vain, which takes long where there are many millions. The prediction networks
-    # have a tensor beside their state, an encoder of the user's own may have some: they are made as in training.
-    whole = auxiliary or config.model.encoder not in ENCODER_NAMES
+    # and the tokens encoder have tensors beside their state, an encoder of the user's own may have some: they are made
+    # as in training.
+    whole = auxiliary or config.model.encoder not in ENCODER_NAMES or config.model.encoder == "tokens"
     with contextlib.nullcontext() if whole else torch.device("meta"):
         if config.trainer == "qrdqn":
             made["num_quantiles"] = config.qrdqn.num_quantiles
@@ -293,6 +294,10 @@ def _fewest_weights(about: About) -> int:
     above = model.dense_size * model.hidden_size + heads
     if model.encoder == "mlp":
         return (math.prod(shape) + model.dense_size) * model.dense_size + above
+    if model.encoder == "tokens":
+        tiles, tops, wholes = model.codebooks
+        inputs = 9 * tiles + tops + wholes
+        return inputs * (model.dense_size + model.direction_size) + model.dense_size**2 + above
     if model.encoder not in IMAGE_ENCODERS:  # an encoder of the user's own, of any size
         return heads
     height, width, inputs = shape

@@ -74,8 +74,9 @@ class ModelConfig:
 
     encoder: str = "residual"
     """Encoder phi: `residual` (the paper's IMPALA ResNet), `strided` (three strided convolutions, light enough for a
-    laptop), `spcnn` (size-preserving convolutions and one large dense layer, that of LSTM-SPCNN), `mlp` (dense layers,
-    for vector observations), or your own as module:Class (a subclass of achieve.nn.encoder.Encoder)."""
+    laptop), `spcnn` (size-preserving convolutions and one large dense layer, that of LSTM-SPCNN), `tokens` (for images
+    made of tiles: which tile is where, in tokens of codebooks that grow), `mlp` (dense layers, for vector
+    observations), or your own as module:Class (a subclass of achieve.nn.encoder.Encoder)."""
     channels: tuple[int, ...] = (64, 128, 128)
     """Channels of the three stacks of the encoder. The paper prints 64 64 128, but the published runs used this. With
     `spcnn`, those of its convolutions, however many."""
@@ -83,6 +84,16 @@ class ModelConfig:
     """Units of the dense layer between the flattened observation and the latent; `spcnn` has none."""
     hidden_size: PositiveInt = 1024
     """Size of the latent phi(s), and of the hidden layers of the auxiliary networks."""
+    tile_grid: tuple[int, ...] = (9, 7, 2)
+    """What `tokens` is told of images: tiles across, rows of the view, in whose middle the agent is, and rows below."""
+    codebooks: tuple[int, ...] = (64, 48, 192)
+    """Room in the codebooks of `tokens`: for tiles of the view, for upper thirds of those below, for these whole."""
+    token_like: UnitFloat = 0.8
+    """Similarity to all entries (the cosine of contrasts) below which a tile of the view is new to `tokens`."""
+    token_sure: UnitFloat = 0.5
+    """Similarity to an entry above which a tile has its token."""
+    direction_size: PositiveInt = 64
+    """Units of `tokens` for each of four directions; their weights are the same for all four."""
     norm: bool = True
     """Use group and layer normalisation. A layer without normalisation has a bias instead."""
     normalize_value: bool = True
@@ -364,6 +375,10 @@ _UNUSED = {
 
 # Fields of the network that mean nothing without a recurrent core.
 _CORE_FIELDS = ("core_size", "core_place", "core_heads")
+# Those that mean nothing to other encoders than `tokens`.
+_TOKEN_FIELDS = ("tile_grid", "codebooks", "token_like", "token_sure", "direction_size")
+MOST_TOKENS = 4096
+"""Entries of a codebook, and tiles across or down an image, that are possible."""
 
 _RESERVED_OPTIONS = ("name", "id", "num_envs", "seed", "threads", "infos", "unlock_threshold", "render_mode")
 
@@ -415,6 +430,7 @@ def validate(config: TrainConfig) -> None:
     any_number = model.encoder == "spcnn" and model.channels
     if (len(model.channels) != 3 and not any_number) or min(model.channels) < 1:
         raise ConfigError(f"model.channels is {model.channels}; give three positive numbers")
+    _validate_tokens(model)
     if model.memory and not distill.enabled:
         raise ConfigError("model.memory needs distillation, which makes its representations; use --model.no-memory")
     if distill.enabled and not distill.objectives:
@@ -519,6 +535,17 @@ def _known_or_plugin(setting: str, name: str, known: tuple[str, ...] = ()) -> No
         raise ConfigError(f"{setting} has {shown(name)}; {others}give code of your own as module:Class")
 
 
+def _validate_tokens(model: ModelConfig) -> None:
+    for name in ("tile_grid", "codebooks"):
+        numbers = getattr(model, name)
+        if len(numbers) != 3 or not all(1 <= number <= MOST_TOKENS for number in numbers):
+            raise ConfigError(f"model.{name} is {numbers}; give three numbers from 1 to {MOST_TOKENS:,}")
+    if model.encoder != "tokens":
+        for name in _TOKEN_FIELDS:
+            if getattr(model, name) != getattr(ModelConfig, name):
+                raise ConfigError(f"model.{name} has no effect without --model.encoder tokens")
+
+
 def _validate_qrdqn(config: TrainConfig) -> None:
     values, rows = config.qrdqn, config.replay_rows
     if other := list(differences(config.ppo, PPOConfig())):
@@ -529,6 +556,8 @@ def _validate_qrdqn(config: TrainConfig) -> None:
             "QR-DQN has neither a recurrent core (model.core) nor a hidden layer for values (model.value_hidden); "
             "use a preset of PPO, such as ppo-gru"
         )
+    if config.model.encoder == "tokens":
+        raise ConfigError("the codebooks of the tokens encoder grow with PPO's rollouts; QR-DQN needs another encoder")
     if config.model.normalize_value:
         raise ConfigError("QR-DQN learns returns as they are; use --model.no-normalize-value")
     for name in ("rollouts_per_phase", "policy_reg_coef", "value_reg_coef", "policy_reg", "value_reg"):

@@ -14,7 +14,7 @@ from typing import Any
 
 from achieve.errors import ConfigError, did_you_mean
 
-ENCODER_NAMES = ("residual", "strided", "spcnn", "mlp")
+ENCODER_NAMES = ("residual", "strided", "spcnn", "tokens", "mlp")
 TRAINER_NAMES = ("ppo", "qrdqn")
 OBJECTIVE_NAMES = ("matching", "prediction")
 """What the package provides."""

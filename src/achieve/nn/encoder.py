@@ -67,6 +67,9 @@ class Encoder(nn.Module, ABC):
     def forward(self, observations: Shaped[Tensor, "B ..."]) -> Float[Tensor, "B D"]:
         """Return ``phi``, of the config's ``hidden_size``."""
 
+    def observe(self, observations: Shaped[Tensor, "B ..."]) -> None:
+        """Take in what a rollout has shown, once PPO has learned from it: for statistics or codebooks, in buffers."""
+
 
 class MLPEncoder(Encoder):
     """For vectors: two dense layers of ``dense_size``, then the latent. The inputs keep their scale, bytes as 0..1."""
@@ -202,6 +205,12 @@ def make_encoder(shape: tuple[int, ...], config: ModelConfig, dtype: torch.dtype
         if len(shape) != 3 or dtype != torch.uint8 or min(shape[:2]) < 8:
             raise ConfigError(_no_images(shape, dtype, config.encoder))
         return images[config.encoder](shape, config)
+    if config.encoder == "tokens":
+        from achieve.nn.tokens import TokenEncoder
+
+        if len(shape) != 3 or dtype != torch.uint8:
+            raise ConfigError(_no_images(shape, dtype, config.encoder))
+        return TokenEncoder(shape, config)
     if config.encoder == "mlp":
         if math.prod(shape) > MOST_INPUTS:
             raise ConfigError(

@@ -16,6 +16,7 @@ from achieve.algo.regularizers import PolicyValueRegularizer
 from achieve.algo.unlocks import KeptUnlocks, RareUnlocks
 from achieve.config import TrainConfig
 from achieve.data.buffer import RolloutBuffer
+from achieve.nn.encoder import Encoder
 from achieve.nn.model import ActorCritic
 from achieve.nn.optim import ClippedAdam
 from achieve.run.checkpoint import Checkpoint
@@ -105,6 +106,7 @@ class PPOTrainer(BaseTrainer):
                 journal.show("PPO")
                 with self.timed("ppo"):
                     statistics = self.learner.update(self.generators.shuffles)
+                    self._show_rollout()
                 self.rollouts += 1
                 self.stage = DISTILLING if self.distiller is not None and self.buffer.full else COLLECTING
                 journal.write_episodes()
@@ -126,6 +128,12 @@ class PPOTrainer(BaseTrainer):
                 self.buffer.clear()
                 if self.distiller is not None:
                     journal.save_after_phase()
+
+    def _show_rollout(self) -> None:
+        """Let the encoder take in what the last rollout has shown."""
+        encoder, buffer = self.network.encoder, self.buffer
+        if isinstance(encoder, Encoder):
+            encoder.observe(buffer.observations[buffer.filled - buffer.length : buffer.filled].flatten(0, 1))
 
     def _figures(self, *phases: str) -> dict[str, float]:
         """Return the statistics of rare unlocks, value normalisation, episodes, and resources."""
