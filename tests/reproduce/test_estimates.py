@@ -38,6 +38,8 @@ def test_a_rough_rate_for_every_preset() -> None:
     assert (on_gpu("ppo-gru"), on_gpu("ad-gru"), on_gpu("lstm-spcnn")) == (*ON_H200["recurrent"], SPCNN_ON_H200)
     assert steps_per_second(PRESETS["ad"], 0) == ON_A_CORE["residual"] * usable_cores()
     assert steps_per_second(PRESETS["quick"], 0) == ON_A_CORE["strided"] * usable_cores()
+    assert steps_per_second(PRESETS["ad-max"], 0) == ON_A_CORE["tokens"] * usable_cores()
+    assert math.isnan(steps_per_second(PRESETS["ad-max"], 1))
     assert math.isnan(steps_per_second(PRESETS["qrdqn"], 0))
 
 

@@ -45,7 +45,7 @@ class Published(NamedTuple):
 
 # Figures as they are printed. A preset with an @ is not ours: an agent of another library is recorded by that name.
 # Of figure-ppo, two steps are drawn in the figure, but no number is printed. The
-# recurrent cores are ours: only what they are compared with is published.
+# recurrent cores and what is beyond the paper are ours: only what they are compared with is published.
 _PRINTED = """
 table1     | Human expert                       |                | 50.5 ± 6.8   | 14.3 ± 2.3   |      | Table 1
 table1     | Achievement distillation           | ad             | 21.79 ± 1.37 | 12.60 ± 0.31 | 9M   | Table 1
@@ -70,6 +70,8 @@ recurrent  | PPO                                | ppo            | 15.60 ± 1.66
 recurrent  | PPO with a recurrent core          | ppo-gru        |              |              |      | Table 1
 recurrent  | Achievement distillation           | ad             | 21.79 ± 1.37 | 12.60 ± 0.31 | 9M   | Table 1
 recurrent  | The same with a recurrent core     | ad-gru         |              |              |      | Table 1
+beyond     | Achievement distillation           | ad             | 21.79 ± 1.37 | 12.60 ± 0.31 | 9M   | Table 1
+beyond     | The same with tokens and rare unlocks, small | ad-max |            |              |      | Table 1
 qrdqn      | QR-DQN                             | qrdqn          | 4.14         |              |      | section 5.6
 qrdqn      | QR-DQN + achievement distillation  | qrdqn-ad       | 8.07         |              |      | section 5.6
 heist      | PPO                                | heist-ppo      | 29.6         |              |      | section 5.7

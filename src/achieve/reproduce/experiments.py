@@ -29,6 +29,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "matching": Experiment("appendix B: achievements matched across episodes", ("ad", "ppo"), "matching"),
     "hierarchy": Experiment("not in the paper: the graph of achievements, without labels", ("ad",), "hierarchy"),
     "recurrent": Experiment("not in the paper: a recurrent core", ("ppo", "ppo-gru", "ad", "ad-gru")),
+    "beyond": Experiment("not in the paper: our best agent", ("ad", "ad-max")),
     "qrdqn": Experiment("appendix D: a value-based learner, with and without distillation", ("qrdqn", "qrdqn-ad")),
     "heist": Experiment("appendix E: Procgen Heist, 25M steps", ("heist-ad", "heist-ppo")),
     "minigrid": Experiment("appendix E: the MiniGrid door-key tree", ("minigrid-ad", "minigrid-ppo")),

@@ -37,6 +37,11 @@ HEADINGS: Mapping[str, tuple[str, str]] = {
     ),
     "small": ("Small model", "The full method in a network of 1M parameters, between the full method and PPO."),
     "recurrent": ("Recurrent core", "Not in the paper: a GRU between encoder and heads (docs/recurrent.md)."),
+    "beyond": (
+        "Beyond the paper",
+        "Not in the paper: a small agent that reads tiles as tokens and imitates rare unlocks (docs/beyond.md). It is "
+        "told the grid of Crafter's images, as the others are not.",
+    ),
     "qrdqn": ("QR-DQN", "The value-based learner, with and without achievement distillation, in Crafter."),
     "heist": ("Procgen Heist", "Hard mode, 25M steps: success rate of the gem and mean return over the last 1M steps."),
     "minigrid": (
