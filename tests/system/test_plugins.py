@@ -145,7 +145,7 @@ def test_what_a_file_would_import_to_learn_and_to_act() -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"model": {"encoder": "resnet"}}, "model.encoder has 'resnet'; known are residual, strided, spcnn, tokens, mlp, or"),
+        ({"model": {"encoder": "resnet"}}, "has 'resnet'; known are residual, strided, spcnn, tokens, mlp, or"),
         ({"trainer": "sac"}, "trainer has 'sac'; known are ppo, qrdqn, or"),
         ({"callbacks": ["watch"]}, "callbacks has 'watch'; give code of your own as module:Class"),
         ({"model": {"encoder": "examples.own_encoder:PatchEncode"}}, "has no 'PatchEncode'; did you mean PatchEncoder"),
