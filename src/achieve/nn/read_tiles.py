@@ -1,4 +1,6 @@
-"""Tokens of tiles on a CPU, compiled: what `TokenEncoder.read` in `nn/tokens.py` does, eight times as fast.
+"""Tokens of tiles on a CPU, compiled: what `TokenEncoder.read_plain` in `nn/tokens.py` returns, 3.5 times as fast.
+
+(10 against 35 ms for 512 images, on one core.)
 
 All compiled code is in this one file, because Numba's cache only notices edits to the file that a function is in.
 """
