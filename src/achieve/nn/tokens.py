@@ -117,6 +117,11 @@ def contrast(tiles: Float[Tensor, "*B P"], channels: int) -> tuple[Float[Tensor,
     return rest, rest.norm(dim=-1)
 
 
+def signatures(tiles: Shaped[Tensor, "*B P"], weights: Int[Tensor, " N"]) -> Int[Tensor, "*B"]:
+    """Return a number for each tile, by as many of its colours as there are weights; equal ones share it."""
+    return (tiles[..., : len(weights)].long() * weights).sum(-1)
+
+
 class Codebook(nn.Module):
     """Entries [K, P] that the view's tiles are compared with: contrasts of length one, as far as it is filled."""
 
@@ -151,8 +156,8 @@ class Codebook(nn.Module):
         filled = self.filled
         if not len(tiles) or filled == self.capacity:
             return
-        signatures = (tiles.long() * self.weights).sum(-1).cpu().numpy()
-        _, which, times = np.unique(signatures, return_index=True, return_counts=True)
+        found = signatures(tiles, self.weights).cpu().numpy()
+        _, which, times = np.unique(found, return_index=True, return_counts=True)
         often = np.flatnonzero(times >= SEEN)
         often = often[np.argsort(-times[often], kind="stable")]
         rest, length = contrast(tiles[torch.from_numpy(which[often]).to(tiles.device)].float(), self.channels)
@@ -178,18 +183,18 @@ class ExactCodebook(nn.Module):
         self.register_buffer("entries", torch.full((capacity, values), -1.0))
         self.register_buffer("weights", _signature_weights(values), persistent=False)
 
-    def signatures(self, tiles: Shaped[Tensor, "*B P"]) -> Int[Tensor, "*B"]:
-        """Return a number for each tile, or entry."""
-        return (tiles[..., : len(self.weights)].long() * self.weights).sum(-1)
-
     @property
     def filled(self) -> int:
         """Entries in use."""
         return int((self.entries[:, 0] >= 0).sum())
 
+    def known(self) -> Int[Tensor, " K"]:
+        """Return the entries' signatures."""
+        return signatures(self.entries, self.weights)
+
     def forward(self, tiles: UInt8[Tensor, "B T P"]) -> Int[Tensor, "B T"]:
         """Return the tokens of tiles, ``capacity`` where there is none."""
-        same = self.signatures(tiles)[..., None] == self.signatures(self.entries)
+        same = signatures(tiles, self.weights)[..., None] == self.known()
         return torch.where(same.any(-1), same.int().argmax(-1), self.capacity)
 
     def grow(self, tiles: UInt8[Tensor, "N P"]) -> None:
@@ -197,7 +202,7 @@ class ExactCodebook(nn.Module):
         filled = self.filled
         if not len(tiles) or filled == self.capacity:
             return
-        _, which = np.unique(self.signatures(tiles).cpu().numpy(), return_index=True)
+        _, which = np.unique(signatures(tiles, self.weights).cpu().numpy(), return_index=True)
         new = tiles[torch.from_numpy(which[: self.capacity - filled]).to(tiles.device), : len(self.weights)]
         self.entries[filled : filled + len(new)] = new.float()
 
@@ -347,7 +352,7 @@ class TokenEncoder(Encoder):
         below = []
         for exact in (self.tops, self.wholes):
             tokens = torch.empty(len(images), grid.items, dtype=torch.int64)
-            known = exact.signatures(exact.entries).numpy(), exact.weights.numpy()
+            known = exact.known().numpy(), exact.weights.numpy()
             read_tiles.recognise(pictures, grid.view, *cells, *known, tokens.numpy())
             below.append(tokens)
         return Seen(Tokens(view, below[0], below[1]), similar)
