@@ -225,6 +225,9 @@ class DistillConfig:
     episodes_per_update: PositiveInt = 1
     """Episodes whose steps are shuffled together for L_pred. The method has 1; more prevent the encoder from collapsing
     where the observations of an episode hardly differ."""
+    sources_per_update: PositiveInt = 1
+    """Source episodes per update of L_match, each matched with targets of its own; as many as `batch_size` has room
+    for. The loss is the mean over all matches, and negatives stay within a match's target. The method has 1."""
     temperature: PositiveFloat = 0.1
     """Temperature lambda of the contrastive losses L_pred and L_match."""
     num_targets: PositiveInt = 16

@@ -67,11 +67,13 @@ class Update:
             lambda cost: pot_plan(ot, cost, s.distiller._config.transport_reg),
         )
 
-    def literal(self, matches: list[Match], states: list[int]) -> distill.Terms:
-        s = self.setting
-        negatives = [
+    def negatives(self, matches: list[Match]) -> list[int]:
+        return [
             int(float(self.noise[k, i, j]) * len(self.targets[k].unlocks)) for k, i, j in matches
         ]
+
+    def literal(self, matches: list[Match], states: list[int]) -> distill.Terms:
+        s = self.setting
         return distill.matching(
             s.agent,
             s.old,
@@ -79,7 +81,7 @@ class Update:
             s.episode(self.source),
             [s.episode(t) for t in self.targets],
             matches,
-            negatives,
+            self.negatives(matches),
             states,
             s.how,
         )
@@ -162,6 +164,108 @@ def test_padding_changes_nothing(targets: list[int]) -> None:
     assert_same_gradients(padded.setting.network, expected)
     for a, b in zip(plain.setting.network.buffers(), padded.setting.network.buffers(), strict=True):
         torch.testing.assert_close(a, b)
+
+
+class Joined:
+    """The matching updates of several sources as one, with room for another source."""
+
+    def __init__(self, config: DistillConfig, solver: Any = None) -> None:
+        self.setting = make_setting(replace(config, sources_per_update=4), solver=solver)
+        sources = [(0, [1, 2, 3, 4]), (2, [1, 3]), (4, [0])]
+        self.parts = [Update(self.setting, *one, seed) for seed, one in enumerate(sources)]
+        singles = [(part.batch, part.target_batch) for part in self.parts]
+        self.batch, self.target_batch = batches.join_sources(singles, 4, np.random.default_rng(0))
+        self.noise = torch.cat([*(part.noise for part in self.parts), torch.rand(TARGETS, WIDTH, WIDTH)])
+
+    def check(self, ot: Any, *, padded: bool = False) -> None:
+        """Loss, parts, gradients and value statistics."""
+        s = self.setting
+        found = [part.find_matches(ot) for part in self.parts]
+        total = sum(map(len, found))
+        of_parts = [
+            (s.episode(part.source), [s.episode(t) for t in part.targets], matches, part.negatives(matches))
+            for part, matches in zip(self.parts, found, strict=True)
+            if matches
+        ]
+        steps = [int(self.batch.images[place]) for place in self.batch.states[:total]]
+        assert len(steps) == total and len(of_parts) > 1
+        terms = distill.joined_matching(s.agent, s.old, s.data, of_parts, steps, s.how)
+        expected = s.agent.gradients(terms.loss)
+        objective = matching_of(s.distiller)
+        objective.use_width(WIDTH)
+        prepare(s.distiller, "matching", self.target_batch.padded() if padded else self.target_batch)
+        objective.noise.copy_(self.noise)
+        update(s.distiller, "matching", self.batch.padded() if padded else self.batch)
+        reported = statistics(s.distiller, "matching")
+        assert reported["matches"] == total
+        possible = sum(min(len(p.source.unlocks), len(t.unlocks)) for p in self.parts for t in p.targets)
+        assert reported["match_rate"] == pytest.approx(total / possible)
+        assert reported["loss"] == pytest.approx(terms.contrastive, rel=1e-9)
+        assert reported["accuracy"] == pytest.approx(terms.accuracy)
+        assert reported["policy_reg"] == pytest.approx(terms.policy, rel=1e-9)
+        assert reported["value_reg"] == pytest.approx(terms.value, rel=1e-9)
+        assert_same_gradients(s.network, expected, 1e-9)
+        s.assert_same_statistics()
+
+
+@pytest.mark.usefixtures("in_float64")
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("reg", [0.05, 0.4])
+def test_several_sources_in_one_update(ot: Any, reg: float, padded: bool) -> None:
+    """It is the mean over all matches; soft plans leave some sources with fewer than others."""
+    Joined(replace(CONFIG, transport_reg=reg, value_reg="frozen")).check(ot, padded=padded)
+
+
+def drawn(setting: Setting, seed: int = 0) -> list[SourceBatch]:
+    objective = matching_of(setting.distiller)
+    return [update.batch for update in objective.updates(setting.usable, np.random.default_rng(seed))]
+
+
+def test_one_source_per_update_draws_what_it_always_did() -> None:
+    setting = make_setting(CONFIG)
+    rng, usable = np.random.default_rng(3), setting.usable
+    width = max(len(t.unlocks) for t in usable)
+    made = drawn(setting, 3)
+    for index, batch in zip(rng.permutation(len(usable)), made, strict=True):
+        others = [i for i in range(len(usable)) if i != index]
+        targets = [usable[others[i]] for i in rng.permutation(len(others))[:TARGETS]]
+        wanted, _ = batches.matching_batch(usable[index], targets, TARGETS, width, rng)
+        assert batches.layout(batch) == batches.layout(wanted)
+        assert np.array_equal(batches.pack(batch), batches.pack(wanted))
+
+
+@pytest.mark.parametrize(
+    ("together", "batch_size", "sizes"), [(2, 512, [2, 2, 1]), (5, 512, [5]), (9, 512, [5]), (5, 1, [1] * 5)]
+)
+def test_sources_are_joined_as_long_as_there_is_room(together: int, batch_size: int, sizes: list[int]) -> None:
+    setting = make_setting(replace(CONFIG, sources_per_update=together, batch_size=batch_size))
+    made = drawn(setting)
+    assert [int((batch.rows > 0).sum()) for batch in made] == sizes
+    assert all(len(batch.rows) == together for batch in made), "all updates have one layout"
+    sources = sorted(rows for batch in made for rows in batch.rows.tolist() if rows)
+    assert sources == sorted(len(t.unlocks) for t in setting.usable), "every episode once"
+
+
+@pytest.mark.parametrize("batch_size", [20, 30])
+def test_joined_sources_fit_into_a_batch(batch_size: int) -> None:
+    setting = make_setting(replace(CONFIG, sources_per_update=5, batch_size=batch_size))
+    made = drawn(setting)
+    assert 1 < len(made) < 5
+    for batch in made:
+        assert batch.capacity[0] == len(batch.states) <= batch_size
+
+
+def test_a_phase_splits_a_source_that_does_not_fit() -> None:
+    """It is alone in its update, which has room for more; the same generators give the same weights."""
+    ends = []
+    for _ in range(2):
+        setting = make_setting(replace(CONFIG, sources_per_update=3, batch_size=8, num_epochs=1), solver=everything)
+        report = setting.distiller.run(np.random.default_rng(0), torch.Generator().manual_seed(0))
+        # Of 16 achievements, the episodes have 3, 4, 1, 3 and 5: each is matched with all of the others'.
+        parts = sum(-(-m * (16 - m) // 8) for m in (3, 4, 3, 5))
+        assert report.updates["matching"] == parts + 1, "the episode with one achievement fits"
+        ends.append([p.detach().clone() for p in setting.network.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
 
 
 def everything(cost: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:

@@ -153,6 +153,32 @@ def test_matching_tables(num_targets: int) -> None:
         assert real or a == b, "an absent achievement is the zero vector"
 
 
+def test_joined_sources() -> None:
+    """Every table leads to the images it led to, and absent sources have nothing."""
+    a, b, c = episode(20, [0, 7, 18]), episode(9, [2], 3000), episode(30, [1, 2, 3, 28], 5000)
+    rng, width, count, room = np.random.default_rng(0), 5, 3, 4
+    singles = [
+        batches.matching_batch(source, targets, count, width, rng)
+        for source, targets in ((a, [b, c]), (c, [a, b]), (b, [c]))
+    ]
+    first, second = batches.join_sources(singles, room, rng)
+    assert first.rows.tolist() == [3, 4, 1, 0]
+    assert first.columns.tolist() == [1, 4, 0, 3, 1, 0, 4, 0, 0, 0, 0, 0]
+    assert first.capacity.tolist() == [sum(int(one.capacity[0]) for one, _ in singles)] == [len(first.states)]
+    for side, joined in enumerate((first, second)):
+        size = width * (count if side else 1)
+        for name in ("before", "after"):
+            table = getattr(joined, name)
+            assert len(table) == room * size
+            for index, single in enumerate(singles):
+                part = table[index * size : (index + 1) * size]
+                assert unpack_places(joined, part) == unpack_places(single[side], getattr(single[side], name))
+        assert np.array_equal(joined.before[3 * size :], joined.after[3 * size :]), "the zero vector"
+    states = unpack_places(first, first.states)
+    in_order = [place for one, _ in singles for place in unpack_places(one, one.states)]
+    assert sorted(states) == sorted(in_order) and states != in_order, "shuffled"
+
+
 def test_states_of_the_regularisers_are_uniform_with_replacement() -> None:
     source, target = episode(5, [1, 3]), episode(5, [0, 2])
     rng = np.random.default_rng(0)

@@ -102,13 +102,16 @@ def test_prediction(images: int, terms: int, count: int, size: int) -> None:
 def test_representations(size: int) -> None:
     phi = normal(7, size)
     before, after = table([0, 3, 2, 2, 5]), table([1, 4, 2, -1, 0])
-    out = torch.full((5, size), -1.0, device=DEVICE)
-    nu, norms = kernels.represent(phi, before, after, out)
     following = torch.cat([phi, torch.zeros(1, size, device=DEVICE)])[after]
-    assert nu is out
-    assert_close(nu, achievement_representation(phi[before], following))
-    assert_close(norms, (following - phi[before]).norm(dim=1))
-    assert not nu[2].any(), "an absent achievement is the zero vector"
+    for sources, room in ((1, 5), (1, 8), (5, 1), (5, 2)):
+        out = torch.full((sources, room, size), -1.0, device=DEVICE)
+        nu, norms = kernels.represent(phi, before, after, out)
+        assert nu is out
+        width = 5 // sources
+        assert_close(nu[:, :width].flatten(0, 1), achievement_representation(phi[before], following))
+        assert (nu[:, width:] == -1).all(), "what is beyond is left as it is"
+        assert_close(norms, (following - phi[before]).norm(dim=1))
+        assert not nu[:, :width].flatten(0, 1)[2].any(), "an absent achievement is the zero vector"
 
 
 class Matching:
@@ -141,6 +144,23 @@ class Matching:
         }
         self.config = DistillConfig(num_targets=len(columns))
 
+    @classmethod
+    def joined(cls, problems: list[Matching]) -> Matching:
+        """Several sources in one update, in the order of their latents."""
+        whole = cls.__new__(cls)
+        starts = np.cumsum([0, *(len(one.phi) for one in problems)])
+        whole.phi = torch.cat([one.phi for one in problems])
+        whole.targets = torch.cat([one.targets for one in problems])
+        whole.noise = torch.cat([one.noise for one in problems])
+        whole.config = problems[0].config
+        whole.batch = {name: torch.cat([one.batch[name] for one in problems]) for name in ("rows", "columns")}
+        for name in ("before", "after", "states"):
+            moved = [one.batch[name] + int(start) for one, start in zip(problems, starts[:-1], strict=True)]
+            whole.batch[name] = torch.cat(moved)
+        whole.batch["images"] = table(np.arange(len(whole.phi)))
+        whole.batch["capacity"] = torch.stack([one.batch["capacity"] for one in problems]).sum(0)
+        return whole
+
     def plain(self, phi: Tensor) -> tuple[Tensor, ...]:
         """What the objective makes of it without kernels, the latents given."""
         config = self.config
@@ -167,12 +187,23 @@ class Matching:
 )
 def test_matching(columns: list[int], rows: int, width: int, size: int) -> None:
     """Loss, statistics, weights and gradient; absent targets, achievements that share an image, and no match at all."""
-    problem = Matching(columns, rows, width, size)
+    agree(Matching(columns, rows, width, size))
+
+
+@pytest.mark.parametrize("width", [6, 18])
+def test_matching_of_several_sources(width: int) -> None:
+    """Each has its own targets, and one has nothing: it is absent."""
+    sources = [([3, 5, 1], 4), ([6, 0, 0], 6), ([0, 0, 0], 0), ([2, 2, 5], 1)]
+    agree(Matching.joined([Matching(columns, rows, width, 24, seed) for seed, (columns, rows) in enumerate(sources)]))
+
+
+def agree(problem: Matching) -> None:
+    """The kernels with the plain functions."""
     plain, mine = problem.phi.clone().requires_grad_(), problem.phi.clone().requires_grad_()
     wanted, found = problem.plain(plain), problem.fused(mine)
     for a, b in zip(found, wanted, strict=True):
         assert_close(a.detach(), b.detach().float())
-    assert float(found[2]) > 0 or not any(columns)
+    assert float(found[2]) > 0 or not problem.batch["columns"].any()
     (2 * wanted[0]).backward()
     (2 * found[0]).backward()
     assert plain.grad is not None and mine.grad is not None
@@ -263,13 +294,13 @@ def test_predictor(size: int, memory: bool, film: str, count: int) -> None:
         assert_close(found, wanted, 1e-4)
 
 
-@pytest.mark.parametrize("name", ["prediction", "matching"])
+@pytest.mark.parametrize(("name", "sources"), [("prediction", 1), ("matching", 1), ("matching", 3)])
 @pytest.mark.parametrize("memory", [True, False])
-def test_whole_updates(name: str, memory: bool) -> None:
+def test_whole_updates(name: str, sources: int, memory: bool) -> None:
     """Statistics, normaliser and the gradients of all weights, from the same batch."""
     reports, grads, averages = [], [], []
     for fused in (False, True):
-        setting = make_setting(DistillConfig(num_targets=3), replace(MODEL, memory=memory))
+        setting = make_setting(DistillConfig(num_targets=3, sources_per_update=sources), replace(MODEL, memory=memory))
         network, experience = setting.network.to(DEVICE), on_device(setting.buffer)
         network.use_precision("fp32", fused=False)
         distiller = make_distiller(network, experience, replace(setting.distiller._config, max_grad_norm=1e9))
@@ -282,6 +313,9 @@ def test_whole_updates(name: str, memory: bool) -> None:
         rng = np.random.default_rng(0)
         if isinstance(objective, AchievementMatching):
             source, target = batches.matching_batch(setting.usable[1], setting.usable[2:], 3, 6, rng)
+            if sources > 1:  # two, with room for a third
+                other = batches.matching_batch(setting.usable[0], setting.usable[3:], 3, 6, rng)
+                source, target = batches.join_sources([(source, target), other], sources, rng)
             objective.use_width(6)
             objective.noise.copy_(torch.rand(objective.noise.shape, generator=torch.Generator().manual_seed(0)))
             prepare(distiller, name, target.padded())

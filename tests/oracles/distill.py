@@ -204,6 +204,24 @@ def find_matches(
     return found
 
 
+def matched(
+    agent: Agent,
+    data: Experience,
+    source: Episode,
+    targets: Sequence[Episode],
+    matches: Sequence[Match],
+    negatives: Sequence[int],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Anchor, positive and negative of each match of a source."""
+    mine = representations(agent, data, *source)
+    with torch.no_grad():
+        theirs = [representations(agent, data, *target) for target in targets]
+    anchors = torch.stack([mine[i] for _, i, _ in matches])
+    positives = torch.stack([theirs[k][j] for k, _, j in matches])
+    others = torch.stack([theirs[k][n] for (k, _, _), n in zip(matches, negatives, strict=True)])
+    return anchors, positives, others
+
+
 def matching(
     agent: Agent,
     old: Agent,
@@ -219,16 +237,37 @@ def matching(
 
     ``states`` are steps of the source trajectory for the regularisers.
     """
-    mine = representations(agent, data, *source)
-    with torch.no_grad():
-        theirs = [representations(agent, data, *target) for target in targets]
-    anchors = torch.stack([mine[i] for _, i, _ in matches])
-    positives = torch.stack([theirs[k][j] for k, _, j in matches])
-    others = torch.stack([theirs[k][n] for (k, _, _), n in zip(matches, negatives, strict=True)])
+    anchors, positives, others = matched(agent, data, source, targets, matches, negatives)
     contrastive = two_way(anchors, positives, others, how.temperature).mean()
     steps = torch.tensor([source[0][t] for t in states])
     latents = net.phi(agent.params, data.observations[steps])
     policy, value = regularizers(agent, old, data, steps, latents, how)
     loss = contrastive + how.policy_coef * policy + how.value_coef * value
     accuracy = _closer(anchors, positives, others)
+    return Terms(loss, contrastive.item(), accuracy, policy.item(), value.item())
+
+
+def joined_matching(
+    agent: Agent,
+    old: Agent,
+    data: Experience,
+    parts: Sequence[tuple[Episode, Sequence[Episode], Sequence[Match], Sequence[int]]],
+    steps: Sequence[int],
+    how: Objective,
+) -> Terms:
+    """One matching update of several sources: the mean of theirs, each counted as often as it has matches.
+
+    Each part is a source, its targets, its matches and their negatives; ``steps`` of the buffer are for the
+    regularisers.
+    """
+    total = sum(len(matches) for _, _, matches, _ in parts)
+    contrastive, accuracy = torch.zeros((), dtype=torch.float64), 0.0
+    for source, targets, matches, negatives in parts:
+        rows = matched(agent, data, source, targets, matches, negatives)
+        contrastive = contrastive + len(matches) / total * two_way(*rows, how.temperature).mean()
+        accuracy += len(matches) / total * _closer(*rows)
+    places = torch.tensor(steps)
+    latents = net.phi(agent.params, data.observations[places])
+    policy, value = regularizers(agent, old, data, places, latents, how)
+    loss = contrastive + how.policy_coef * policy + how.value_coef * value
     return Terms(loss, contrastive.item(), accuracy, policy.item(), value.item())

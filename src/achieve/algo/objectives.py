@@ -21,7 +21,14 @@ from achieve.algo.contrastive import achievement_representation, contrastive_los
 from achieve.algo.regularizers import Experience
 from achieve.algo.transport import cosine_cost
 from achieve.config import DistillConfig
-from achieve.data.batches import SourceBatch, matching_batch, mixed_prediction_batches, prediction_batches
+from achieve.data.batches import (
+    SourceBatch,
+    TargetBatch,
+    join_sources,
+    matching_batch,
+    mixed_prediction_batches,
+    prediction_batches,
+)
 from achieve.data.trajectories import Trajectory
 from achieve.errors import ConfigError
 from achieve.nn.model import AchievementNetwork
@@ -220,7 +227,8 @@ class AchievementMatching(AuxiliaryObjective):
     """Cross-trajectory achievement matching: an achievement looks as it does in other episodes, ``L_match``.
 
     An update has a source episode and up to ``num_targets`` others. Their achievements are matched by partial optimal
-    transport with the weights in force; gradients flow through the source alone.
+    transport with the weights in force; gradients flow through the source alone. With ``sources_per_update`` it has S
+    sources, each with K targets of its own.
     """
 
     name = "matching"
@@ -233,12 +241,13 @@ class AchievementMatching(AuxiliaryObjective):
         self.use_width(0)
 
     def use_width(self, width: int) -> None:
-        """Take the places for targets' representations [K, W, D] and draws of negatives [K, W, W] of that width.
+        """Take the places for targets' representations [S * K, W, D] and draws of negatives [S * K, W, W].
 
         They are kept for each width: captured graphs go on using theirs.
         """
         if width not in self._places:
-            count, device = self.context.config.num_targets, self.context.experience.device
+            config, device = self.context.config, self.context.experience.device
+            count = config.sources_per_update * config.num_targets
             self._places[width] = (
                 torch.zeros(count, width, self.context.network.latent_size, device=device),
                 torch.zeros(count, width, width, device=device),
@@ -248,15 +257,42 @@ class AchievementMatching(AuxiliaryObjective):
     def updates(self, episodes: Sequence[Trajectory], rng: np.random.Generator) -> Iterator[Update]:
         if len(episodes) < 2:
             return
-        count = self.context.config.num_targets
         width = max(len(episode.unlocks) for episode in episodes)
         width = SourceBatch.padded_width(width) if self.context.pad else width
         self.use_width(width)
+        single, together = self._single_sources(episodes, width, rng), self.context.config.sources_per_update
+        if together == 1:
+            for source, target in single:
+                yield Update(source, target)
+        else:
+            for group in self._groups(single):
+                yield Update(*join_sources(group, together, rng))
+
+    def _single_sources(
+        self, episodes: Sequence[Trajectory], width: int, rng: np.random.Generator
+    ) -> Iterator[tuple[SourceBatch, TargetBatch]]:
+        """Yield every episode as a source, in random order, with its targets."""
+        count = self.context.config.num_targets
         for index in rng.permutation(len(episodes)):
             others = rng.permutation(len(episodes) - 1)[: min(count, len(episodes) - 1)]
             others += others >= index
-            source, target = matching_batch(episodes[index], [episodes[i] for i in others], count, width, rng)
-            yield Update(source, target)
+            yield matching_batch(episodes[index], [episodes[i] for i in others], count, width, rng)
+
+    def _groups(
+        self, single: Iterator[tuple[SourceBatch, TargetBatch]]
+    ) -> Iterator[list[tuple[SourceBatch, TargetBatch]]]:
+        """Yield the sources of each update, whose possible matches fit into a batch unless it is a single one."""
+        config = self.context.config
+        group: list[tuple[SourceBatch, TargetBatch]] = []
+        possible = 0
+        for one in single:
+            more = int(one[0].capacity[0])
+            if group and (len(group) == config.sources_per_update or possible + more > config.batch_size):
+                yield group
+                group, possible = [], 0
+            group.append(one)
+            possible += more
+        yield group
 
     @torch.no_grad()
     def prepare(self, batch: Tables) -> None:
@@ -265,7 +301,7 @@ class AchievementMatching(AuxiliaryObjective):
         if self.context.fused:
             from achieve.nn.kernels.contrastive import represent
 
-            represent(phi, batch["before"], batch["after"], self.targets.flatten(0, 1))
+            represent(phi, batch["before"], batch["after"], self.targets)
             return
         nu = achievement_representation(phi.index_select(0, batch["before"]), phi.index_select(0, batch["after"]))
         self.targets.copy_(nu.view_as(self.targets))
@@ -274,7 +310,7 @@ class AchievementMatching(AuxiliaryObjective):
         self.noise.uniform_(generator=generator)
 
     def loss(self, batch: Tables, matches: Tensor | None = None) -> Terms:
-        """Match, unless the matches [K, W, W] are given, and return the loss over them."""
+        """Match, unless the matches [S * K, W, W] are given, and return the loss over them."""
         if self.context.fused and matches is None and self.noise.shape[1] <= WIDEST_FUSED_MATCHING:
             return self._fused_loss(batch)
         network, pick, config = self.context.network, self.context.pick, self.context.config
@@ -292,7 +328,7 @@ class AchievementMatching(AuxiliaryObjective):
         weights = (torch.arange(len(states), device=steps.device) < real).float()
         with torch.no_grad():
             accuracy = weighted_mean((similarity > other).float(), matches)
-            possible = torch.minimum(batch["rows"], columns).sum().clamp(min=1)
+            possible = torch.minimum(self._rows(batch), columns).sum().clamp(min=1)
         statistics = (accuracy, count, count / possible)
         return Terms(loss, steps, phi, states, weights, statistics, skip=(count == 0).float())
 
@@ -316,16 +352,21 @@ class AchievementMatching(AuxiliaryObjective):
         return Terms(loss, steps, phi, batch["states"], weights, tuple(statistics), skip)
 
     def similarity(self, batch: Tables, phi: Tensor) -> Tensor:
-        """Return ``nu_i . nu'_j`` of the source with each target [K, W, W]; gradients reach the source alone."""
+        """Return ``nu_i . nu'_j`` of each source with its targets [S * K, W, W]; gradients reach sources alone."""
         source = achievement_representation(phi.index_select(0, batch["before"]), phi.index_select(0, batch["after"]))
         self.context.wait()
-        return 1 - cosine_cost(source, self.targets)
+        by_source = (len(batch["rows"]), -1)
+        return 1 - cosine_cost(source.unflatten(0, by_source), self.targets.unflatten(0, by_source)).flatten(0, 1)
 
     def matches(self, similarity: Tensor, batch: Tables) -> Tensor:
-        """Return ``T* = 1[T > 1/2]`` as floats [K, W, W]."""
-        columns = batch["columns"]
-        plan = self.context.solve(1 - similarity, batch["rows"].expand_as(columns), columns)
+        """Return ``T* = 1[T > 1/2]`` as floats [S * K, W, W]."""
+        plan = self.context.solve(1 - similarity, self._rows(batch), batch["columns"])
         return (plan > self.context.config.match_threshold).float()
+
+    def _rows(self, batch: Tables) -> Tensor:
+        """Return the achievements of each target's source [S * K]."""
+        rows = batch["rows"]
+        return rows.repeat_interleave(len(batch["columns"]) // len(rows))
 
     def losses(
         self, update: Update, tables: Callable[[], Tables], prepare: Callable[[], None], rng: np.random.Generator
@@ -339,10 +380,13 @@ class AchievementMatching(AuxiliaryObjective):
     def part_losses(
         self, batch: Tables, prepare: Callable[[], None], rng: np.random.Generator
     ) -> Iterator[Callable[[Tables], Terms]]:
-        """Match once, and yield the losses over shuffled parts of the matches, each of a batch's size."""
+        """Match once, and yield the losses over shuffled parts of the matches, each of a batch's size.
+
+        Only a source that is alone in its update has too many.
+        """
         size = self.context.config.batch_size
         with torch.no_grad():
-            unlocks = batch["images"][: 2 * int(batch["rows"])]
+            unlocks = batch["images"][: 2 * int(batch["rows"].sum())]
             matches = self.matches(self.similarity(batch, self._latents(unlocks)), batch)
         found = matches.flatten().nonzero().squeeze(1).cpu()
         found = found[torch.from_numpy(rng.permutation(len(found)))]
@@ -359,7 +403,7 @@ class AchievementMatching(AuxiliaryObjective):
         Only their achievements and states are encoded, at most three images for each match. Other achievements are left
         at the first image; nothing there is matched.
         """
-        rows = matches.sum((0, 2)).nonzero().squeeze(1)
+        rows = matches.unflatten(0, (len(batch["rows"]), -1)).sum((1, 3)).flatten().nonzero().squeeze(1)
         states = batch["states"][first_state : first_state + self.context.config.batch_size]
         wanted = torch.cat([batch["before"][rows], batch["after"][rows], states])
         place = torch.arange(len(wanted), device=rows.device)

@@ -7,9 +7,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 
-def cosine_cost(source: Float[Tensor, "m D"], targets: Float[Tensor, "B n D"]) -> Float[Tensor, "B m n"]:
+def cosine_cost(source: Float[Tensor, "*S m D"], targets: Float[Tensor, "*S B n D"]) -> Float[Tensor, "*S B m n"]:
     """Return ``M_ij = 1 - nu_i . nu'_j`` of unit vectors."""
-    return 1 - torch.einsum("id,bjd->bij", source, targets)
+    return 1 - torch.einsum("...id,...bjd->...bij", source, targets)
 
 
 def partial_transport(

@@ -23,7 +23,7 @@ T = TypeVar("T", "PredictionBatch", "SourceBatch", "TargetBatch")
 
 # Sizes that batches are padded to where updates are replayed: fine enough to waste little, few enough to capture.
 IMAGE_SIZES = (*range(16, 321, 16), *range(352, 513, 32), 576, 768, 1088, 1152)
-TARGET_SIZES = (*range(32, 513, 16), 608, 704)
+TARGET_SIZES = (*range(32, 513, 16), 608, 704, *range(768, 2049, 128))
 # States are only looked up: their number costs next to nothing, and one size does for most.
 STATE_SIZES = (512,)
 WIDTHS = (24, 32, 48, 64)
@@ -57,11 +57,13 @@ class PredictionBatch:
 
 @dataclass(frozen=True)
 class TargetBatch:
-    """The target side of a matching update: up to ``K`` trajectories with at most ``W`` achievements each.
+    """The target side of a matching update: up to ``K`` trajectories for each of ``S`` sources.
+
+    They have at most ``W`` achievements each.
 
     Attributes:
         images: [T], steps to encode, without gradients.
-        before: [K * W], and ``after`` [K * W]: places in ``images`` either side of each achievement.
+        before: [S * K * W], and ``after`` [S * K * W]: places in ``images`` either side of each achievement.
     """
 
     images: IntArray
@@ -82,15 +84,15 @@ class TargetBatch:
 
 @dataclass(frozen=True)
 class SourceBatch:
-    """The source side of a matching update.
+    """The source side of a matching update, with room for ``S`` sources.
 
     Attributes:
         images: [G], steps to encode with gradients.
-        before: [W], and ``after`` [W]: places in ``images`` either side of each achievement.
+        before: [S * W], and ``after`` [S * W]: places in ``images`` either side of each achievement.
         states: [R], places in ``images`` of the random states the regularisers look at.
         capacity: [1], how many of ``states`` are real.
-        rows: [1], achievements of the source.
-        columns: [K], achievements of each target; 0 for an absent one.
+        rows: [S], achievements of each source; 0 for an absent one.
+        columns: [S * K], achievements of each source's targets; 0 for an absent one.
     """
 
     images: IntArray
@@ -213,6 +215,38 @@ def matching_batch(
         after=np.where(real, before + total, 0).ravel(),
     )
     return first, second
+
+
+def join_sources(
+    updates: Sequence[tuple[SourceBatch, TargetBatch]], room: int, rng: np.random.Generator
+) -> tuple[SourceBatch, TargetBatch]:
+    """Return the matching updates of single sources as one, with room for this many sources.
+
+    The update uses the first of its states, as many as it has matches. So those of all sources are shuffled.
+    """
+    sources, targets = zip(*updates, strict=True)
+    width, count = len(sources[0].before), len(sources[0].columns)
+    first = SourceBatch(
+        images=np.concatenate([one.images for one in sources]),
+        before=_padded(_moved(sources, "before"), room * width),
+        after=_padded(_moved(sources, "after"), room * width),
+        states=rng.permutation(_moved(sources, "states")),
+        capacity=np.sum([one.capacity for one in sources], axis=0),
+        rows=_padded(np.concatenate([one.rows for one in sources]), room),
+        columns=_padded(np.concatenate([one.columns for one in sources]), room * count),
+    )
+    second = TargetBatch(
+        images=np.concatenate([one.images for one in targets]),
+        before=_padded(_moved(targets, "before"), room * count * width),
+        after=_padded(_moved(targets, "after"), room * count * width),
+    )
+    return first, second
+
+
+def _moved(batches: Sequence[SourceBatch | TargetBatch], name: str) -> IntArray:
+    """A table of several batches whose images are joined, with places among all of these."""
+    starts = np.cumsum([0, *(len(one.images) for one in batches[:-1])])
+    return np.concatenate([getattr(one, name) + start for one, start in zip(batches, starts, strict=True)])
 
 
 def first_places(values: IntArray) -> tuple[IntArray, IntArray]:

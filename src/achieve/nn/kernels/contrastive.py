@@ -41,13 +41,14 @@ def _difference(phi_ptr, before, after, d, inside, D):
 
 
 @triton.jit
-def _represent(phi_ptr, before_ptr, after_ptr, out_ptr, norm_ptr, D, BLOCK: tl.constexpr):
+def _represent(phi_ptr, before_ptr, after_ptr, out_ptr, norm_ptr, W, room, D, BLOCK: tl.constexpr):
     row = tl.program_id(0)
+    place = row // W * room + row % W
     d = tl.arange(0, BLOCK)
     inside = d < D
     x = _difference(phi_ptr, tl.load(before_ptr + row), tl.load(after_ptr + row), d, inside, D)
     norm = tl.maximum(tl.sqrt(tl.sum(x * x, 0)), EPS)
-    tl.store(out_ptr + row * D + d, x / norm, mask=inside)
+    tl.store(out_ptr + place * D + d, x / norm, mask=inside)
     tl.store(norm_ptr + row, norm)
 
 
@@ -103,7 +104,8 @@ def _match(
     iterations: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     target = tl.program_id(0)
-    rows = tl.load(rows_ptr).to(tl.int32)
+    source = target // K
+    rows = tl.load(rows_ptr + source).to(tl.int32)
     columns = tl.load(columns_ptr + target).to(tl.int32)
     i = tl.arange(0, SIZE)
     j = tl.arange(0, SIZE)
@@ -122,32 +124,34 @@ def _match(
     loss = tl.where(matched, _softplus(z), 0.0)
     correct = tl.where(matched & (similarity > other), 1.0, 0.0)
     slope = tl.where(matched, 1.0 / (temperature * (1.0 + tl.exp(-z))), 0.0)
-    at = slopes_ptr + i * (K * W) + target * W
+    at = slopes_ptr + (source * W + i) * (K * W) + target % K * W
     for column in range(W):
         # d loss / d similarity of a column: as a negative of some, less as a positive.
         here = tl.where(negative == column, slope, 0.0) - tl.where(j[None, :] == column, slope, 0.0)
         tl.store(at + column, tl.sum(here, 1), mask=i < W)
+    targets = tl.num_programs(0)
     tl.store(parts_ptr + target, tl.sum(tl.sum(loss, 1), 0))
-    tl.store(parts_ptr + K + target, tl.sum(tl.sum(correct, 1), 0))
-    tl.store(parts_ptr + 2 * K + target, tl.sum(tl.sum(tl.where(matched, 1.0, 0.0), 1), 0))
+    tl.store(parts_ptr + targets + target, tl.sum(tl.sum(correct, 1), 0))
+    tl.store(parts_ptr + 2 * targets + target, tl.sum(tl.sum(tl.where(matched, 1.0, 0.0), 1), 0))
 
 
 @triton.jit
 def _finish_match(
     parts_ptr, rows_ptr, columns_ptr, capacity_ptr, grad_nu_ptr, nu_ptr, norm_ptr, before_ptr, after_ptr,
-    grad_ptr, figures_ptr, weights_ptr, states, K, D, TARGETS: tl.constexpr, BLOCK: tl.constexpr,
+    grad_ptr, figures_ptr, weights_ptr, states, targets, K, W, D,
+    SIZE: tl.constexpr, TARGETS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
-    rows = tl.load(rows_ptr).to(tl.int32)
+    source = row // W
     k = tl.arange(0, TARGETS)
-    real = k < K
-    count = tl.sum(tl.load(parts_ptr + 2 * K + k, mask=real, other=0.0), 0)
+    real = k < targets
+    count = tl.sum(tl.load(parts_ptr + 2 * targets + k, mask=real, other=0.0), 0)
     share = 1.0 / tl.maximum(count, 1.0)
-    if row < rows:
+    if row % W < tl.load(rows_ptr + source).to(tl.int32):
         d = tl.arange(0, BLOCK)
         inside = d < D
         grad = tl.load(grad_nu_ptr + row * D + d, mask=inside, other=0.0) * share
-        nu = tl.load(nu_ptr + row * D + d, mask=inside, other=0.0)
+        nu = tl.load(nu_ptr + (source * SIZE + row % W) * D + d, mask=inside, other=0.0)
         norm = tl.load(norm_ptr + row)
         inner = tl.where(norm > EPS, tl.sum(grad * nu, 0), 0.0)
         grad = (grad - inner * nu) / norm
@@ -157,7 +161,8 @@ def _finish_match(
         tl.atomic_add(grad_ptr + before * D + d, -grad, mask=inside, sem="relaxed")
     if row == 0:
         loss = tl.sum(tl.load(parts_ptr + k, mask=real, other=0.0), 0)
-        correct = tl.sum(tl.load(parts_ptr + K + k, mask=real, other=0.0), 0)
+        correct = tl.sum(tl.load(parts_ptr + targets + k, mask=real, other=0.0), 0)
+        rows = tl.load(rows_ptr + k // K, mask=real, other=0).to(tl.int32)
         columns = tl.load(columns_ptr + k, mask=real, other=0).to(tl.int32)
         possible = tl.sum(tl.minimum(columns, rows), 0).to(tl.float32)
         tl.store(figures_ptr, loss * share)
@@ -171,12 +176,17 @@ def _finish_match(
             tl.store(weights_ptr + state, tl.where(state < regularised, 1.0, 0.0), mask=state < states)
 
 
-def represent(phi: Tensor, before: Tensor, after: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """``nu`` of each pair of latents [W, D], written to ``out`` if given, and the norms of their differences [W]."""
+def represent(phi: Tensor, before: Tensor, after: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
+    """``nu`` of each pair of latents, written to ``out`` [S, W or more, D], and the norms of their differences [S * W].
+
+    Of a longer ``out``, the rest is left as it is.
+    """
     phi, size = phi.contiguous(), phi.shape[1]
-    out = torch.empty(len(before), size, device=phi.device) if out is None else out
     norms = torch.empty(len(before), device=phi.device)
-    _represent[(len(before),)](phi, before, after, out, norms, size, BLOCK=triton.next_power_of_2(size), num_warps=4)
+    _represent[(len(before),)](
+        phi, before, after, out, norms, len(before) // len(out), out.shape[1], size,
+        BLOCK=triton.next_power_of_2(size), num_warps=4,
+    )  # fmt: skip
     return out, norms
 
 
@@ -221,28 +231,29 @@ def matching_loss(
     phi: Tensor, targets: Tensor, noise: Tensor, batch: dict[str, Tensor], *, reg: float, iterations: int,
     threshold: float, temperature: float,
 ) -> Matched:  # fmt: skip
-    """Match a source with its targets, and return the contrastive loss over the matches.
+    """Match sources with their targets, and return the contrastive loss over all matches.
 
     Args:
-        phi: [G, D], the source's latents; gradients flow through them alone.
-        targets: [K, W, D], the targets' representations.
-        noise: [K, W, W], uniform draws of the negatives.
+        phi: [G, D], the sources' latents; gradients flow through them alone.
+        targets: [S * K, W, D], the targets' representations.
+        noise: [S * K, W, W], uniform draws of the negatives.
         batch: the tables of a :class:`achieve.data.batches.SourceBatch`.
         reg, iterations: of the partial transport.
         threshold: the mass above which a pair counts as matched.
         temperature: of the loss.
     """
     before, after, rows, columns, capacity = (batch[k] for k in ("before", "after", "rows", "columns", "capacity"))
-    states = len(batch["states"])
-    count, width, size = targets.shape
+    sources, states = len(rows), len(batch["states"])
+    total, width, size = targets.shape
+    count = total // sources
     side = max(16, triton.next_power_of_2(width))
     with torch.no_grad():
-        flat = targets.view(count * width, size)
-        nu, norms = represent(phi, before, after, torch.zeros(side, size, device=phi.device))
-        similarity = flat @ nu.t()
-        slopes = torch.empty(width, count * width, device=phi.device)
-        parts = torch.empty(3, count, device=phi.device)
-        _match[(count,)](
+        flat = targets.view(sources, count * width, size)
+        nu, norms = represent(phi, before, after, torch.zeros(sources, side, size, device=phi.device))
+        similarity = flat @ nu.mT
+        slopes = torch.empty(sources, width, count * width, device=phi.device)
+        parts = torch.empty(3, total, device=phi.device)
+        _match[(total,)](
             similarity, noise, rows, columns, slopes, parts, count, width, reg, threshold, temperature,
             iterations=iterations, SIZE=side, num_warps=transport_warps(side),
         )  # fmt: skip
@@ -250,9 +261,10 @@ def matching_loss(
         grad = phi.new_zeros(phi.shape)
         figures = torch.empty(5, device=phi.device)
         weights = torch.empty(states, device=phi.device)
-        _finish_match[(width,)](
-            parts, rows, columns, capacity, grad_nu, nu, norms, before, after, grad, figures, weights, states, count,
-            size, TARGETS=triton.next_power_of_2(count), BLOCK=triton.next_power_of_2(size), num_warps=4,
+        _finish_match[(sources * width,)](
+            parts, rows, columns, capacity, grad_nu, nu, norms, before, after, grad, figures, weights, states, total,
+            count, width, size,
+            SIZE=side, TARGETS=triton.next_power_of_2(total), BLOCK=triton.next_power_of_2(size), num_warps=4,
         )  # fmt: skip
         loss, accuracy, matches, match_rate, skip = figures.unbind()
     return Matched(with_gradients(loss, (phi, grad)), accuracy, matches, match_rate, skip, weights)
