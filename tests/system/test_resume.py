@@ -16,8 +16,9 @@ import pytest
 from achieve.run.checkpoint import load_checkpoint
 from tests.system.conftest import Train
 from tests.system.processes import ENVIRONMENT, PATIENCE, Child
-from tests.system.runs import assert_same_run, checkpoint_file, contents, half_written, read
-from tests.system.tiny import NUM_ENVS, ROLLOUT, ROLLOUTS_PER_PHASE, STEPS
+from tests.system.runs import assert_same_run, checkpoint_file, contents, half_written, read, rows
+from tests.system.tiny import NUM_ENVS, ROLLOUT, ROLLOUTS_PER_PHASE, STEPS, tiny_config
+from tests.trust.stopping import assert_resumes
 
 # A checkpoint written with these pauses takes a few tenths of a second, time enough to be killed in.
 PAUSE = 0.002
@@ -155,6 +156,13 @@ def test_run_that_ends_between_phases(train: Train, tmp_path: Path) -> None:
     train(folder, *flags).run()
     assert_same_run(folder, whole)
     assert read(folder / "summary.json")["steps"] == steps
+
+
+def test_a_run_with_several_sources_in_a_matching_update_resumes(tmp_path: Path) -> None:
+    assert_resumes(tiny_config(distill={"sources_per_update": 4}, checkpoint_seconds=0.0), tmp_path)
+    phases = [row for row in rows(tmp_path / "parts" / "metrics.jsonl") if row["kind"] == "distill"]
+    epochs = tiny_config().distill.num_epochs
+    assert any(0 < row["matching_updates"] < epochs * row["usable"] for row in phases), "none were joined"
 
 
 def test_plain_ppo_resumes_from_checkpoints_between_rollouts(train: Train, tmp_path: Path) -> None:
