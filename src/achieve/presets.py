@@ -146,9 +146,9 @@ _preset(
     ppo=PPOConfig(
         rollout_length=128, num_minibatches=4, learning_rate=1e-3, rarity_power=0.5, imitation_coef=0.05,
         pair_bonus=0.03,
-    ),  # fmt: skip
+    ),
     distill=DistillConfig(num_epochs=1, rollouts_per_phase=16),
-)
+)  # fmt: skip
 
 
 HUMAN = "human"

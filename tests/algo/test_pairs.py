@@ -127,9 +127,9 @@ def test_what_is_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_encoders_that_say_nothing_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="use --model.encoder tokens"):
+    with pytest.raises(ConfigError, match=r"use --model\.encoder tokens"):
         tiny_config(ppo={"pair_bonus": 0.1})
-    with pytest.raises(ConfigError, match="has no effect without ppo.pair_bonus"):
+    with pytest.raises(ConfigError, match=r"has no effect without ppo\.pair_bonus"):
         tiny_config(model=TOKENS["model"], ppo={"pair_rate": 0.1})
     own = {"encoder": "tests.algo.test_pairs:Silent"}
     with pytest.raises(ConfigError, match="which Silent does not"):

@@ -27,7 +27,7 @@ READ_AT_ONCE = 1024
 
 
 def worth(rates: Float[np.ndarray, "K K"], coef: float, rate: float) -> Float[np.ndarray, "K K"]:
-    """Return what a new pair is worth, ``coef (1 - p / rate)`` or nothing; each pair has one place, above the diagonal."""
+    """Return what each pair is worth, ``coef (1 - p / rate)`` or nothing; it has one place, above the diagonal."""
     return np.triu(coef * np.clip(1 - rates / rate, 0, None), 1).astype(np.float32)
 
 
