@@ -21,6 +21,8 @@ from achieve.nn.model import ActorCritic
 if TYPE_CHECKING:
     from achieve.nn.kernels.acting import ActingKernels
 
+import os
+TRY = int(os.environ.get('TRY_K', 0))
 # Images encoded at once where states are recomputed.
 ENCODED_AT_ONCE = 1024
 ALIGNMENT = 256
@@ -106,6 +108,7 @@ class Collector:
         self._urgent = Beside(enabled=on_gpu, urgent=True)
         self._copied = torch.cuda.Event() if on_gpu else None
         self._acted = False
+        self.trials = None
 
     def _state(self) -> list[Tensor]:
         return [self.memory, self._latent, self.state, self._began]
@@ -270,6 +273,11 @@ class Collector:
         row, step = given.where.split(1)
         noise = self._noise[:, part].index_select(0, step).squeeze(0)
         actions = (logits + noise).argmax(1)
+        if TRY and self.row < buffer.length:
+            if self.trials is None:
+                from achieve.algo.trials import Trials
+                self.trials = Trials(network.encoder, network.num_actions)
+            actions = self.trials(given.observation, actions)
         self._actions[part].copy_(actions)
         for store, value in (
             (buffer.observations, given.observation),
