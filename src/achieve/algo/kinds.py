@@ -13,6 +13,7 @@ whoever sleeps wakes up whatever the action is.
 
 from __future__ import annotations
 
+import os
 from functools import partial
 
 import numpy as np
@@ -118,6 +119,19 @@ def nearest(vectors: Float[Tensor, "n D"], to: Float[Tensor, "k D"]) -> Int[np.n
     return (vectors @ to.T).argmax(1).cpu().numpy()
 
 
+UNPRODUCTIVE = None  # actions that no kind is known by
+UNLIKE, UNUSUAL = 0.05, float(os.environ.get("STRANGE", 0))  # "strange": 0.02 or 0.1
+
+
+def closeness(vectors, to):
+    return (vectors @ to.T).max(1).values.cpu().numpy()
+
+
+def weighted_quantile(values, weights, q):
+    order = np.argsort(values)
+    return values[order][np.searchsorted(weights[order].cumsum(), q * weights.sum())]
+
+
 def supported(clusters: Int[np.ndarray, " n"], episodes: Int[np.ndarray, " n"], least: int) -> Int[np.ndarray, " n"]:
     """Return the clusters with points of at least so many episodes; -1 for points of others."""
     kinds = np.full(len(clusters), -1, np.int64)
@@ -153,7 +167,8 @@ class UnlockKinds:
         self._clusters = np.full(CAPACITY, -1, np.int64)
         self._kinds = np.full(CAPACITY, -1, np.int64)
         self._episodes = np.zeros(CAPACITY, np.int64)
-        self._rates = np.zeros(CAPACITY)
+        self._rates = np.zeros(CAPACITY + network.num_actions)
+        self._least = np.zeros(1)
         self._ended = np.zeros(1)
         self._counts = np.zeros(2, np.int64)
 
@@ -162,7 +177,7 @@ class UnlockKinds:
         arrays = {
             "actions": self._actions, "masses": self._masses, "together": self._together, "clusters": self._clusters,
             "kinds": self._kinds, "episodes": self._episodes, "rates": self._rates, "ended": self._ended,
-            "counts": self._counts,
+            "counts": self._counts, "least": self._least,
         }  # fmt: skip
         return {"pairs": self._pairs, **{name: torch.from_numpy(array) for name, array in arrays.items()}}
 
@@ -178,9 +193,14 @@ class UnlockKinds:
         return min(int(self._counts[0]), CAPACITY)
 
     @property
+    def _known(self) -> int:
+        return int(self._kinds.max()) + 1
+
+    @property
     def rates(self) -> Floats:
-        """Unlocks of each kind per episode [k]."""
-        return self._rates[: int(self._kinds.max()) + 1]
+        """Unlocks of each kind per episode [k], then those of unfamiliar ones, by their action."""
+        known = self._known
+        return self._rates[: known + self._network.num_actions if known else 0]
 
     @torch.no_grad()
     def learn(self) -> dict[str, float]:
@@ -225,8 +245,17 @@ class UnlockKinds:
         self._rates[:] = 0
         if len(self.rates):
             vectors = vectors[torch.from_numpy(chosen).to(vectors.device)]
-            of = self._kinds_of(vectors, vectors[torch.from_numpy(kept).to(vectors.device)])
-            self._rates += np.bincount(of, masses, CAPACITY) / np.maximum(self._ended, 1)
+            examples = vectors[torch.from_numpy(kept).to(vectors.device)]
+            self._least[:] = weighted_quantile(closeness(vectors, self._centres(examples)), masses, UNLIKE)
+            of = self._kinds_of(vectors, examples)
+            self._rates += np.bincount(of, masses, len(self._rates)) / np.maximum(self._ended, 1)
+        if len(self.rates):
+            global UNPRODUCTIVE
+            kinds_, acts_, m_ = self._kinds[: self.examples], self._actions[: self.examples], self._masses[: self.examples]
+            r_ = kinds_ >= 0
+            t_ = np.zeros((self._known, self._network.num_actions)); np.add.at(t_, (kinds_[r_], acts_[r_]), m_[r_])
+            t_ /= np.maximum(t_.sum(1, keepdims=True), 1e-12)
+            UNPRODUCTIVE = (t_.max(0) < 0.2).astype(np.float64)
         return self._figures()
 
     def _keep(self, chosen: Ints, steps: Ints, masses: Floats, together: Floats, episodes: Ints) -> None:
@@ -258,7 +287,16 @@ class UnlockKinds:
         clusters = self._clusters[: self.examples]
         kind_of = np.zeros(int(clusters.max()) + 1, np.int64)
         kind_of[clusters[clusters >= 0]] = self._kinds[: self.examples][clusters >= 0]
-        return kind_of[nearest(vectors, self._centres(examples))]
+        to = self._centres(examples)
+        cluster = nearest(vectors, to)
+        count = self._network.num_actions
+        actions = vectors[:, -count:].argmax(1).cpu().numpy()
+        real = clusters >= 0
+        shares = np.zeros((len(kind_of), count))
+        np.add.at(shares, (clusters[real], self._actions[: self.examples][real]), self._masses[: self.examples][real])
+        shares /= np.maximum(shares.sum(1, keepdims=True), 1e-12)
+        strange = (closeness(vectors, to) < self._least[0]) & (shares[cluster, actions] < UNUSUAL)
+        return np.where(strange, self._known + actions, kind_of[cluster])
 
     def represent(self, steps: Ints) -> Tensor:
         """Return the vectors of the unlocks at these positions in the buffer."""
@@ -296,5 +334,5 @@ class UnlockKinds:
     # For the log
 
     def _figures(self) -> dict[str, float]:
-        rates = self.rates
-        return {"kinds": len(rates), "rare_kinds": int((rates < RARE).sum()), "examples": self.examples}
+        rates = self._rates[: self._known]
+        return {"strange": float(self._rates[self._known :].sum()), "kinds": len(rates), "rare_kinds": int((rates < RARE).sum()), "examples": self.examples}

@@ -43,6 +43,10 @@ def check_finite(skipped: int, updates: int, phase: str) -> None:
         )
 
 
+import os
+SILV = float(os.environ.get('SILV', 0))
+
+
 class PPOLearner:
     """Optimises ``J_pi`` and ``J_V`` on the newest rollout of the buffer.
 
@@ -220,6 +224,10 @@ class PPOLearner:
         logits, values = network.heads(network.encode(images), memory)
         loss, statistics = self._any_loss(logits[:size], values[:size], index)
         imitation = ppo.log_probability(logits[size:], actions).mean()
+        if SILV:
+            worth = kept.worth.index_select(0, self._imitated // kept._reach) * self._config.gamma ** (self._imitated % kept._reach).float()
+            short = torch.relu(network.normalizer.normalize(worth) - values[size:])
+            loss = loss + SILV * short.square().mean()
         grad_norm = self._step(loss - self._config.imitation_coef * imitation, statistics)
         self._imitation_meters.add(imitation, weight=grad_norm.isfinite().float())
 

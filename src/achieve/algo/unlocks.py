@@ -24,7 +24,10 @@ from achieve.data.transfer import upload
 
 FEWEST = 256
 """Kept unlocks before any are imitated, if there is room for so many."""
-NEARER = 0.85
+import os
+RNEARER = float(os.environ.get('RNEARER', 0.85))
+PAIRS = 'PAIRS' in os.environ
+NEARER = float(os.environ.get('NEARER', 0.85))
 """How much less often a step is drawn than the one after it, on the way to an unlock."""
 
 
@@ -81,6 +84,8 @@ class KeptUnlocks:
         self._after = _room(buffer.observations, capacity)
         self._kinds = np.full(capacity, -1, np.int64)
         self._lengths = np.zeros(capacity, np.int64)
+        self.worth = torch.zeros(capacity)
+        self.rare = np.zeros(capacity, bool)
 
     @staticmethod
     def nbytes(capacity: int, reach: int, observation: int, memory_size: int) -> int:
@@ -96,7 +101,7 @@ class KeptUnlocks:
 
     def ranges(self, num_actions: int) -> dict[str, tuple[int, int]]:
         """Return the bounds of saved integers."""
-        return {"actions": (0, num_actions - 1), "kinds": (-1, CAPACITY - 1), "lengths": (0, self._reach)}
+        return {"actions": (0, num_actions - 1), "kinds": (-1, CAPACITY - 1 + num_actions), "lengths": (0, self._reach)}
 
     def __len__(self) -> int:
         return int((self._kinds >= 0).sum())
@@ -141,9 +146,11 @@ class KeptUnlocks:
         """
         there = np.flatnonzero(self._kinds >= 0)
         kinds = self._kinds[there]
-        share = (1 / np.sqrt(np.bincount(kinds)[kinds])).cumsum()
+        import os; share = (1.0 / np.bincount(kinds)[kinds] ** float(os.environ.get("EVEN", 0.5))).cumsum()
         chosen = there[np.searchsorted(share, rng.random(size) * share[-1], side="right").clip(max=len(there) - 1)]
         lengths = self._lengths[chosen]
+        NEARER = np.where(self.rare[chosen], RNEARER, 0.85)
+        lengths = np.where(self.rare[chosen], lengths, np.minimum(lengths, 4))
         back = np.log1p(-rng.random(size) * (1 - NEARER**lengths)) / np.log(NEARER)
         return chosen * self._reach + np.minimum(back.astype(np.int64), lengths - 1)
 
@@ -169,6 +176,12 @@ class RareUnlocks:
         """Weigh and keep the unlocks of the newest rollout, once it is complete."""
         buffer, kinds, config = self._buffer, self._kinds, self._config
         rows = slice(buffer.filled - buffer.length, buffer.filled)
+        if PAIRS:
+            if buffer.bonus is None:
+                from achieve.algo.pairs import Pairs
+                self.pairs = Pairs(kinds._network.encoder, buffer.num_envs)
+                buffer.bonus = np.zeros_like(buffer.rewards)
+            buffer.bonus[rows] = self.pairs(buffer.observations[rows.start : rows.stop + 1], buffer.dones[rows])
         steps, _ = find_unlocks(buffer.rewards[rows], buffer.dones[rows], self._threshold)
         known = len(steps) > 0 and len(kinds.rates) > 0
         of = np.zeros(len(steps), np.int64)
@@ -181,6 +194,14 @@ class RareUnlocks:
                 buffer.reward_weights[rows].reshape(-1)[steps] = weights
         if self.kept is not None:
             self.kept.keep(steps, of, rng)
+            self._appraise()
+
+    def _appraise(self):
+        kept, rates, c = self.kept, self._kinds.rates, self._config
+        k = kept._kinds
+        r = rates[np.clip(k, 0, len(rates) - 1)] if len(rates) else np.ones(len(k))
+        kept.worth.copy_(torch.from_numpy(rarity_weights(r, c.rarity_rate, c.rarity_power, c.rarity_limit)).float())
+        kept.rare[:] = r < 0.05
 
     def figures(self) -> dict[str, float]:
         """Return, for the log, how much the newest rollout's unlocks count in the mean, and how many are kept."""

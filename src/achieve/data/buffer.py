@@ -67,6 +67,7 @@ class RolloutBuffer:
         self.returns = room(rows, num_envs)
         self.rewards = np.zeros((rows, num_envs), dtype=np.float32)
         self.dones = np.zeros((rows, num_envs), dtype=bool)
+        self.bonus = None
         self.reward_weights: NDArray[np.float32] | None = None
         self.fresh = np.ones(num_envs, dtype=bool)
         self.filled = 0
@@ -100,7 +101,8 @@ class RolloutBuffer:
     def learned_rewards(self, first: int, last: int) -> NDArray[np.float32]:
         """Return the rewards of these rows that PPO learns from."""
         rewards = self.rewards[first:last]
-        return rewards if self.reward_weights is None else rewards * self.reward_weights[first:last]
+        rewards = rewards if self.reward_weights is None else rewards * self.reward_weights[first:last]
+        return rewards if self.bonus is None else rewards + self.bonus[first:last]
 
     def trajectories(self, threshold: float) -> list[Trajectory]:
         """Return the complete episodes in the buffer."""
