@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 
 from achieve.presets import PRESETS
-from achieve.reproduce.estimates import ON_A_CORE, ON_H200, SPCNN_ON_H200, rates, seconds, steps_per_second
+from achieve.reproduce.estimates import (
+    ON_A_CORE,
+    ON_H200,
+    SPCNN_ON_H200,
+    TOKENS_ON_H200,
+    rates,
+    seconds,
+    steps_per_second,
+)
 from achieve.reproduce.plan import make_plan
 from achieve.run.hardware import usable_cores
 from tests.reproduce.parts import some_runs, write_run
@@ -39,7 +47,7 @@ def test_a_rough_rate_for_every_preset() -> None:
     assert steps_per_second(PRESETS["ad"], 0) == ON_A_CORE["residual"] * usable_cores()
     assert steps_per_second(PRESETS["quick"], 0) == ON_A_CORE["strided"] * usable_cores()
     assert steps_per_second(PRESETS["ad-max"], 0) == ON_A_CORE["tokens"] * usable_cores()
-    assert math.isnan(steps_per_second(PRESETS["ad-max"], 1))
+    assert steps_per_second(PRESETS["ad-max"], 1) == TOKENS_ON_H200
     assert math.isnan(steps_per_second(PRESETS["qrdqn"], 0))
 
 

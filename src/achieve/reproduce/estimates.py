@@ -16,6 +16,8 @@ ON_H200 = {
     "ppo": (16211.2, 5309.8), "qrdqn": (2481.0, 1775.0), "heist": (17150.4, 12667.0), "recurrent": (4598.6, 2425.1),
 }  # fmt: skip
 SPCNN_ON_H200 = 919.8
+# That of results/beyond/ad-max-cuda-s20, which shared the GPU with four others.
+TOKENS_ON_H200 = 3084.2
 # Steps per second and core without a GPU: the full network; the small one of `quick`, whose 245,760 steps take some
 # five minutes on two cores; and that of `ad-max`, of which two cores train two in some fourteen minutes.
 ON_A_CORE = {"residual": 40.0, "strided": 400.0, "tokens": 1200.0}
@@ -31,9 +33,9 @@ def gpu_count(device: str) -> int:
 
 
 def steps_per_second(config: TrainConfig, gpus: int) -> float:
-    """Return a rough rate; NaN where none is known (QR-DQN without a GPU, tokens with one)."""
+    """Return a rough rate; NaN where none is known (QR-DQN without a GPU)."""
     if gpus and config.model.encoder == "tokens":
-        return math.nan
+        return TOKENS_ON_H200
     if gpus and config.model.encoder == "spcnn":
         return SPCNN_ON_H200
     if gpus:
