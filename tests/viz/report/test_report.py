@@ -205,6 +205,19 @@ def test_runs_that_ended_early_are_drawn_as_far_as_every_agent_has_one(tmp_path:
     assert drawn == {"qrdqn": [1], "qrdqn-ad": [1, 2]}
 
 
+def test_runs_that_ended_early_are_shown_beside_whole_ones_of_the_other_agent(tmp_path: Path) -> None:
+    make_run(tmp_path / "qrdqn-s0", "qrdqn")
+    make_run(tmp_path / "qrdqn-s1", "qrdqn", seed=1, steps=300_000)
+    make_run(tmp_path / "qrdqn-ad-s0", "qrdqn-ad", steps=500_000)
+    section = sections_of(tmp_path)["qrdqn"]
+    ended = [
+        ["qrdqn", 0, 300_000], ["qrdqn", 1, 300_000], ["qrdqn-ad", 0, 300_000], ["qrdqn", 0, 500_000],
+        ["qrdqn-ad", 0, 500_000],
+    ]  # fmt: skip
+    assert [row[1:4] for row in section.tables[-1].rows] == ended
+    assert not any("Not counted" in note for note in section.notes)
+
+
 def test_runs_that_ended_early_give_way_to_whole_ones(tmp_path: Path) -> None:
     make_run(tmp_path / "whole", "qrdqn")
     make_run(tmp_path / "short", "qrdqn", seed=1, steps=400_000)

@@ -103,10 +103,16 @@ def experiment_section(name: str, gathered: Gathered) -> Section:
 
 
 def shorter_runs(name: str, gathered: Gathered) -> dict[str, list[Run]]:
-    """Return runs that stopped early, of the agents of this experiment that have no others."""
+    """Return runs to be shown at equal steps, where some agent of an experiment has none that goes to the end.
+
+    They are those that stopped early and, to compare them with, the whole ones of the other agents.
+    """
     presets = [entry.preset for entry in PUBLISHED[name] if entry.preset and entry.preset not in _drawn_before(name)]
-    short = {preset: gathered.seeds(preset, short=True) for preset in presets if not gathered.seeds(preset)}
-    return {preset: runs for preset, runs in short.items() if runs}
+    whole, short = ({preset: gathered.seeds(preset, short=cut) for preset in presets} for cut in (False, True))
+    if not any(short[preset] and not whole[preset] for preset in presets):
+        return {}
+    both = {preset: sorted(whole[preset] + short[preset], key=lambda run: run.seed) for preset in presets}
+    return {preset: runs for preset, runs in both.items() if runs}
 
 
 def furthest(short: dict[str, list[Run]]) -> dict[str, list[Run]]:
@@ -194,13 +200,14 @@ def _figures(name: str, runs: Runs, measure: str) -> Table:
 def shorter_tables(name: str, gathered: Gathered) -> list[Table]:
     """Return an experiment's runs that stopped early in a table; none without.
 
-    All are evaluated where the shortest ends; those that went on, also where each agent's longest run ends.
+    All are evaluated where the shortest ends; those that went on, also where each agent's longest run ends that stopped
+    early.
     """
     groups = list(shorter_runs(name, gathered).values())
     if not groups:
         return []
-    ends = [[run.score.read_at for run in runs] for runs in groups]
-    steps = sorted({min(map(min, ends)), *map(max, ends)})
+    ends = [[run.score.read_at for run in runs if run.short] for runs in groups]
+    steps = sorted({min(end for of_agent in ends for end in of_agent), *(max(end) for end in ends if end)})
     rows = [(step, run.read_at(step)) for step in steps for runs in groups for run in runs if run.score.read_at >= step]
     methods = {entry.preset: entry.method for entry in PUBLISHED[name]}
     measure = _measure(groups[0][0].spec.name)
