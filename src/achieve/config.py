@@ -163,11 +163,6 @@ class PPOConfig:
     """Steps that are kept of each unlock: its own and those before it."""
     imitation_capacity: PositiveInt = 4096
     """Unlocks that are kept, of the different kinds as evenly as they come."""
-    pair_bonus: NonNegativeFloat = 0.0
-    """Bonus that PPO learns from when two things are at hand together for the first time in an episode, which rarely
-    are; 0 gives none. The encoder must say what is at hand: `tokens`, or your own."""
-    pair_rate: Annotated[float, Range(0, 1, above=True)] = 0.2
-    """Share of episodes at or above which a pair of things is not rare: it gives no bonus."""
 
 
 @dataclass(frozen=True)
@@ -470,7 +465,7 @@ def validate(config: TrainConfig) -> None:
 
 
 def _validate_rare(config: TrainConfig) -> None:
-    """Raise ConfigError for settings of rare unlocks and pairs without effect, or where nothing tells them apart."""
+    """Raise ConfigError for settings of rare unlocks that have no effect, or that nothing tells kinds apart for."""
     ppo, default = config.ppo, PPOConfig()
     for setting in ("rarity_power", "imitation_coef"):
         if getattr(ppo, setting) and not config.distill.enabled:
@@ -480,12 +475,9 @@ def _validate_rare(config: TrainConfig) -> None:
             "ppo.imitation_coef does not work with a recurrent core: states that were kept would be out of date; "
             "use --model.core none"
         )
-    if ppo.pair_bonus and config.model.encoder in set(ENCODER_NAMES) - {"tokens"}:
-        raise ConfigError("ppo.pair_bonus needs an encoder that says what is at hand; use --model.encoder tokens")
     for setting, value, names in (
         ("rarity_power", 0.5, ("rarity_rate", "rarity_limit")),
         ("imitation_coef", 0.05, ("imitation_batch", "imitation_reach", "imitation_capacity")),
-        ("pair_bonus", 0.05, ("pair_rate",)),
     ):
         for name in names:
             if not getattr(ppo, setting) and getattr(ppo, name) != getattr(default, name):

@@ -140,15 +140,14 @@ _preset(
 )
 _preset(
     "ad-max",
-    "beyond the paper: the small agent of `quick` with tokens for tiles, rare unlocks and rare pairs (docs/beyond.md)",
+    "beyond the paper: the small agent of `quick` with tokens for tiles and rare unlocks imitated (docs/beyond.md)",
     env=EnvConfig(num_envs=16, threads=1),
     model=ModelConfig(encoder="tokens", dense_size=128, hidden_size=256),
     ppo=PPOConfig(
-        rollout_length=128, num_minibatches=4, learning_rate=1e-3, rarity_power=0.5, imitation_coef=0.05,
-        pair_bonus=0.03,
+        rollout_length=128, num_minibatches=4, learning_rate=1e-3, rarity_power=0.5, imitation_coef=0.05
     ),
     distill=DistillConfig(num_epochs=1, rollouts_per_phase=16),
-)  # fmt: skip
+)
 
 
 HUMAN = "human"

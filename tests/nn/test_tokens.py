@@ -237,19 +237,3 @@ def test_grids_that_do_not_fit_are_refused(grid: tuple[int, int, int]) -> None:
 def test_vectors_are_refused() -> None:
     with pytest.raises(ConfigError, match="mlp"):
         make_encoder((12,), MODEL)
-
-
-def test_things_at_hand(play: Play) -> None:
-    """Below, by their upper thirds, and in the eight tiles around the agent."""
-    encoder = TokenEncoder(SHAPE, MODEL)
-    encoder.observe(play.images)
-    images = play.images[:64]
-    things, tokens = encoder.things(images), encoder.tokens(images)
-    tiles, tops, _ = encoder.sizes
-    assert things.shape == (64, tops + tiles) and things.dtype == torch.bool
-    for i in range(64):
-        beside = {MIDDLE + dx + ACROSS * dy for dx in (-1, 0, 1) for dy in (-1, 0, 1)} - {MIDDLE}
-        held = {int(token) for token in tokens.tops[i] if token < tops}
-        near = {tops + int(tokens.view[i, cell]) for cell in beside if tokens.view[i, cell] < tiles}
-        assert set(things[i].nonzero().flatten().tolist()) == held | near
-    assert things[:, :tops].any() and things[:, tops:].any()

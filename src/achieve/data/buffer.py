@@ -33,7 +33,6 @@ class RolloutBuffer:
         rewards, dones: NumPy arrays [S, N].
         reward_weights: NumPy [S, N], by which PPO multiplies the rewards it learns from; None if it takes them as they
             are.
-        bonuses: NumPy [S, N], which PPO adds to them; None if there are none.
         fresh: NumPy [N], whether row 0 is the first of an episode.
         filled: rows of complete rollouts.
         first_row: the number of row 0, counted from the beginning of the run.
@@ -69,7 +68,6 @@ class RolloutBuffer:
         self.rewards = np.zeros((rows, num_envs), dtype=np.float32)
         self.dones = np.zeros((rows, num_envs), dtype=bool)
         self.reward_weights: NDArray[np.float32] | None = None
-        self.bonuses: NDArray[np.float32] | None = None
         self.fresh = np.ones(num_envs, dtype=bool)
         self.filled = 0
         self.first_row = 0
@@ -99,16 +97,10 @@ class RolloutBuffer:
         """Make room for weights of rewards, all 1 so far."""
         self.reward_weights = np.ones_like(self.rewards)
 
-    def add_bonuses(self) -> None:
-        """Make room for bonuses, none so far."""
-        self.bonuses = np.zeros_like(self.rewards)
-
     def learned_rewards(self, first: int, last: int) -> NDArray[np.float32]:
         """Return the rewards of these rows that PPO learns from."""
         rewards = self.rewards[first:last]
-        if self.reward_weights is not None:
-            rewards = rewards * self.reward_weights[first:last]
-        return rewards if self.bonuses is None else rewards + self.bonuses[first:last]
+        return rewards if self.reward_weights is None else rewards * self.reward_weights[first:last]
 
     def trajectories(self, threshold: float) -> list[Trajectory]:
         """Return the complete episodes in the buffer."""
@@ -136,8 +128,8 @@ class RolloutBuffer:
 
     def small(self) -> dict[str, Tensor]:
         """Return everything else. The tensors are live: copying into them restores them."""
-        names = ("rewards", "dones", "reward_weights", "bonuses")
-        arrays = {name: torch.from_numpy(array) for name in names if (array := getattr(self, name)) is not None}
+        names = ("rewards", "dones") if self.reward_weights is None else ("rewards", "dones", "reward_weights")
+        arrays = {name: torch.from_numpy(getattr(self, name)) for name in names}
         return {name: getattr(self, name) for name in ("actions", "log_probs", "values", "returns")} | arrays
 
     def no_rows(self) -> dict[str, Tensor]:

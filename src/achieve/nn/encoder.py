@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from typing import cast
 
 import torch
-from jaxtyping import Bool, Float, Shaped, UInt8
+from jaxtyping import Float, Shaped, UInt8
 from torch import Tensor, nn
 
 from achieve.config import ModelConfig
@@ -69,10 +69,6 @@ class Encoder(nn.Module, ABC):
 
     def observe(self, observations: Shaped[Tensor, "B ..."]) -> None:
         """Take in what a rollout has shown, once PPO has learned from it: for statistics or codebooks, in buffers."""
-
-    def things(self, observations: Shaped[Tensor, "B ..."]) -> Bool[Tensor, "B K"]:
-        """Return which of the things it can tell apart are at hand, for `ppo.pair_bonus`; none, unless it says so."""
-        return torch.zeros(len(observations), 0, dtype=torch.bool, device=observations.device)
 
 
 class MLPEncoder(Encoder):

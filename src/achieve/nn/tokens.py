@@ -25,7 +25,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, Shaped, UInt8
+from jaxtyping import Float, Int, Shaped, UInt8
 from torch import Tensor, nn
 
 from achieve.config import ModelConfig
@@ -87,12 +87,6 @@ class TileGrid(NamedTuple):
     def around(self) -> tuple[int, int, int, int]:
         """The tiles left and right of the agent, above and below."""
         return self.middle - 1, self.middle + 1, self.middle - self.columns, self.middle + self.columns
-
-    @property
-    def beside(self) -> tuple[int, ...]:
-        """The eight tiles around the agent."""
-        rows = self.middle - self.columns, self.middle, self.middle + self.columns
-        return tuple(cell for row in rows for cell in (row - 1, row, row + 1) if cell != self.middle)
 
     def cut(self, images: UInt8[Tensor, "B H W C"]) -> UInt8[Tensor, "B T P"]:
         """Return the tiles of images, row by row, each as its pixels' colours."""
@@ -267,7 +261,6 @@ class TokenEncoder(Encoder):
     places: Tensor
     nearness: Tensor
     neighbours: Tensor
-    beside: Tensor
 
     def __init__(self, shape: tuple[int, ...], config: ModelConfig) -> None:
         super().__init__(shape, config)
@@ -286,7 +279,6 @@ class TokenEncoder(Encoder):
         self.register_buffer("places", torch.from_numpy(by_nearness), persistent=False)
         self.register_buffer("nearness", torch.from_numpy(nearness), persistent=False)
         self.register_buffer("neighbours", torch.tensor(grid.around), persistent=False)
-        self.register_buffer("beside", torch.tensor(grid.beside), persistent=False)
 
         self._memo: Memo | None = None
 
@@ -387,12 +379,6 @@ class TokenEncoder(Encoder):
         out = torch.empty(len(seen.view), tiles * (GEOMETRY + 1) + tops + wholes)
         read_tiles.describe(*(tokens.numpy() for tokens in seen), self.order, self.table, self.sizes, out.numpy())
         return out
-
-    def things(self, images: UInt8[Tensor, "B H W C"]) -> Bool[Tensor, "B K"]:
-        """Return which tokens there are below, by their upper thirds, and then in the eight tiles around the agent."""
-        seen, (tiles, tops, _) = self.tokens(images), self.sizes
-        beside = seen.view[:, self.beside]
-        return torch.cat([_which(seen.tops, tops), _which(beside, tiles)], dim=1).bool()
 
     def light(self, images: UInt8[Tensor, "B H W C"]) -> Float[Tensor, "B C2"]:
         """Return mean and standard deviation of the view's colours, of every fourth pixel each way."""

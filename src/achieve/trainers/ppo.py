@@ -11,13 +11,11 @@ import torch
 
 from achieve.algo.kinds import UnlockKinds
 from achieve.algo.learner import PPOLearner
-from achieve.algo.pairs import RarePairs
 from achieve.algo.pipelined import make_collector
 from achieve.algo.regularizers import PolicyValueRegularizer
 from achieve.algo.unlocks import KeptUnlocks, RareUnlocks
 from achieve.config import TrainConfig
 from achieve.data.buffer import RolloutBuffer
-from achieve.errors import ConfigError
 from achieve.nn.encoder import Encoder
 from achieve.nn.model import ActorCritic
 from achieve.nn.optim import ClippedAdam
@@ -66,7 +64,6 @@ class PPOTrainer(BaseTrainer):
         self.collector = make_collector(self.network, self.envs, self.buffer, env.threshold, **how)
         self.learner = self.learner_class(self.network, self.buffer, config.ppo, **how)
         self.rare = self._make_rare(memory_size) if config.ppo.rarity_power or config.ppo.imitation_coef else None
-        self.pairs = self._make_pairs() if config.ppo.pair_bonus else None
         if config.distill.enabled:
             regularizer = PolicyValueRegularizer(self.network, self.buffer, config.distill)
             self.distiller = self.make_distiller(self.buffer, regularizer)
@@ -87,16 +84,6 @@ class PPOTrainer(BaseTrainer):
         self.learner.kept = rare.kept
         return rare
 
-    def _make_pairs(self) -> RarePairs:
-        """Return what gives a bonus for rare pairs; raise ConfigError for an encoder that has no things."""
-        encoder = self.network.encoder
-        if not isinstance(encoder, Encoder) or type(encoder).things is Encoder.things:
-            raise ConfigError(
-                f"ppo.pair_bonus needs an encoder that says what is at hand, which {type(encoder).__name__} does not: "
-                "give it a method `things`, or use --model.encoder tokens"
-            )
-        return RarePairs(encoder, self.buffer, self.config.ppo)
-
     def start(self) -> None:
         self.collector.start()
 
@@ -113,8 +100,6 @@ class PPOTrainer(BaseTrainer):
                     self.collector.collect(self.generators.actions)
                     if self.rare is not None:
                         self.rare.take_in(self.generators.shuffles)
-                    if self.pairs is not None:
-                        self.pairs.take_in()
                 self.stage = UPDATING
 
             if self.stage == UPDATING:
@@ -151,10 +136,9 @@ class PPOTrainer(BaseTrainer):
             encoder.observe(buffer.observations[buffer.filled - buffer.length : buffer.filled].flatten(0, 1))
 
     def _figures(self, *phases: str) -> dict[str, float]:
-        """Return the statistics of rare unlocks and pairs, value normalisation, episodes, and resources."""
+        """Return the statistics of rare unlocks, value normalisation, episodes, and resources."""
         normalizer = self.network.normalizer
         figures = {} if self.rare is None else self.rare.figures()
-        figures |= {} if self.pairs is None else self.pairs.figures()
         if normalizer.enabled:
             mean, std = normalizer.statistics()
             figures |= {"normalizer_mean": mean.item(), "normalizer_std": std.item()}
@@ -186,7 +170,6 @@ class PPOTrainer(BaseTrainer):
             **{f"learner/{k}": v for k, v in self.learner.tensors().items()},
             **{f"buffer/{k}": v for k, v in self.buffer.small().items()},
             **({} if self.rare is None else {f"rare/{k}": v for k, v in self.rare.tensors().items()}),
-            **({} if self.pairs is None else {f"pairs/{k}": v for k, v in self.pairs.tensors().items()}),
         }
 
     def own_state(self) -> dict[str, Any]:
