@@ -21,6 +21,8 @@ from achieve.nn.model import ActorCritic
 if TYPE_CHECKING:
     from achieve.nn.kernels.acting import ActingKernels
 
+import os
+HIST = int(os.environ.get('HIST', 0))
 # Images encoded at once where states are recomputed.
 ENCODED_AT_ONCE = 1024
 ALIGNMENT = 256
@@ -124,6 +126,8 @@ class Collector:
     def start(self) -> None:
         """Reset the environments; the memory is empty."""
         self._envs.reset(out=self.observation.numpy())
+        if HIST:
+            self._remember(np.ones(len(self.observation), bool))
         self.memory.zero_()
         self.state.zero_()
         self.outcome.zero_()
@@ -147,12 +151,26 @@ class Collector:
                 self._begin_rollout(generator)
             self._act()
             _, rewards, terminated, truncated, _ = self._envs.step(chosen, out=observation)
+            if HIST:
+                self._remember(terminated | truncated)
             at = buffer.filled + self.row
             buffer.rewards[at] = outcome[0] = rewards
             buffer.dones[at] = outcome[1] = terminated | truncated
             self.row += 1
         self._act()
         self._end_rollout()
+
+    def _remember(self, ended):
+        things = self._network.encoder.things(self.observation).numpy()
+        if not hasattr(self, "_hist"):
+            self._hist = np.zeros_like(things)
+        self._hist[ended] = False
+        if HIST == 1:
+            self._hist |= things
+        row = self.observation.numpy()[:, -1].reshape(len(things), -1)
+        row[:, : things.shape[1]] = 255 * self._hist
+        if HIST == 2:
+            self._hist |= things
 
     def _cache_weights(self) -> None:
         self._network.cache_weights()

@@ -43,6 +43,8 @@ GATE = 10.0
 GEOMETRY = 7
 """Numbers that say where a tile is."""
 READ_AT_ONCE = 1024
+import os
+HIST = int(os.environ.get('HIST', 0))
 
 
 class TileGrid(NamedTuple):
@@ -283,7 +285,9 @@ class TokenEncoder(Encoder):
         self._memo: Memo | None = None
 
         size, directions = config.dense_size, config.direction_size
-        width = tiles * (GEOMETRY + 2) + tops + wholes + 2 * channels
+        width = tiles * (GEOMETRY + 2) + tops + wholes + 2 * channels + (HIST and tops + tiles)
+        mid, c = grid.middle, grid.columns
+        self.beside = torch.tensor([mid + d for d in (-c - 1, -c, -c + 1, -1, 1, c - 1, c, c + 1)])
         self.facing = nn.Embedding(tiles + 1, len(grid.around))
         nn.init.normal_(self.facing.weight, std=0.5 / GATE)
         self.entry = nn.Linear(width, size)
@@ -300,6 +304,9 @@ class TokenEncoder(Encoder):
             seen = self.tokens(observations)
             around = _one_hot(seen.view[:, self.neighbours], self.sizes[0])
             described = torch.cat([self.describe(seen), self.light(observations)], dim=1)
+            if HIST:
+                bits = (observations[:, -1].flatten(1)[:, : self.sizes[0] + self.sizes[1]] > 0).float()
+                described = torch.cat([described, bits], dim=1)
         looks = torch.softmax(GATE * self.facing(seen.view[:, self.grid.middle]), dim=1)
         faced = (looks[:, None] @ around).squeeze(1)
         everything = torch.cat([described, faced], dim=1)
@@ -379,6 +386,10 @@ class TokenEncoder(Encoder):
         out = torch.empty(len(seen.view), tiles * (GEOMETRY + 1) + tops + wholes)
         read_tiles.describe(*(tokens.numpy() for tokens in seen), self.order, self.table, self.sizes, out.numpy())
         return out
+
+    def things(self, images):
+        seen, (tiles, tops, _) = self.tokens(images), self.sizes
+        return torch.cat([_which(seen.tops, tops), _which(seen.view[:, self.beside], tiles)], dim=1).bool()
 
     def light(self, images: UInt8[Tensor, "B H W C"]) -> Float[Tensor, "B C2"]:
         """Return mean and standard deviation of the view's colours, of every fourth pixel each way."""
