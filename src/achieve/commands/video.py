@@ -19,6 +19,8 @@ class VideoArguments(PlayArguments):
     """File to write, .mp4 or .gif."""
     best_of: int = 1
     """Play this many worlds and show the one with the highest return."""
+    median: bool = False
+    """Show the one with the median return instead: what the agent usually does."""
     max_steps: int = 1000
     """Stop the episode after this many steps."""
     fps: int = 10
@@ -37,7 +39,7 @@ def run(arguments: list[str]) -> None:
     from achieve.viz.episode import film
 
     agent = load_player(parsed.agent, env=parsed.env, trust=parsed.trust)
-    names = ("best_of", "max_steps", "seed", "greedy", "fps", "every", "half")
+    names = ("best_of", "median", "max_steps", "seed", "greedy", "fps", "every", "half")
     with showing() as show:
         last, frames = film(agent, parsed.out, tell=show, **{name: getattr(parsed, name) for name in names})
     say(f"{parsed.out}: {frames} frames, {len(last.unlocked)} achievements, return {last.episode_return:.1f}")

@@ -45,6 +45,7 @@ def film(
     *,
     best_of: int,
     max_steps: int,
+    median: bool = False,
     seed: int = 0,
     greedy: bool = False,
     tell: Callable[[str, float], None] = lambda what, share: None,
@@ -52,7 +53,7 @@ def film(
     every: int = 1,
     half: bool = False,
 ) -> tuple[Moment, int]:
-    """Play ``best_of`` unseen worlds for up to ``max_steps`` steps; film the one with the highest return.
+    """Play ``best_of`` unseen worlds for up to ``max_steps`` steps; film the one with the highest or median return.
 
     Returns its last moment, and the number of frames. ``tell`` is told what is being done and which share of it is
     done; the rest is for :func:`write_video`.
@@ -65,11 +66,12 @@ def film(
         for moment in episode_moments(agent, world, greedy=greedy, max_steps=max_steps, draw=False):
             tell("playing", (number + moment.step / max_steps) / best_of)
         played[world] = moment
-    best = max(played, key=lambda world: played[world].episode_return)
-    last = played[best]
+    ranked = sorted(played, key=lambda world: played[world].episode_return, reverse=True)
+    shown = ranked[len(ranked) // 2 if median else 0]
+    last = played[shown]
 
     def drawn() -> Iterator[Moment]:
-        for moment in episode_moments(agent, best, greedy=greedy, max_steps=max_steps):
+        for moment in episode_moments(agent, shown, greedy=greedy, max_steps=max_steps):
             tell("drawing the video", min(1.0, moment.step / max(1, last.step)))
             yield moment
 
