@@ -37,6 +37,16 @@ def test_agents_are_listed_with_environment_and_score(achieve: Command, folder: 
     assert str(folder / "log-only") not in out
 
 
+def test_figures_are_whole_on_a_narrow_terminal(
+    achieve: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("achieve.commands.console.width", 80)
+    _, out, _ = achieve("agents", folder)
+    score = score_run(load_episodes(RESULTS / "ad-s0"), None)
+    assert f"1,000,000  {score.score:.2f}   {score.reward:.2f}" in out
+    assert "\u2026" not in out and max(map(len, out.splitlines()[:3])) <= 80
+
+
 def test_damaged_weights_are_a_remark(achieve: Command, folder: Path) -> None:
     code, out, _ = achieve("agents", folder)
     (remark,) = (line for line in out.splitlines() if line.startswith(str(folder / "damaged")))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 import tyro
 from rich.console import Console
@@ -80,10 +80,16 @@ def say(text: str) -> None:
 
 
 def plain_table(titles: Sequence[str], rows: Iterable[Sequence[str]], numbers: bool = False) -> Table:
-    """Return a table without lines; with `numbers`, all columns but the first are flush right."""
-    table = Table(box=None, pad_edge=False, header_style="dim", show_header=any(titles))
+    """Return a table without lines; with `numbers`, all columns but the first are flush right and shown whole.
+
+    Where it is too wide, the first one is continued below.
+    """
+    table, cells = Table(box=None, pad_edge=False, header_style="dim", show_header=any(titles)), [*rows]
     for place, title in enumerate(titles):
-        table.add_column(title, justify="right" if numbers and place else "left", no_wrap=numbers)
-    for row in rows:
+        whole = numbers and place > 0
+        width = max(len(title), *(len(row[place]) for row in cells)) if whole and cells else None
+        justify: Literal["left", "right"] = "right" if whole else "left"
+        table.add_column(title, justify=justify, no_wrap=whole, min_width=width, overflow="fold")
+    for row in cells:
         table.add_row(*row)
     return table
