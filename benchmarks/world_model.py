@@ -1,4 +1,4 @@
-"""Can a small model in tokens predict what an agent will have? The gate before building a world model (docs/beyond.md).
+"""Can a small model in tokens predict what an agent will have? To know before building a world model (docs/beyond.md).
 
     python -m benchmarks.world_model results/ad-max-s20
 

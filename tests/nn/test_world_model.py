@@ -1,4 +1,4 @@
-"""The gate of a world model: which starts it has, and what it is asked about them."""
+"""The benchmark of a small world model: which starts it has, and what it is asked about them."""
 
 from __future__ import annotations
 
