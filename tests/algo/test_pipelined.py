@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,29 +22,34 @@ LENGTH, ENVS, ROLLOUTS = 10, 5, 3
 
 
 class InParts(ScriptedEnv):
-    """The same environments in two parts; `order` is what happened when."""
+    """The same environments in three parts, or so many; `order` is what happened when."""
 
-    def __init__(self, *args: Any) -> None:
+    def __init__(self, *args: Any, parts: int = 3) -> None:
         super().__init__(*args)
-        middle = (self.num_envs + 1) // 2
-        self.parts = slice(0, middle), slice(middle, self.num_envs)
+        bounds = [self.num_envs * k // parts for k in range(parts + 1)]
+        self.parts = tuple(slice(*pair) for pair in pairwise(bounds))
         self.order: list[tuple[str, int]] = []
-        self._given: dict[int, np.ndarray] = {}
-        self._shown = np.zeros((self.num_envs, *IMAGE), np.uint8)
+        self._under_way: list[int] = []
+        self._made = [0] * parts
+        self._steps: list[tuple[Any, ...]] = []
 
     def begin_step(self, part: int, actions: np.ndarray) -> None:
         self.order.append(("begin", part))
-        assert part not in self._given
-        self._given[part] = actions.copy()
+        assert part not in self._under_way
+        self._under_way.append(part)
+        if self._made[part] == len(self._steps):  # the first part to make this step draws what all will see
+            shown = np.zeros((self.num_envs, *IMAGE), np.uint8)
+            self._steps.append(ScriptedEnv.step(self, np.full(self.num_envs, -1), out=shown))
+        self.actions[self._made[part]][self.parts[part]] = actions
 
     def end_step(self, part: int, out: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         self.order.append(("end", part))
-        if part == 0:
-            self._now = self.step(np.concatenate([self._given[0], self._given[1]]), out=self._shown)
+        assert self._under_way.pop(0) == part, "parts end in the order they began"
+        shown, rewards, terminated, truncated, _ = self._steps[self._made[part]]
+        self._made[part] += 1
         here = self.parts[part]
-        out[here] = self._shown[here]
-        del self._given[part]
-        return self._now[1][here], self._now[2][here], self._now[3][here]
+        out[here] = shown[here]
+        return rewards[here], terminated[here], truncated[here]
 
 
 def script() -> tuple[np.ndarray, np.ndarray]:
@@ -83,12 +89,13 @@ class Played:
             perturb(network, 0.1)
 
 
+@pytest.mark.parametrize("count", [2, 3, 4])
 @pytest.mark.parametrize("settings", [{}, {"memory": False}, {"core": "gru", "core_size": 8}])
-def test_the_same_rollouts(monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]) -> None:
+def test_the_same_rollouts(monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], count: int) -> None:
     monkeypatch.setattr(pipelined, "TOGETHER", 4)
     model = replace(MODEL, **settings)
     together = Played(Collector, ScriptedEnv(*script()), model)
-    envs = InParts(*script())
+    envs = InParts(*script(), parts=count)
     parts = Played(PipelinedCollector, envs, model, stops=(2, 3, 7))
     np.testing.assert_array_equal(np.stack(envs.actions), np.stack(together.collector._envs.actions))
     for name in ("observations", "memory", "states", "actions", "log_probs", "values"):
@@ -99,11 +106,11 @@ def test_the_same_rollouts(monkeypatch: pytest.MonkeyPatch, settings: dict[str, 
     for name, tensor in parts.collector.tensors().items():
         torch.testing.assert_close(tensor, together.collector.tensors()[name], atol=1e-5, rtol=1e-5, msg=name)
     assert parts.rows == [0, 4, 4, 4, 8, 0, 4, 4, 8, 0, 4, 8], "where all parts have made as many steps"
-    assert envs.order == [("begin", 0), ("begin", 1), ("end", 0), ("end", 1)] * (LENGTH * ROLLOUTS)
+    assert envs.order.count(("begin", 0)) == envs.order.count(("end", count - 1)) == LENGTH * ROLLOUTS
 
 
 def test_a_part_is_acted_for_as_soon_as_its_step_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the games of the next part have ended: that is what parts are for."""
+    """The games of the next part are under way then, and the device has acted for the one after that."""
     envs = InParts(*script())
     launch = PipelinedCollector._launch
 
@@ -113,8 +120,11 @@ def test_a_part_is_acted_for_as_soon_as_its_step_is_over(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(PipelinedCollector, "_launch", noted)
     Played(PipelinedCollector, envs, MODEL)
-    first, second = (envs.order[at : at + 6] for at in (2, 8))
-    assert first == second == [("begin", 0), ("begin", 1), ("end", 0), ("act", 0), ("end", 1), ("act", 1)]
+    begun = [("act", 0), ("act", 1), ("act", 2), ("begin", 0)]
+    again = [
+        ("begin", 1), ("end", 0), ("act", 0), ("begin", 2), ("end", 1), ("act", 1), ("begin", 0), ("end", 2), ("act", 2)
+    ]  # fmt: skip
+    assert envs.order[:22] == begun + again + again
 
 
 def test_without_a_gpu_nothing_steps_in_parts() -> None:

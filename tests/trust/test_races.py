@@ -168,8 +168,7 @@ class Watched(InParts):
     collector: Collector
 
     def step(self, actions: np.ndarray, **how: Any) -> Any:
-        if how["out"] is not self._shown:
-            self._note(slice(None))
+        self._note(slice(None))
         return super().step(actions, **how)
 
     def begin_step(self, part: int, actions: np.ndarray) -> None:
@@ -225,7 +224,7 @@ def without_places_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     launch = PipelinedCollector._launch
 
     def shared(self: PipelinedCollector, k: int, row: int) -> None:
-        self._places = self._places[:1] * 2
+        self._places = self._places[:1] * len(self._parts)
         launch(self, k, row)
 
     monkeypatch.setattr(PipelinedCollector, "_launch", shared)

@@ -1,8 +1,8 @@
 """Collecting rollouts from environments that step in parts: one part's games run while the device acts for another.
 
-With hundreds of games, a step of a rollout is a millisecond of the GPU and a few of all cores, one after the other. In
-parts, cores hardly wait. What is collected is the same: every environment sees its own actions and noise, in the same
-rows of the buffer.
+With hundreds of games, a step of a rollout is a millisecond of the GPU, one of the thread that runs all this, and a few
+of all cores, one after the other. With three parts, each of them works on a part of its own. What is collected is the
+same: every environment sees its own actions and noise, in the same rows of the buffer.
 """
 
 from __future__ import annotations
@@ -73,29 +73,39 @@ class PipelinedCollector(Collector):
             self._safe_point()
             if self.row == 0:
                 self._begin_rollout(generator)
-            last = min(self.row + TOGETHER, buffer.length)
-            for k in every:
-                self._launch(k, self.row)
-            while self.row < last:
-                for k in every:
-                    self._await(k)
-                    self._envs_in_parts.begin_step(k, self._chosen[self._parts[k]].numpy())
-                for k in every:
-                    self._end_step(k)
-                    if self.row + 1 < last:
-                        self._launch(k, self.row + 1)
-                self.row += 1
+            self._collect_rows(min(self.row + TOGETHER, buffer.length))
         for k in every:
             self._launch(k, self.row)
         for k in every:
             self._await(k)
         self._end_rollout()
 
-    def _end_step(self, k: int) -> None:
-        """Wait for a part's games and write down what happened."""
+    def _collect_rows(self, last: int) -> None:
+        """Step all environments up to this row of the rollout, part by part.
+
+        A part's step is ended when the next part's has begun. So games go on while this thread is busy; and of three
+        parts or more, the device always has one to act for.
+        """
+        for k in range(len(self._parts)):
+            self._launch(k, self.row)
+        steps = [(k, row) for row in range(self.row, last) for k in range(len(self._parts))]
+        for step, before in zip([*steps, None], [None, *steps], strict=True):
+            if step is not None:
+                k, _ = step
+                self._await(k)
+                self._envs_in_parts.begin_step(k, self._chosen[self._parts[k]].numpy())
+            if before is not None:
+                k, row = before
+                self._end_step(k, row)
+                if row + 1 < last:
+                    self._launch(k, row + 1)
+        self.row = last
+
+    def _end_step(self, k: int, row: int) -> None:
+        """Wait for a part's games and write down what happened in that row of the rollout."""
         buffer, part, outcome = self._buffer, self._parts[k], self.outcome.numpy()
         rewards, terminated, truncated = self._envs_in_parts.end_step(k, self.observation.numpy())
-        at = buffer.filled + self.row
+        at = buffer.filled + row
         buffer.rewards[at, part] = outcome[0, part] = rewards
         buffer.dones[at, part] = outcome[1, part] = terminated | truncated
 

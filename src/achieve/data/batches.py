@@ -22,7 +22,7 @@ from achieve.errors import ConfigError
 T = TypeVar("T", "PredictionBatch", "SourceBatch", "TargetBatch")
 
 # Sizes that batches are padded to where updates are replayed: fine enough to waste little, few enough to capture.
-IMAGE_SIZES = (*range(16, 321, 16), *range(352, 513, 32), 576, 768, 1088, 1152)
+IMAGE_SIZES = (*range(16, 321, 16), *range(352, 513, 32), *range(576, 1281, 64))
 TARGET_SIZES = (*range(32, 513, 16), 608, 704, *range(768, 2049, 128))
 # States are only looked up: their number costs next to nothing, and one size does for most.
 STATE_SIZES = (512,)

@@ -19,7 +19,9 @@ LOCK_REWARD = 2.0
 GEM_REWARD = 10.0  # Procgen's own
 LEVELS = 2**31 - 1
 LARGE = 128
-"""Games from which on there are two parts."""
+"""Games from which on there are several parts."""
+PARTS = 3
+"""One whose games run, one that a device acts for, and one that the learner is busy with."""
 
 
 class HeistVecEnv(AchievementVecEnv):
@@ -54,9 +56,9 @@ class HeistVecEnv(AchievementVecEnv):
         self._check_arguments(num_envs, seed, infos, render_mode)
         self._levels = _check_levels(num_levels, start_level)
         self.threads = arrays.choose_threads(threads, self.num_envs, envs_each=8)
-        # A learner that wants no infos may step many games in two parts, and act for one while the other steps.
+        # A learner that wants no infos may step many games in parts, and act for one while another steps.
         in_parts = infos == "none" and render_mode is None and self.num_envs >= LARGE and self.threads > 1
-        how: dict[str, Any] = {"parts": 2 if in_parts else 1, "frames": render_mode is not None, **self._levels}
+        how: dict[str, Any] = {"parts": PARTS if in_parts else 1, "frames": render_mode is not None, **self._levels}
         self._games = Games(self.num_envs, self.threads, **how)
         self._under_way: list[int] = []
         self._seed()
