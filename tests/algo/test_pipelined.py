@@ -30,25 +30,27 @@ class InParts(ScriptedEnv):
         self.parts = tuple(slice(*pair) for pair in pairwise(bounds))
         self.order: list[tuple[str, int]] = []
         self._under_way: list[int] = []
+        self._out: dict[int, np.ndarray] = {}
         self._made = [0] * parts
         self._steps: list[tuple[Any, ...]] = []
 
-    def begin_step(self, part: int, actions: np.ndarray) -> None:
+    def begin_step(self, part: int, actions: np.ndarray, out: np.ndarray) -> None:
         self.order.append(("begin", part))
         assert part not in self._under_way
         self._under_way.append(part)
+        self._out[part] = out
         if self._made[part] == len(self._steps):  # the first part to make this step draws what all will see
             shown = np.zeros((self.num_envs, *IMAGE), np.uint8)
             self._steps.append(ScriptedEnv.step(self, np.full(self.num_envs, -1), out=shown))
         self.actions[self._made[part]][self.parts[part]] = actions
 
-    def end_step(self, part: int, out: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def end_step(self, part: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         self.order.append(("end", part))
         assert self._under_way.pop(0) == part, "parts end in the order they began"
         shown, rewards, terminated, truncated, _ = self._steps[self._made[part]]
         self._made[part] += 1
         here = self.parts[part]
-        out[here] = shown[here]
+        self._out[part][here] = shown[here]
         return rewards[here], terminated[here], truncated[here]
 
 

@@ -36,9 +36,35 @@ def _join(clock: Clock, other: Clock) -> None:
 
 
 @dataclass
-class _Access:
+class _Place:
+    """Bytes of a storage from ``first`` to ``last``: all, or ``width`` of them at the start of every ``period``."""
+
     first: int
     last: int
+    period: int
+    width: int
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> _Place:
+        size = tensor.element_size()
+        first = tensor.storage_offset() * size
+        steps = [(length - 1) * step * size for length, step in zip(tensor.shape, tensor.stride(), strict=True)]
+        last = first + sum(steps) + size
+        columns = tensor.dim() > 1 and tensor[0].is_contiguous() and sum(steps[1:]) + size < tensor.stride(0) * size
+        return cls(first, last, tensor.stride(0) * size, sum(steps[1:]) + size) if columns else cls(first, last, 0, 0)
+
+    def overlaps(self, other: _Place) -> bool:
+        if self.last <= other.first or other.last <= self.first:
+            return False
+        if not self.period or self.period != other.period:
+            return True
+        behind = (other.first - self.first) % self.period  # columns of one matrix
+        return behind < self.width or behind + other.width > self.period
+
+
+@dataclass
+class _Access:
+    place: _Place
     stream: str
     count: int
     writes: bool
@@ -193,16 +219,13 @@ class Races(TorchDispatchMode):
     def _note(self, tensor: Tensor, stream: str, clock: Clock, *, writes: bool, what: str) -> None:
         if not tensor.numel():
             return
-        size = tensor.element_size()
-        first = tensor.storage_offset() * size
-        extent = sum((length - 1) * step for length, step in zip(tensor.shape, tensor.stride(), strict=True))
-        last = first + (extent + 1) * size
+        place = _Place.of(tensor)
         accesses = self._known(tensor, stream).accesses
         for access in accesses:
             unordered = clock.get(access.stream, 0) < access.count
-            if unordered and (writes or access.writes) and first < access.last and access.first < last:
+            if unordered and (writes or access.writes) and place.overlaps(access.place):
                 doing = "writes" if writes else "reads"
                 raise RaceError(f"{what} on {stream} {doing} what {access.what} on {access.stream} may still use")
         # Whatever comes next is ordered after all that the host has waited for.
         accesses[:] = [access for access in accesses if self.clock.get(access.stream, 0) < access.count]
-        accesses.append(_Access(first, last, stream, self._count, writes, what))
+        accesses.append(_Access(place, stream, self._count, writes, what))

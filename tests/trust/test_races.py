@@ -171,13 +171,13 @@ class Watched(InParts):
         self._note(slice(None))
         return super().step(actions, **how)
 
-    def begin_step(self, part: int, actions: np.ndarray) -> None:
-        self.races.host(self.collector._chosen[self.parts[part]], writes=False)
-        super().begin_step(part, actions)
+    def begin_step(self, part: int, actions: np.ndarray, out: np.ndarray) -> None:
+        self._note(self.parts[part])  # games begin to write at once
+        super().begin_step(part, actions, out)
 
-    def end_step(self, part: int, out: np.ndarray) -> Any:
+    def end_step(self, part: int) -> Any:
         self._note(self.parts[part])
-        return super().end_step(part, out)
+        return super().end_step(part)
 
     def _note(self, part: slice) -> None:
         self.races.host(self.collector._chosen[part], writes=False)
@@ -200,6 +200,8 @@ def collect(kind: type[Collector], monkeypatch: pytest.MonkeyPatch, **settings: 
     races.page_locked(collector._block, collector._chosen)
     if isinstance(collector, PipelinedCollector):
         collector._acted_parts = [Event(races) for _ in envs.parts]  # type: ignore[misc]
+        collector._streams = [Beside(enabled=True) for _ in envs.parts]
+        collector._ready = Event(races)  # type: ignore[assignment]
         races.page_locked(*collector._places)
     generator = torch.Generator().manual_seed(0)
     with races:
@@ -230,12 +232,17 @@ def without_places_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PipelinedCollector, "_launch", shared)
 
 
+def without_waiting_for_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Beside.work
+    monkeypatch.setattr(Beside, "work", lambda self, since=None: work(self, since and Event(since._races)))
+
+
 @pytest.mark.parametrize(
     ("kind", "left_out"),
     [
         (Collector, without_asking), (Collector, without_join),
         (PipelinedCollector, without_asking), (PipelinedCollector, without_join),
-        (PipelinedCollector, without_places_of_their_own),
+        (PipelinedCollector, without_places_of_their_own), (PipelinedCollector, without_waiting_for_noise),
     ],
 )  # fmt: skip
 def test_whatever_orders_collecting_is_needed(

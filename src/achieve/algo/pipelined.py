@@ -14,9 +14,11 @@ from typing import Any, Protocol, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from achieve.algo.collect import Collector, Given, VecEnv
 from achieve.data.buffer import RolloutBuffer
+from achieve.nn.cuda_graphs import Beside, GraphRunner
 from achieve.nn.model import ActorCritic
 
 TOGETHER = 32
@@ -29,11 +31,9 @@ class EnvsInParts(VecEnv, Protocol):
     @property
     def parts(self) -> Sequence[slice]: ...
 
-    def begin_step(self, part: int, actions: NDArray[np.int64]) -> None: ...
+    def begin_step(self, part: int, actions: NDArray[np.int64], out: NDArray[np.uint8]) -> None: ...
 
-    def end_step(
-        self, part: int, out: NDArray[np.uint8]
-    ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]: ...
+    def end_step(self, part: int) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]: ...
 
 
 def make_collector(
@@ -65,19 +65,40 @@ class PipelinedCollector(Collector):
             for part in self._parts
         ]
         self._acted_parts = [torch.cuda.Event() if on_gpu else None for _ in self._parts]
+        self._chosen_parts = [self._chosen[part].numpy() for part in self._parts]
+        self._shown = self.observation.numpy()
+        # A part's images do not keep a GPU busy. Parts are acted for side by side, with graphs of their own memory.
+        self._streams = [Beside(enabled=on_gpu, urgent=True) for _ in self._parts]
+        self._ready = torch.cuda.Event() if on_gpu else None
+        self._runs = [
+            GraphRunner(partial(self._state_of, part), enabled=self._run.enabled) for part in self._parts
+        ]
+
+    def _state_of(self, part: slice) -> list[Tensor]:
+        return [tensor[part] for tensor in self._state()]
 
     def _collect(self, generator: torch.Generator) -> None:
+        try:
+            self._collect_in_parts(generator)
+        finally:
+            for stream in self._streams:
+                stream.join()
+
+    def _collect_in_parts(self, generator: torch.Generator) -> None:
         buffer, every = self._buffer, range(len(self._parts))
         self._cache_weights()
         while self.row < buffer.length:
             self._safe_point()
             if self.row == 0:
                 self._begin_rollout(generator)
+            if self._ready is not None:
+                self._ready.record()
             self._collect_rows(min(self.row + TOGETHER, buffer.length))
         for k in every:
             self._launch(k, self.row)
         for k in every:
             self._await(k)
+            self._streams[k].join()
         self._end_rollout()
 
     def _collect_rows(self, last: int) -> None:
@@ -93,7 +114,7 @@ class PipelinedCollector(Collector):
             if step is not None:
                 k, _ = step
                 self._await(k)
-                self._envs_in_parts.begin_step(k, self._chosen[self._parts[k]].numpy())
+                self._envs_in_parts.begin_step(k, self._chosen_parts[k], self._shown)
             if before is not None:
                 k, row = before
                 self._end_step(k, row)
@@ -104,7 +125,7 @@ class PipelinedCollector(Collector):
     def _end_step(self, k: int, row: int) -> None:
         """Wait for a part's games and write down what happened in that row of the rollout."""
         buffer, part, outcome = self._buffer, self._parts[k], self.outcome.numpy()
-        rewards, terminated, truncated = self._envs_in_parts.end_step(k, self.observation.numpy())
+        rewards, terminated, truncated = self._envs_in_parts.end_step(k)
         at = buffer.filled + row
         buffer.rewards[at, part] = outcome[0, part] = rewards
         buffer.dones[at, part] = outcome[1, part] = terminated | truncated
@@ -113,10 +134,11 @@ class PipelinedCollector(Collector):
         """Set the device to act for a part, in a row of the rollout."""
         self._places[k][0] = self._buffer.filled + row
         self._places[k][1] = row
-        self._run(("act", k), partial(self._act_on_part, k))
         event = self._acted_parts[k]
-        if event is not None:
-            event.record()
+        with self._streams[k].work(self._ready):
+            self._runs[k]("act", partial(self._act_on_part, k))
+            if event is not None:
+                event.record()
 
     def _await(self, k: int) -> None:
         """Return when a part's actions are there."""

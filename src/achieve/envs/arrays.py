@@ -114,9 +114,9 @@ def check_actions(actions: Any, num_envs: int, num_actions: int) -> np.ndarray:
     return array.astype(np.int64)
 
 
-def check_out(out: Any, shape: tuple[int, ...], dtype: Any) -> None:
-    """Refuse an ``out``, unless it is None, into which observations of that shape cannot be written."""
-    if out is not None and (
+def check_out(out: Any, shape: tuple[int, ...], dtype: Any, *, needed: bool = False) -> None:
+    """Refuse an ``out`` into which observations of that shape cannot be written; None is fine unless one is needed."""
+    if (needed or out is not None) and (
         type(out) not in (np.ndarray, np.memmap)  # what is written past a masked array's mask would not be seen
         or out.dtype != dtype
         or out.shape != shape

@@ -8,6 +8,7 @@ import pytest
 from achieve.envs.heist.games import Games
 from achieve.envs.heist.locks import LockWatch
 from achieve.envs.heist.state import HeistState
+from achieve.envs.heist.stepping import Tables
 from achieve.envs.heist.vec import HeistVecEnv
 
 from .solver import next_action
@@ -82,7 +83,7 @@ def test_a_changed_pixel_alone_opens_nothing(really):
     while not (state := vec._games.read(0)).locks:
         obs, _ = vec.reset()
     told = [state]
-    watch = LockWatch(1, lambda i: told[-1])
+    watch = LockWatch(lambda i: told[-1], Tables.empty(1, 1))
     watch.begin(0, obs[0])
     assert not watch.opened(obs, np.array([False])).any()
     colour = next(iter(state.locks))

@@ -308,10 +308,10 @@ def test_games_that_step_in_parts_are_the_same_games():
         parts = made[0].parts
         columns = []
         for k, part in enumerate(parts):
-            made[0].begin_step(k, actions[part])
+            made[0].begin_step(k, actions[part], shown[0])
             if k:
-                columns.append(made[0].end_step(k - 1, shown[0]))
-        columns.append(made[0].end_step(len(parts) - 1, shown[0]))
+                columns.append(made[0].end_step(k - 1))
+        columns.append(made[0].end_step(len(parts) - 1))
         found = [[shown[0], *(np.concatenate(column) for column in zip(*columns, strict=True))]]
         found += [list(vec.step(actions, out=obs)[:4]) for vec, obs in zip(made[1:], shown[1:], strict=True)]
         for one in found[:2]:
@@ -325,15 +325,15 @@ def test_games_that_step_in_parts_are_the_same_games():
     popped = [vec.pop_episodes() for vec in made]
     for one in popped[:2]:
         assert all((a == b).all() for a, b in zip(one, popped[2], strict=True))
-    made[0].begin_step(1, actions[parts[1]])
+    made[0].begin_step(1, actions[parts[1]], shown[0])
     with pytest.raises(RuntimeError, match="end_step"):
         made[0].save_state()
     with pytest.raises(RuntimeError, match="in the order"):
-        made[0].end_step(0, shown[0])
-    for call in (lambda: made[0].begin_step(1, actions[parts[1]]), lambda: made[0].step(actions)):
+        made[0].end_step(0)
+    for call in (lambda: made[0].begin_step(1, actions[parts[1]], shown[0]), lambda: made[0].step(actions)):
         with pytest.raises(RuntimeError, match="end_step"):
             call()
-    made[0].end_step(1, shown[0])
+    made[0].end_step(1)
     for vec in made:
         vec.close()
 
@@ -345,10 +345,11 @@ def test_steps_that_nobody_ends_are_over_with_a_reset_or_a_loaded_state(monkeypa
     actions = np.array([3, 5, 7, 1])
     vec.reset(), other.reset()
     saved = other.save_state()
-    vec.begin_step(0, actions[vec.parts[0]])
+    out = np.zeros((4, 64, 64, 3), np.uint8)
+    vec.begin_step(0, actions[vec.parts[0]], out)
     vec.load_state(saved)
     assert vec.save_state() == saved
-    vec.begin_step(1, actions[vec.parts[1]])
+    vec.begin_step(1, actions[vec.parts[1]], out)
     np.testing.assert_array_equal(vec.reset()[0], other.reset()[0])
     vec.save_state()
     for mine, wanted in zip(vec.step(actions)[:4], other.step(actions)[:4], strict=True):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from .state import HeistState, Locks, read, read_locks, with_levels_of
+from .stepping import Stepper
 
 NUM_ACTIONS = 15
 IMAGE = (64, 64, 3)
@@ -33,10 +34,7 @@ def import_procgen() -> tuple[Any, Any]:
 
 
 class Games:
-    """``num`` games in Procgen environments, whose threads each play some of the games of each part.
-
-    All threads of one Procgen environment wait for the same lock and wake the caller after every game. So each has an
-    environment of its own.
+    """``num`` games in Procgen environments: each thread plays one of each part, and with one thread the caller does.
 
     Procgen draws the seeds of all its games from one number, so a game would depend on how many there are. Here every
     game starts from the same saved state with a level generator of its own.
@@ -60,9 +58,8 @@ class Games:
         self._shards = [_split(part, threads) for part in self.parts]
         """The games of each environment, by part."""
         levels: dict[str, Any] = {"num_levels": num_levels, "start_level": start_level, "frames": frames}
-        alone = 0 if threads == 1 else 1
         self._envs = [
-            [make_procgen(shard.stop - shard.start, alone, **levels) for shard in shards] for shards in self._shards
+            [make_procgen(shard.stop - shard.start, **levels) for shard in shards] for shards in self._shards
         ]
         self._places = [
             (env, i) for envs, shards in zip(self._envs, self._shards, strict=True)
@@ -71,6 +68,8 @@ class Games:
         self._buffer_size = module.MAX_STATE_SIZE
         self._ffi = cffi.FFI()
         self._buffer = self._ffi.new(f"char[{self._buffer_size}]")
+        self._stepper = Stepper(self._envs, num)
+        self.tables = self._stepper.tables
         self.observe(self._shown)
         self._template = self.save(0)
 
@@ -89,33 +88,27 @@ class Games:
         """Step all games. Returns observations, in ``out`` or until the next step, and what :meth:`end` does."""
         out = self._shown if out is None else out
         for k, part in enumerate(self.parts):
-            self.begin(k, actions[part])
-        rewards, first = zip(*(self.end(k, out) for k in range(len(self.parts))), strict=True)
+            self.begin(k, actions[part], out)
+        rewards, first = zip(*(self.end(k) for k in range(len(self.parts))), strict=True)
         return out, np.concatenate(rewards), np.concatenate(first)
 
-    def begin(self, part: int, actions: np.ndarray) -> None:
-        """Step the games of a part: Procgen's threads do, if there are any, while the caller goes on."""
-        start = self.parts[part].start
-        for env, shard in zip(self._envs[part], self._shards[part], strict=True):
-            env.act(actions[shard.start - start : shard.stop - start])
+    def begin(self, part: int, actions: np.ndarray, out: np.ndarray) -> None:
+        """Step the games of a part: threads do, if there are any, while the caller goes on.
 
-    def end(self, part: int, out: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Wait for the games of a part and write its observations into ``out``, which is for all games.
-
-        Returns Procgen's rewards, and which games have begun a new level.
+        They write its observations into ``out``, a contiguous array for all games, until :meth:`end` returns.
         """
-        rewards, firsts = [], []
-        for env, shard in zip(self._envs[part], self._shards[part], strict=True):
-            reward, observations, first = env.observe()
-            np.copyto(out[shard], observations["rgb"])
-            rewards.append(reward)
-            firsts.append(first)
-        return np.concatenate(rewards), np.concatenate(firsts)
+        self._stepper.begin(part, self.parts[part], actions, out)
+
+    def end(self, part: int) -> tuple[np.ndarray, np.ndarray]:
+        """Wait for the games of a part. Returns Procgen's rewards, and which games have begun a new level."""
+        return self._stepper.end(part, self.parts[part])
 
     def observe(self, out: np.ndarray) -> None:
         """Write the current observations into ``out``."""
-        for k in range(len(self.parts)):
-            self.end(k, out)
+        for envs, shards in zip(self._envs, self._shards, strict=True):
+            for env, shard in zip(envs, shards, strict=True):
+                _, observations, _ = env.observe()
+                np.copyto(out[shard], observations["rgb"])
 
     def frames(self) -> list[np.ndarray]:
         """Return large images of the games, which must have been made with ``frames``."""
@@ -128,15 +121,19 @@ class Games:
 
     def load(self, i: int, state: bytes) -> None:
         env, at = self._places[i]
+        self.tables.sizes[i] = 0
         env.call_c_func("set_state", at, state, len(state))
 
     def read(self, i: int) -> HeistState:
         return read(self.save(i))
 
     def locks(self, i: int) -> Locks:
-        return read_locks(self.save(i))
+        """Return the locks of game i, from its state as the last step saved it, if it did."""
+        size = self.tables.sizes[i]
+        return read_locks(self.tables.states[i, :size].tobytes() if size else self.save(i))
 
     def close(self) -> None:
+        self._stepper.close()
         for envs in self._envs:
             for env in envs:
                 env.close()
@@ -149,7 +146,9 @@ def _split(games: slice, count: int) -> list[slice]:
     return [slice(a, b) for a, b in pairwise(bounds) if a < b]
 
 
-def make_procgen(num: int, threads: int, *, num_levels: int = 0, start_level: int = 0, frames: bool = False) -> Any:
+def make_procgen(
+    num: int, threads: int = 0, *, num_levels: int = 0, start_level: int = 0, frames: bool = False
+) -> Any:
     """Return a Procgen environment with this many threads of its own; without any, games run in the caller's."""
     module, _ = import_procgen()
     try:

@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .state import COLOURS, WORLD_DIM, Locks
+from .state import WORLD_DIM, Locks
+from .stepping import Tables, find_changed
 
 SIZE = 64
 """Pixels along each side of an observation."""
@@ -22,14 +23,13 @@ class LockWatch:
 
     Args:
         read_locks: returns the locks of game i as they are; called at an episode's start and when one looks different.
+        tables: where to note what is watched.
     """
 
-    def __init__(self, num_envs: int, read_locks: Callable[[int], Locks]) -> None:
+    def __init__(self, read_locks: Callable[[int], Locks], tables: Tables) -> None:
         self._read = read_locks
-        self._games = np.arange(num_envs)[:, None, None]
-        self._pixels = np.zeros((num_envs, len(COLOURS), 4), np.int64)
-        self._looks = np.zeros((num_envs, len(COLOURS), 4, 3), np.uint8)
-        self.closed = np.zeros((num_envs, len(COLOURS)), np.bool_)
+        self._pixels, self._looks, self.closed = tables.pixels, tables.looks, tables.watched
+        num_envs = len(self.closed)
         self.placed = np.zeros(num_envs, np.int64)
         """Locks that each game's level started with (or, after `begin` in mid-game, that were left)."""
         self.level_seed = np.zeros(num_envs, np.int64)
@@ -53,14 +53,15 @@ class LockWatch:
         The observations are those of games from ``first`` on.
         """
         part = slice(first, first + len(obs))
-        looks = obs.reshape(len(obs), SIZE * SIZE, 3)[self._games[: len(obs)], self._pixels[part]]
-        closed, before = self.closed[part], self._looks[part]
-        changed = (looks != before).any((2, 3)) & closed & ~skip[:, None]
+        images, closed, before = obs.reshape(len(obs), -1), self.closed[part], self._looks[part]
+        changed = find_changed(images, self._pixels[part], before, closed & ~skip[:, None])
+        if not changed.any():
+            return changed
         for i in np.flatnonzero(changed.any(1)):
             there = self._read(first + int(i)).locks
             for colour in np.flatnonzero(changed[i]):
                 if colour in there:
                     changed[i, colour] = False
-                    before[i, colour] = looks[i, colour]
+                    before[i, colour] = obs[i].reshape(-1, 3)[self._pixels[first + i, colour]]
         closed &= ~changed
         return changed

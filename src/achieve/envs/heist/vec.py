@@ -60,9 +60,9 @@ class HeistVecEnv(AchievementVecEnv):
         in_parts = infos == "none" and render_mode is None and self.num_envs >= LARGE and self.threads > 1
         how: dict[str, Any] = {"parts": PARTS if in_parts else 1, "frames": render_mode is not None, **self._levels}
         self._games = Games(self.num_envs, self.threads, **how)
-        self._under_way: list[int] = []
+        self._under_way: list[tuple[int, np.ndarray]] = []
         self._seed()
-        self._watch = LockWatch(self.num_envs, self._games.locks)
+        self._watch = LockWatch(self._games.locks, self._games.tables)
         self._shown: np.ndarray | None = None
         self._set_spaces((SIZE, SIZE, 3), NUM_ACTIONS, ACHIEVEMENTS)
 
@@ -78,34 +78,34 @@ class HeistVecEnv(AchievementVecEnv):
         """The environments in parts, for `begin_step` and `end_step`; just one unless there are many."""
         return self._games.parts
 
-    def begin_step(self, part: int, actions: Any) -> None:
-        """Let a part of the environments step, by its number; the games go on while the caller does something else."""
+    def begin_step(self, part: int, actions: Any, out: np.ndarray) -> None:
+        """Let a part of the environments step, by its number; the games go on while the caller does something else.
+
+        They write observations to the part's place in ``out``, which is for all, until :meth:`end_step` returns.
+        """
         here = self.parts[part]
         chosen = arrays.check_actions(actions, here.stop - here.start, self._num_actions)
+        arrays.check_out(out, self._obs_shape, self._obs_dtype, needed=True)
         with self._lock:
             self._require_open()
             self._require_begun("step")
-            if part in self._under_way:
+            if any(part == one for one, _ in self._under_way):
                 raise RuntimeError(f"part {part} is stepping: call end_step() before the next begin_step()")
-            self._games.begin(part, chosen)
-            self._under_way.append(part)
+            self._games.begin(part, chosen, out)
+            self._under_way.append((part, out))
 
-    def end_step(self, part: int, out: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Wait for the part that began first; its place in ``out``, which is for all, receives its observations.
-
-        Returns its rewards, terminations and truncations. Every part makes a step before any makes the next.
-        """
-        arrays.check_out(out, self._obs_shape, self._obs_dtype)
+    def end_step(self, part: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Wait for the part that began first. Returns its rewards, terminations and truncations."""
         with self._lock:
-            if self._under_way[:1] != [part]:
+            if [one for one, _ in self._under_way[:1]] != [part]:
                 raise RuntimeError(f"part {part} is not the next to end its step: parts end in the order they began")
-            self._under_way.pop(0)
+            _, out = self._under_way.pop(0)
             return self._end(part, out, {})
 
     def _abandon_steps(self) -> None:
         """Wait for parts whose steps nobody will end, such as after an interruption."""
-        for part in self._under_way:
-            self._games.end(part, self._new_obs())
+        for part, _ in self._under_way:
+            self._games.end(part)
         self._under_way.clear()
 
     def _require_ended(self, what: str) -> None:
@@ -121,7 +121,7 @@ class HeistVecEnv(AchievementVecEnv):
     def _step(self, actions: np.ndarray, obs: np.ndarray) -> Outcome:
         self._require_ended("step")
         for k, part in enumerate(self.parts):
-            self._games.begin(k, actions[part])
+            self._games.begin(k, actions[part], obs)
         infos: dict[str, Any] = {}
         outcomes = [self._end(k, obs, infos) for k in range(len(self.parts))]
         if self._infos == "all":
@@ -134,7 +134,7 @@ class HeistVecEnv(AchievementVecEnv):
     def _end(self, k: int, obs: np.ndarray, infos: dict[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Wait for a part's games and count what happened there."""
         part, counter = self.parts[k], self._counter
-        native, done = self._games.end(k, obs)
+        native, done = self._games.end(k)
         shown, gem = obs[part], native > 0
         opened = self._watch.opened(shown, done, part.start)
         rewards = LOCK_REWARD * opened.sum(1) + GEM_REWARD * gem

@@ -1,0 +1,110 @@
+"""Threads that step games: they are there as long as their environment is, and it says so when they are gone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from achieve.envs.heist import stepping
+from achieve.envs.heist.games import Games, make_procgen
+from achieve.envs.heist.vec import HeistVecEnv
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("heist-")]
+
+
+def test_games_are_those_of_procgens_own_threads():
+    """The same saved states, stepped by two threads here and by Procgen itself, which draws and copies on its own."""
+    games = Games(6, threads=2, parts=2)
+    games.seed(list(range(6)))
+    own = make_procgen(6, 2)
+    for i in range(6):
+        state = games.save(i)
+        own.call_c_func("set_state", i, state, len(state))
+    rng = np.random.default_rng(0)
+    ended = 0
+    for step in range(1100):
+        actions = np.full(6, -1) if step in (0, 400) else rng.integers(0, 15, 6)
+        shown, rewards, begun = games.step(actions)
+        own.act(actions.astype(np.int32))
+        wanted_rewards, wanted, first = own.observe()
+        np.testing.assert_array_equal(shown, wanted["rgb"])
+        np.testing.assert_array_equal(rewards, wanted_rewards)
+        np.testing.assert_array_equal(begun, first)
+        saved = games.tables.sizes > 0
+        np.testing.assert_array_equal(saved, begun)  # nothing is watched
+        for i in np.flatnonzero(saved):
+            assert games.tables.states[i, : games.tables.sizes[i]].tobytes() == games.save(i)
+        ended += int(begun.sum())
+    assert ended > 6
+    games.close()
+    own.close()
+
+
+def test_threads_end_with_their_environment():
+    before = threads()
+    vec = HeistVecEnv(4, threads=2)
+    vec.reset()
+    assert len(threads()) == len(before) + 2
+    vec.close()
+    assert threads() == before
+    vec = HeistVecEnv(4, threads=2)
+    del vec  # which nobody closed
+    assert threads() == before
+
+
+def test_a_process_can_end_while_games_are_stepping():
+    script = (
+        "import numpy as np; from achieve.envs.heist.games import Games; games = Games(4, threads=2); "
+        "out = np.zeros((4, 64, 64, 3), np.uint8); games.begin(0, np.zeros(4, int), out)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_threads_that_have_slept_go_on():
+    games = Games(4, threads=2)
+    games.seed([0, 1, 2, 3])
+    games.start_over()
+    time.sleep(0.5)
+    shown, _, begun = games.step(np.full(4, -1))
+    assert begun.all() and shown.any()
+    games.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
+def test_a_fork_has_no_threads_and_says_so():
+    games = Games(4, threads=2)
+    child = os.fork()
+    if child == 0:  # no assertion may leave it
+        try:
+            games.step(np.zeros(4, int))
+        except RuntimeError as error:
+            os._exit(7 if "fork" in str(error) else 8)
+        os._exit(9)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 7
+    assert games.step(np.full(4, -1))[2].all(), "here they are"
+    games.close()
+
+
+def test_a_step_that_takes_long_is_waited_for(monkeypatch):
+    """Longer than the patience after which Python may handle signals."""
+    waited = []
+
+    def impatient(*arguments: object) -> bool:
+        waited.append(arguments)
+        return len(waited) > 3
+
+    games = Games(4, threads=2)
+    monkeypatch.setattr(stepping, "await_all", impatient)
+    games.step(np.zeros(4, int))
+    assert len(waited) == 4
+    games.close()
