@@ -11,7 +11,7 @@ import os
 import platform
 from typing import Any
 
-from llvmlite import ir  # type: ignore[import-untyped]
+from llvmlite import ir
 from numba import extending, types
 from numba.core import cgutils
 from numba.np.arrayobj import make_array, populate_array

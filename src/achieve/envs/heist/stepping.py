@@ -1,9 +1,9 @@
 """Threads that step Procgen's games while the learner's thread does something else, and what is compiled for Heist.
 
-Procgen's own threads are woken for every step, and Python asks each of them in turn: with sixteen, that took longer than
-their games. Here a thread runs compiled code that looks for its next order in shared memory, calls Procgen and copies
-what it finds, so that a step costs the learner's thread a few microseconds. A thread that has looked in vain for some
-milliseconds sleeps in between.
+Procgen's own threads are woken for every step, and Python asks each of them in turn: with sixteen, that took longer
+than their games. Here a thread runs compiled code that looks for its next order in shared memory, calls Procgen and
+copies what it finds, so that a step costs the learner's thread a few microseconds. A thread that has looked in vain for
+some milliseconds sleeps in between.
 
 All compiled code is in this one file, because Numba's cache only notices edits to the file that a function is in.
 """
