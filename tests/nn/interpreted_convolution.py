@@ -219,6 +219,33 @@ def test_weight_gradients(shape: tuple[int, ...], tile: WeightTile | None) -> No
         torch.testing.assert_close(mine.double(), wanted, atol=1e-3, rtol=1e-4)
 
 
+@pytest.mark.parametrize("per_stretch", [1, 2])
+def test_sums_by_class_of_many_tiles(per_stretch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many stretches as are read at once, and more; the last one shorter than the others."""
+    monkeypatch.setattr(norm_conv, "FEW_TILES", 20)
+    monkeypatch.setattr(norm_conv, "STRETCH", per_stretch)
+    assert norm_conv._stretches(20) == (2, 10)
+    assert norm_conv._stretches(35) == (per_stretch, 35 // per_stretch + per_stretch - 1)
+    layer = Layer(35, 16, 16, 2, 3)
+    leaves = layer.leaves()
+    out = layer.twin(*leaves)
+    upstream = draw(*out.shape, seed=5)
+    _, *expected = torch.autograd.grad((out * upstream).sum(), leaves)
+    grad, result = backward(layer, upstream)
+    affine = torch.full((9 * 16, 2, 16), torch.nan)
+    weight = norm_conv.weight_gradient(grad, layer.x, result.moments, layer.weight, layer.gain, layer.bias, affine)
+    for mine, wanted in zip((weight, *affine.sum(0)), expected, strict=True):
+        torch.testing.assert_close(mine.double(), wanted, atol=1e-3, rtol=1e-4)
+
+
+def test_sums_by_class_are_in_few_stretches_or_in_short_ones() -> None:
+    for tiles in (1, 15, 224 * 16, norm_conv.FEW_TILES):
+        assert norm_conv._stretches(tiles)[1] <= norm_conv.STRETCHES
+    for tiles, most in ((1024 * 8, 128), (2048 * 8, 128), (2048 * 16, 256)):
+        per_program, stretches = norm_conv._stretches(tiles)
+        assert per_program <= most and stretches <= norm_conv.MOST_STRETCHES and per_program * stretches >= tiles
+
+
 @pytest.mark.parametrize("count", [4, 5])
 def test_a_tower(count: int) -> None:
     """Two blocks, with the next stack's convolution and without: output and every gradient."""

@@ -490,10 +490,14 @@ def finish_weight_gradient(
         total += tl.sum(tl.load(part_ptr + at, mask=(split < splits)[:, None], other=0.0), 0)
     row = tl.arange(0, STRETCHES * 16)
     kind = row % 16
-    at = ((row // 16) * 18 + kind)[:, None] * OUT + some[None, :]
-    real = ((row // 16 < stretches) & (kind < 9) & _inside(kind, tap))[:, None]
-    plain = tl.sum(tl.load(class_ptr + at, mask=real, other=0.0), 0)
-    by_mean = tl.sum(tl.load(class_ptr + at + 9 * OUT, mask=real, other=0.0), 0)
+    plain = tl.zeros([SOME], tl.float32)
+    by_mean = tl.zeros([SOME], tl.float32)
+    for start in range(0, stretches, STRETCHES):
+        stretch = start + row // 16
+        at = (stretch * 18 + kind)[:, None] * OUT + some[None, :]
+        real = ((stretch < stretches) & (kind < 9) & _inside(kind, tap))[:, None]
+        plain += tl.sum(tl.load(class_ptr + at, mask=real, other=0.0), 0)
+        by_mean += tl.sum(tl.load(class_ptr + at + 9 * OUT, mask=real, other=0.0), 0)
     plain = tl.reshape(tl.broadcast_to(plain[:, None], [SOME, C]), [SOME * C])
     total -= tl.reshape(tl.broadcast_to(by_mean[:, None], [SOME, C]), [SOME * C])
     tl.store(out_ptr + (o * 9 + tap) * C + c, tl.load(gain_ptr + c) * total + tl.load(bias_ptr + c) * plain)

@@ -18,8 +18,12 @@ from achieve.nn.kernels import convolution
 
 # Programs that keep most of a GPU busy: below, tiles are made smaller. An H200 has 132 multiprocessors.
 ENOUGH_PROGRAMS = 100
-# Stretches of tiles whose sums by class are added up apart.
+# Stretches of tiles whose sums by class are added up apart, as many as are then read at once; of more tiles than a few
+# hundred images have, each so many, as what takes time is a stretch's length.
 STRETCHES = 16
+FEW_TILES = 4096
+STRETCH = 128
+MOST_STRETCHES = 128
 
 
 class Tile(NamedTuple):
@@ -140,6 +144,13 @@ def _tiles(pixels: int, rows: int) -> tuple[int, int]:
     """Rows of a tile, and tiles of an image: a tile is a part of one image."""
     rows = min(rows, max(16, triton.next_power_of_2(pixels)))
     return rows, triton.cdiv(pixels, rows)
+
+
+def _stretches(tiles: int) -> tuple[int, int]:
+    """How many tiles' sums by class a program adds up, and how many programs there are."""
+    wanted = STRETCHES if tiles <= FEW_TILES else min(MOST_STRETCHES, triton.cdiv(tiles, STRETCH))
+    per_program = triton.cdiv(tiles, wanted)
+    return per_program, triton.cdiv(tiles, per_program)
 
 
 def _like(x: Tensor, channels: int, shape: tuple[int, int] | None = None) -> Tensor:
@@ -351,8 +362,7 @@ def weight_gradient(
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     tiles = grad.class_sums.shape[1]
-    per_program = triton.cdiv(n * tiles, STRETCHES)
-    stretches = triton.cdiv(n * tiles, per_program)
+    per_program, stretches = _stretches(n * tiles)
     classes = torch.empty(stretches, 2, 9, outputs, device=x.device)
     convolution.class_sums[(stretches, 9)](
         grad.class_sums, moments, classes, n * tiles, per_program, TILES=tiles, OUT=outputs,
