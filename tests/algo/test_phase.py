@@ -61,6 +61,28 @@ def test_order_of_an_epoch(order: tuple[str, ...]) -> None:
         assert [steps[i] for i in range(5)] == lengths, "every step is a positive once"
 
 
+def test_an_epoch_is_drawn_before_its_first_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the host draws while a device still makes the last updates of the epoch before."""
+    distiller = fresh().distiller
+    order: list[str] = []
+    drawn, update = distiller._drawn, distiller._update
+
+    def noted(objective: Any, *rest: Any) -> Any:
+        order.append(objective.name)
+        return drawn(objective, *rest)
+
+    def counted(*rest: Any, **more: Any) -> None:
+        order.append("update")
+        update(*rest, **more)
+
+    monkeypatch.setattr(distiller, "_drawn", noted)
+    monkeypatch.setattr(distiller, "_update", counted)
+    distiller.run(np.random.default_rng(0), torch.Generator())
+    draws = [k for k, what in enumerate(order) if what != "update"]
+    assert [order[k] for k in draws] == ["matching", "prediction"] * 3
+    assert all(second == first + 1 for first, second in zip(draws[::2], draws[1::2], strict=True))
+
+
 def test_parts_of_a_long_episode_stay_together_and_hold_at_most_a_batch() -> None:
     events, _ = run(fresh(), act=False)
     sizes: dict[int, list[int]] = {}

@@ -71,7 +71,8 @@ def test_parts_add_up_to_the_whole() -> None:
 
         distiller._update = counted  # type: ignore[method-assign]
         # The negatives are drawn once for a source; parts see the same draws.
-        distiller._epoch(objective, setting.usable, np.random.default_rng(0), torch.Generator())
+        rng = np.random.default_rng(0)
+        distiller._epoch(objective, distiller._drawn(objective, setting.usable, rng), rng, torch.Generator())
         return total
 
     parts, whole = gradients(BATCH), gradients(512)

@@ -7,7 +7,7 @@ each objective, and updates packed, padded and replayed as CUDA graphs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -189,8 +189,10 @@ class Distiller:
         self._notice_dense(usable)
         self._freeze(usable)
         for _ in range(self._config.num_epochs):  # E_aux
-            for objective in self.objectives.values():
-                self._epoch(objective, usable, rng, generator)
+            # All of an epoch's, while the device still makes the last updates of the one before.
+            drawn = [(objective, self._drawn(objective, usable, rng)) for objective in self.objectives.values()]
+            for objective, updates in drawn:
+                self._epoch(objective, updates, rng, generator)
         return self._report(episodes, usable)
 
     def _notice_dense(self, episodes: Sequence[Trajectory]) -> None:
@@ -206,12 +208,12 @@ class Distiller:
     def _epoch(
         self,
         objective: AuxiliaryObjective,
-        episodes: Sequence[Trajectory],
+        drawn: Iterable[tuple[Update, Tensor, Tensor]],
         rng: np.random.Generator,
         generator: torch.Generator,
     ) -> None:
         """Make the updates of one objective over all episodes."""
-        for update, packed, preparation in self._drawn(objective, episodes, rng):
+        for update, packed, preparation in drawn:
             self._raise_if_stopped()
             prepare = partial(self._prepare, objective, update.preparation, preparation)
             prepare()

@@ -150,7 +150,10 @@ class AuxiliaryObjective(nn.Module, ABC):
 
     @abstractmethod
     def updates(self, episodes: Sequence[Trajectory], rng: np.random.Generator) -> Iterator[Update]:
-        """Yield the updates of one epoch over these episodes, each of which has an achievement."""
+        """Yield the updates of one epoch over these episodes, each of which has an achievement.
+
+        Those of all objectives are drawn before the first update of the epoch is made.
+        """
 
     @abstractmethod
     def loss(self, batch: Tables) -> Terms:

@@ -185,6 +185,31 @@ def forward(
 
 
 @triton.jit
+def _by_class(stored, pixel, H: tl.constexpr, W: tl.constexpr):
+    """Sums of a tile of outputs by pixels over each class [BN, 16]."""
+    chosen = (_border_class(pixel, H, W)[:, None] == tl.arange(0, 16)[None, :]).to(stored.dtype)
+    return tl.dot(stored, chosen)
+
+
+@triton.jit
+def _store_sums(
+    sums, by_y, rstd, column, table_ptr, out_part_ptr, out_class_ptr, tile, column_tile,
+    OUT: tl.constexpr, BN: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip
+    """Stores a tile's sums of ``rstd g`` by class, and what the gradient of the norm needs."""
+    kind = tl.arange(0, 16)
+    real = (kind < 9)[None, :]
+    entry = kind[None, :] * OUT + column[:, None]
+    by_mean = tl.load(table_ptr + entry, mask=real, other=0.0)
+    by_bias = tl.load(table_ptr + 9 * OUT + entry, mask=real, other=0.0)
+    tl.store(out_class_ptr + tile.to(tl.int64) * (9 * OUT) + entry, sums, mask=real)
+    _store_parts(
+        out_part_ptr, _total(sums * by_mean) / rstd, by_y - _total(sums * by_bias) / rstd,
+        tile, column_tile, TILES, OUT // BN,
+    )  # fmt: skip
+
+
+@triton.jit
 def _store_gradient(
     grad, by_y, exists, pixel, first, rstd, column, table_ptr, out_ptr, out_part_ptr, out_class_ptr, tile, column_tile,
     H: tl.constexpr, W: tl.constexpr, OUT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
@@ -194,22 +219,14 @@ def _store_gradient(
 
     ``grad`` is a tile of pixels by outputs, or ``TRANSPOSED``.
     """
-    tiles: tl.constexpr = (H * W + BM - 1) // BM
-    kind = tl.arange(0, 16)
-    real = (kind < 9)[None, :]
-    entry = kind[None, :] * OUT + column[:, None]
-    by_mean = tl.load(table_ptr + entry, mask=real, other=0.0)
-    by_bias = tl.load(table_ptr + 9 * OUT + entry, mask=real, other=0.0)
     stored = (grad * rstd).to(out_ptr.dtype.element_ty)
     turned = tl.trans(stored)
     at = _offsets(first, column, OUT, BM)
     tl.store(out_ptr + at, turned if TRANSPOSED else stored, mask=exists[:, None])
-    chosen = (_border_class(pixel, H, W)[:, None] == kind[None, :]).to(out_ptr.dtype.element_ty)
-    sums = tl.dot(stored if TRANSPOSED else turned, chosen)
-    tl.store(out_class_ptr + tile.to(tl.int64) * (9 * OUT) + entry, sums, mask=real)
-    _store_parts(
-        out_part_ptr, _total(sums * by_mean) / rstd, by_y - _total(sums * by_bias) / rstd,
-        tile, column_tile, tiles, OUT // BN,
+    sums = _by_class(stored if TRANSPOSED else turned, pixel, H, W)
+    _store_sums(
+        sums, by_y, rstd, column, table_ptr, out_part_ptr, out_class_ptr, tile, column_tile,
+        OUT, BN, (H * W + BM - 1) // BM,
     )  # fmt: skip
 
 
@@ -279,42 +296,60 @@ def begin_backward(
 
 
 @triton.jit
+def _store_pixels(
+    grad, exists, h, w, image, rstd, column, out_ptr, H: tl.constexpr, W: tl.constexpr, OUT: tl.constexpr
+):  # fmt: skip
+    """Stores ``rstd g`` of pixels anywhere in an image; returns its sums by class."""
+    stored = (grad * rstd).to(out_ptr.dtype.element_ty)
+    pixel = h * W + w
+    at = (image.to(tl.int64) * (H * W) + pixel)[:, None] * OUT + column[None, :]
+    tl.store(out_ptr + at, stored, mask=(exists & (h < H) & (w < W))[:, None])
+    return _by_class(tl.trans(stored), pixel, H, W)
+
+
+@triton.jit
 def begin_pool_backward(
     grad_ptr, pooled_ptr, winner_ptr, table_ptr, moment_ptr, out_ptr, out_part_ptr, out_class_ptr,
     H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, OUT: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """:func:`begin_backward` from the gradient of the output's ReLU and max-pool, which says which pixels won."""
-    tile, column_tile, image, first, pixel, exists, column = _place(H * W, OUT, BM, BN)
-    h = pixel // W
-    w = pixel % W
+    """:func:`begin_backward` from the gradient of the output's ReLU and max-pool, which says which pixels won.
+
+    A program takes ``BM`` windows, and of each the four pixels from its middle on, down and to the right. An odd row
+    also lies in the next window, as its first row, and so does an odd column.
+    """
+    tile, column_tile, image, _, window, exists, column = _place(OH * OW, OUT, BM, BN)
+    oh = window // OW
+    ow = window % OW
     base = image.to(tl.int64) * (OH * OW * OUT)
-    grad = tl.zeros([BM, BN], tl.float32)
-    by_y = 0.0
-    # An odd row lies in two windows, as the last row of one and the first of the next; an even row in one.
-    for down in tl.static_range(2):
-        oh = h // 2 + down
-        for right in tl.static_range(2):
-            ow = w // 2 + right
-            ok = exists & (oh < OH) & (ow < OW)
-            if down == 1:
-                ok = ok & (h % 2 == 1)
-            if right == 1:
-                ok = ok & (w % 2 == 1)
-            tap = (h - 2 * oh + 1) * 3 + (w - 2 * ow + 1)
-            at = base + ((oh * OW + ow) * OUT)[:, None] + column[None, :]
-            winner = tl.load(winner_ptr + at, mask=ok[:, None], other=9).to(tl.int32)
-            given = tl.load(grad_ptr + at, mask=ok[:, None], other=0.0).to(tl.float32)
-            grad += tl.where(winner == tap[:, None], given, 0.0)
-            if down + right == 0:
-                # A window's gradient times its output, counted at the window's middle, whichever pixel won.
-                middle = ok & (h % 2 == 0) & (w % 2 == 0)
-                pooled = tl.load(pooled_ptr + at, mask=middle[:, None], other=0.0).to(tl.float32)
-                by_y = _total(tl.where(winner < 9, given * pooled, 0.0))
+    at = base + (window * OUT)[:, None] + column[None, :]
+    winner = tl.load(winner_ptr + at, mask=exists[:, None], other=9)
+    given = tl.load(grad_ptr + at, mask=exists[:, None], other=0.0).to(tl.float32)
+    pooled = tl.load(pooled_ptr + at, mask=exists[:, None], other=0.0).to(tl.float32)
+    right = (exists & (ow + 1 < OW))[:, None]
+    right_winner = tl.load(winner_ptr + at + OUT, mask=right, other=9)
+    right_given = tl.load(grad_ptr + at + OUT, mask=right, other=0.0).to(tl.float32)
+    down = (exists & (oh + 1 < OH))[:, None]
+    down_winner = tl.load(winner_ptr + at + OW * OUT, mask=down, other=9)
+    down_given = tl.load(grad_ptr + at + OW * OUT, mask=down, other=0.0).to(tl.float32)
+    both_winner = tl.load(winner_ptr + at + (OW + 1) * OUT, mask=down & right, other=9)
+    both_given = tl.load(grad_ptr + at + (OW + 1) * OUT, mask=down & right, other=0.0).to(tl.float32)
     rstd = tl.load(moment_ptr + image * 2 + 1)
-    _store_gradient(
-        grad, by_y, exists, pixel, first, rstd, column, table_ptr, out_ptr, out_part_ptr,
-        out_class_ptr, tile, column_tile, H, W, OUT, BM, BN,
+    h = 2 * oh
+    w = 2 * ow
+    grad = tl.where(winner == 4, given, 0.0)
+    sums = _store_pixels(grad, exists, h, w, image, rstd, column, out_ptr, H, W, OUT)
+    grad = tl.where(winner == 5, given, 0.0) + tl.where(right_winner == 3, right_given, 0.0)
+    sums += _store_pixels(grad, exists, h, w + 1, image, rstd, column, out_ptr, H, W, OUT)
+    grad = tl.where(winner == 7, given, 0.0) + tl.where(down_winner == 1, down_given, 0.0)
+    sums += _store_pixels(grad, exists, h + 1, w, image, rstd, column, out_ptr, H, W, OUT)
+    grad = tl.where(winner == 8, given, 0.0) + tl.where(right_winner == 6, right_given, 0.0)
+    grad += tl.where(down_winner == 2, down_given, 0.0) + tl.where(both_winner == 0, both_given, 0.0)
+    sums += _store_pixels(grad, exists, h + 1, w + 1, image, rstd, column, out_ptr, H, W, OUT)
+    by_y = _total(tl.where(winner < 9, given * pooled, 0.0))
+    _store_sums(
+        sums, by_y, rstd, column, table_ptr, out_part_ptr, out_class_ptr, tile, column_tile,
+        OUT, BN, (OH * OW + BM - 1) // BM,
     )  # fmt: skip
 
 

@@ -18,6 +18,8 @@ from achieve.nn.kernels import convolution
 
 # Programs that keep most of a GPU busy: below, tiles are made smaller. An H200 has 132 multiprocessors.
 ENOUGH_PROGRAMS = 100
+# Windows of a max-pool whose pixels' gradients a program computes: four pixels each.
+POOLED_WINDOWS = 32
 # Stretches of tiles whose sums by class are added up apart, as many as are then read at once; of more tiles than a few
 # hundred images have, each so many, as what takes time is a stretch's length.
 STRETCHES = 16
@@ -279,10 +281,10 @@ def begin_pool_backward(
     n, c, oh, ow = pooled.shape
     h, w = shape
     columns = min(64, c)
-    rows, tiles = _tiles(h * w, 64)
+    windows, tiles = _tiles(oh * ow, POOLED_WINDOWS)
     result = _empty_gradient(pooled, tiles, columns, shape)
     convolution.begin_pool_backward[(n * tiles * (c // columns),)](
-        grad, pooled, winner, folded.table, moments, *result, H=h, W=w, OH=oh, OW=ow, OUT=c, BM=rows, BN=columns,
+        grad, pooled, winner, folded.table, moments, *result, H=h, W=w, OH=oh, OW=ow, OUT=c, BM=windows, BN=columns,
     )  # fmt: skip
     return result
 
