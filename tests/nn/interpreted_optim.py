@@ -318,6 +318,62 @@ def test_products_are_as_exact_as_float32(shape: tuple[int, int, int], transpose
     torch.testing.assert_close(out.double(), exact + bias, **close)
 
 
+class Twice(nn.Module):
+    """Three layers: one used twice, one with inputs beside that are data, one too narrow for kernels of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.wide, self.beside, self.narrow = Linear(130, 136, bias=False), Linear(136 + 3, 128), Linear(128, 3)
+
+    def forward(self, x: Tensor, more: Tensor) -> Tensor:
+        both = self.wide(x) + self.wide(x.square())
+        return self.narrow(torch.tanh(self.beside(torch.tanh(both), more)))
+
+
+@pytest.mark.parametrize("rows", [512, 515])
+def test_gradients_of_many_rows_are_as_exact_as_float32(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On tensor cores, where there are any, and added up in layers used twice; held to float64."""
+    monkeypatch.setattr(dense, "supports", lambda device: True)
+    products: list[tuple[int, ...]] = []
+    product = dense.product
+
+    def counted(a: Tensor, b: Tensor, *rest: Tensor | None, **named: Tensor) -> Tensor:
+        products.append((*a.shape, b.shape[1]))
+        return product(a, b, *rest, **named)
+
+    monkeypatch.setattr(dense, "product", counted)
+    fast = Twice().to(DEVICE)
+    plain = copy.deepcopy(fast).double()
+    flat = FlatParameters(fast.parameters())
+    given = normal(rows, 130), normal(rows, 3, seed=1), normal(rows, 3, seed=2)
+    found = []
+    for module, dtype in ((plain, torch.float64), (fast, torch.float32)):
+        x, more, by = (t.to(dtype) for t in given)
+        x.requires_grad_()
+        if module is fast:
+            flat.zero_grad()
+        (module(x, more) * by).sum().backward()
+        if module is fast:
+            flat.settle()
+        assert x.grad is not None
+        found.append({"x": x.grad.double(), **{n: p.grad.double() for n, p in module.named_parameters()}})  # type: ignore[union-attr]
+    for name, wanted in found[0].items():
+        assert (found[1][name] - wanted).norm() < 2e-6 * wanted.norm(), name
+    forward = [(rows, 130, 136)] * 2 + [(rows, 139, 128), (rows, 128, 3)]
+    backward = [(128, rows, 139), (rows, 128, 136)] + [(136, rows, 130), (rows, 136, 130)] * 2
+    assert products == forward + backward
+
+
+def test_gradients_of_few_rows_are_the_librarys(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = Linear(128, 128).to(DEVICE)
+    FlatParameters(layer.parameters())
+    out = layer(normal(511, 128).requires_grad_())
+    monkeypatch.setattr(dense, "supports", lambda device: True)
+    monkeypatch.setattr(dense, "product", lambda *_, **__: pytest.fail("a kernel was launched"))
+    out.sum().backward()
+
+
 @pytest.mark.long
 def test_heads_of_an_objective_are_optimised_too() -> None:
     plain, fast = make_network(), make_network(torch.float32)
