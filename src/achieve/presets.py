@@ -67,9 +67,8 @@ _25M: dict[str, int] = {"total_steps": 25_000_000, "score_steps": 25_000_000}
 # QR-DQN with its learning rate of 6.25e-5 must not be disrupted by auxiliary phases with one that is five times larger.
 _GENTLE = DistillConfig(learning_rate=1e-4)
 # In Heist, phases that learned from one maze at a time made the encoder collapse (docs/environments.md). So an update
-# sees many mazes and takes small steps, and the paper's own regulariser preserves the values. Matching sees many for
-# speed: a phase of a good agent has thousands of episodes.
-_GENTLE_MAZES = replace(_GENTLE, episodes_per_update=32, sources_per_update=16, batch_size=1024)
+# sees many mazes and takes small steps, and the paper's own regulariser preserves the values.
+_GENTLE_MAZES = replace(_GENTLE, episodes_per_update=32, batch_size=1024)
 _MAZES = replace(_GENTLE_MAZES, value_reg="frozen")
 
 _preset("minigrid-ad", "the full method on the MiniGrid door-key tree (8.04, on another layout)", env=_MINIGRID)

@@ -386,8 +386,7 @@ def test_presets_differ_from_one_another_in_distillation_alone() -> None:
         assert plain.qrdqn == distilled.qrdqn and plain.env == distilled.env
         assert plain.total_steps == distilled.total_steps == plain.score_steps
         assert distilled.model.memory and not plain.model.memory
-        joined = {"episodes_per_update": 32, "sources_per_update": 16, "batch_size": 1024}
-        mazes = joined if prefix == "heist-" else {}
+        mazes = {"episodes_per_update": 32, "batch_size": 1024} if prefix == "heist-" else {}
         assert distilled.distill == replace(get_preset("ad").distill, learning_rate=1e-4, **mazes)
         assert not plain.distill.enabled
         assert plain.model.channels == get_preset("ad").model.channels
