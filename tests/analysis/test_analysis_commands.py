@@ -64,6 +64,20 @@ def test_probe(achieve: Command, agents: list[Path], tmp_path: Path) -> None:
     assert found["labelled_states"] <= found["states"] and found["published"][1]["accuracy"] == 73.6
 
 
+def test_probe_by_several_readings(achieve: Command, agents: list[Path], tmp_path: Path) -> None:
+    sizes = ("--states", 100, "--test-states", 20, "--pool", 600, "--epochs", 3, "--device", "cpu")
+    asked = ("--latents", "encoder", "heads", "--batch-size", 64, 0)
+    code, out, _ = achieve("probe", *agents, "--expert", agents[0], *sizes, *asked, "--out", "found")
+    assert code == 0 and "latents joined with the memory, all states at once:" in out
+    found = {folder.name: read(folder / "probe.json") for folder in (tmp_path / "found").iterdir()}
+    assert set(found) == {"encoder-64", "encoder-all", "heads-64", "heads-all"}
+    assert found["heads-all"]["settings"] == found["encoder-64"]["settings"] | {"latents": "heads", "batch_size": 0}
+    confidences = {name: made["agents"][0]["results"][0]["mean_confidence"] for name, made in found.items()}
+    assert len(set(confidences.values())) == 4
+    code, _, err = achieve("probe", agents[0], *sizes, "--latents", "--batch-size", 64)
+    assert code == 2 and "--latents and --batch-size need a value each" in err
+
+
 def test_probe_plays_on_where_states_are_too_few(achieve: Command, agents: list[Path], tmp_path: Path) -> None:
     asked = ("--states", 100, "--epochs", 1, "--device", "cpu", "--expert", agents[0])
     code, _, _ = achieve("probe", agents[0], *asked, "--test-states", 80, "--pool", 190)

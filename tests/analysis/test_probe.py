@@ -14,6 +14,7 @@ from achieve.analysis.probe import (
     labelled_states,
     make_splits,
     probe,
+    probe_readings,
     train_classifier,
 )
 from achieve.analysis.recordings import Recordings, encode, record
@@ -143,16 +144,33 @@ def test_a_real_agent_is_probed() -> None:
     assert set(results[0].per_achievement) <= set(states.recordings.names) and len(results[0].histogram) == 25
 
 
+def test_readings_probed_together_are_those_probed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = small_agent()
+    states = labelled_states(record(agent, states=900))
+    first = ProbeSettings(states=200, test_states=50, epochs=5, batch_size=64)
+    readings = [first, replace(first, batch_size=0), replace(first, latents="heads"), replace(first, latents="linear")]
+    splits = make_splits(states, first)
+    alone = [probe(agent, states, splits, settings) for settings in readings]
+    encoded: list[int] = []
+    monkeypatch.setattr(
+        "achieve.analysis.probe.encode", lambda *given, **how: (encoded.append(1), encode(*given, **how))[1]
+    )
+    told: list[float] = []
+    assert probe_readings(agent, states, splits, readings, told.append) == alone
+    assert len(encoded) == 1
+    assert len({some[0].mean_confidence for some in alone}) == len(readings)
+    assert told == sorted(told) and told[-1] == pytest.approx(1)
+
+
 def test_the_classifier_sees_latents_as_asked() -> None:
     agent = small_agent()
     assert agent.config.model.memory
     states = labelled_states(record(agent, states=600))
     chosen = np.random.default_rng(0).permutation(len(states.label))[:200]
-    phi = classifier_inputs(agent, states, chosen)
-    before = classifier_inputs(agent, states, chosen, "linear")
+    phi, before, joined = classifier_inputs(agent, states, chosen, ("encoder", "linear", "heads")).values()
+    torch.testing.assert_close(phi, encode(agent, states.images(chosen)))
     torch.testing.assert_close(torch.relu(before), phi)
     assert (before < 0).any()
-    joined = classifier_inputs(agent, states, chosen, "heads")
     assert joined.shape == (200, 2 * agent.network.latent_size)
     torch.testing.assert_close(joined[:, : agent.network.latent_size], phi)
     remembered = 0
@@ -171,15 +189,14 @@ def test_the_classifier_sees_latents_as_asked() -> None:
 def test_latents_that_an_agent_does_not_have() -> None:
     plain = small_agent(config=replace(CRAFTER, model=replace(MODEL, memory=False)))
     states, chosen = labelled_states(record(plain, states=100)), np.arange(3)
-    torch.testing.assert_close(
-        classifier_inputs(plain, states, chosen, "heads"), classifier_inputs(plain, states, chosen)
-    )
+    seen = classifier_inputs(plain, states, chosen, ("heads", "encoder"))
+    torch.testing.assert_close(seen["heads"], seen["encoder"])
     recurrent = small_agent(config=replace(CRAFTER, model=replace(MODEL, core="gru")))
     with pytest.raises(ConfigError, match="the heads of a recurrent agent see its core"):
-        classifier_inputs(recurrent, states, chosen, "heads")
+        classifier_inputs(recurrent, states, chosen, ["heads"])
     plain.network.encoder.latent = torch.nn.Identity()  # type: ignore[assignment]
     with pytest.raises(ConfigError, match="not known where this agent's encoder has its last activation"):
-        classifier_inputs(plain, states, chosen, "linear")
+        classifier_inputs(plain, states, chosen, ["linear"])
 
 
 def test_settings() -> None:

@@ -9,7 +9,9 @@ What the paper leaves open: minibatches have 512 states, reshuffled each epoch, 
 activation, by themselves and not normalised. `ProbeSettings.latents` has the other readings.
 """
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
@@ -148,38 +150,47 @@ def classifier_inputs(
     agent: Agent,
     states: States,
     chosen: Ints,
-    latents: Latents = "encoder",
+    readings: Collection[Latents] = ("encoder",),
     progress: Callable[[float], None] = lambda share: None,
-) -> Tensor:
-    """Return what the classifier sees of some states, [k, D]; see :class:`ProbeSettings`."""
+) -> dict[Latents, Tensor]:
+    """Return what the classifier sees of some states, [k, D], by each reading of `ProbeSettings.latents`.
+
+    The states are encoded once for all readings.
+    """
     network, images = agent.network, states.images(chosen)
-    if latents == "heads" and network.config.core != "none":
+    if "heads" in readings and network.config.core != "none":
         raise ConfigError(
             "the heads of a recurrent agent see its core, which depends on all that it did; probe --latents encoder"
         )
+    last = getattr(network.encoder, "latent", None)
+    if "linear" in readings and not isinstance(last, NormDense):
+        raise ConfigError("it is not known where this agent's encoder has its last activation; leave out --latents")
+    before_activation: list[Tensor] = []
+    with ExitStack() as hooks:
+        if "linear" in readings and isinstance(last, NormDense):
+            hooks.enter_context(
+                last.linear.register_forward_hook(lambda layer, inputs, output: before_activation.append(output))
+            )
+        phi = encode(agent, images, progress=lambda done: progress(done / len(chosen)))
+    inputs: dict[Latents, Tensor] = {}
+    for reading in readings:
+        if reading == "linear":
+            inputs[reading] = torch.cat(before_activation)
+        elif reading == "heads" and network.config.memory:
+            inputs[reading] = torch.cat([phi, _memories(agent, states, chosen).to(phi.device)], 1)
+        else:
+            inputs[reading] = phi
+    return inputs
 
-    def tell(done: int) -> None:
-        progress(done / len(chosen))
 
-    if latents == "linear":
-        last = getattr(network.encoder, "latent", None)
-        if not isinstance(last, NormDense):
-            raise ConfigError("it is not known where this agent's encoder has its last activation; leave out --latents")
-        seen: list[Tensor] = []
-        with last.linear.register_forward_hook(lambda layer, inputs, output: seen.append(output)):
-            encode(agent, images, progress=tell)
-        return torch.cat(seen)
-    phi = encode(agent, images, progress=tell)
-    if latents == "encoder" or not network.config.memory:
-        return phi
-    # At each step an agent remembers the achievement of its last unlock before it, and nothing before the first.
+def _memories(agent: Agent, states: States, chosen: Ints) -> Tensor:
+    """Return what the agent remembers in some states, [k, D], on the CPU: its last unlock before, zeros if none."""
     episodes, place = np.unique(states.episode[chosen], return_inverse=True)
     played = [states.recordings.episodes[number] for number in episodes]
     nu = representations(agent, played)
-    nothing = torch.zeros(phi.shape[1])
+    nothing = torch.zeros(agent.network.latent_size)
     past = [int(np.searchsorted(played[e].unlocks, t)) for e, t in zip(place, states.step[chosen], strict=True)]
-    memory = torch.stack([nu[e][count - 1] if count else nothing for e, count in zip(place, past, strict=True)])
-    return torch.cat([phi, memory.to(phi.device)], 1)
+    return torch.stack([nu[e][count - 1] if count else nothing for e, count in zip(place, past, strict=True)])
 
 
 def train_classifier(
@@ -243,20 +254,33 @@ def probe(
     progress: Callable[[float], None] = lambda share: None,
 ) -> list[ProbeResult]:
     """Train and evaluate a classifier for each split. ``progress`` is told the share of the work that is done."""
+    return probe_readings(agent, states, splits, [settings], progress)[0]
+
+
+def probe_readings(
+    agent: Agent,
+    states: States,
+    splits: Sequence[Split],
+    readings: Sequence[ProbeSettings],
+    progress: Callable[[float], None] = lambda share: None,
+) -> list[list[ProbeResult]]:
+    """Probe an agent once for each of several settings, of the same splits; its states are encoded once."""
     names = states.recordings.names
     # A state drawn by both splits is encoded once.
     used = np.unique(np.concatenate([part for split in splits for part in (split.train, split.test)]))
-    parts = 1 + len(splits)
-    latents = classifier_inputs(agent, states, used, settings.latents, lambda share: progress(share / parts))
-    labels = torch.from_numpy(states.label[used]).to(latents.device)
-    results = []
-    for part, split in enumerate(splits, 1):
+    parts = 1 + len(splits) * len(readings)
+    seen = [settings.latents for settings in readings]
+    inputs = classifier_inputs(agent, states, used, seen, lambda share: progress(share / parts))
+    results: list[list[ProbeResult]] = [[] for _ in readings]
+    for part, (number, split) in enumerate(itertools.product(range(len(readings)), splits), 1):
+        settings, latents = readings[number], inputs[seen[number]]
+        labels = torch.from_numpy(states.label[used]).to(latents.device)
         rows = [torch.from_numpy(np.searchsorted(used, some)).to(latents.device) for some in (split.train, split.test)]
         train, test = ((latents[some], labels[some]) for some in rows)
 
-        def tell(epoch: int, part: int = part) -> None:
-            progress((part + epoch / settings.epochs) / parts)
+        def tell(epoch: int, part: int = part, epochs: int = settings.epochs) -> None:
+            progress((part + epoch / epochs) / parts)
 
         model = train_classifier(*train, len(names), settings, tell)
-        results.append(judge(model, train, test, names, split.name))
+        results[number].append(judge(model, train, test, names, split.name))
     return results

@@ -45,62 +45,79 @@ class Arguments(AnalysisArguments):
     used, as published."""
     epochs: int = 500
     """Passes of Adam over the training states."""
-    batch_size: int = 512
+    batch_size: tuple[int, ...] = (512,)
     """States per update; 0 takes all at once. The paper does not say."""
-    latents: Literal["encoder", "linear", "heads"] = "encoder"
+    latents: tuple[Literal["encoder", "linear", "heads"], ...] = ("encoder",)
     """What the classifier sees: the encoder's latents, those before their activation, or those joined with the memory,
-    as policy and value function see them. The paper says `from the encoder`."""
+    as policy and value function see them. The paper says `from the encoder`. With several, or several batch sizes, each
+    combination is probed on the same states and has a folder of its own, such as heads-512."""
 
 
 def run(arguments: list[str]) -> None:
     parsed: Arguments = parse(Arguments, "probe", arguments)
-    from achieve.analysis.probe import BINS, ProbeSettings, probe
+    from achieve.analysis.probe import BINS, ProbeSettings, probe_readings
     from achieve.analysis.published import PROBE
     from achieve.commands.analyses import load_agents, load_expert, write_results
     from achieve.run.files import prepare_file
     from achieve.viz.histogram import draw_confidence
-    from achieve.viz.report.analyses import as_published, probe_table
+    from achieve.viz.report.analyses import as_published, probe_reading, probe_table
     from achieve.viz.table import to_rich
 
-    names = ("states", "test_states", "epochs", "batch_size", "latents", "seed")
-    settings = ProbeSettings(**{name: getattr(parsed, name) for name in names})
+    readings = [
+        ProbeSettings(
+            states=parsed.states, test_states=parsed.test_states, epochs=parsed.epochs, batch_size=batch_size,
+            latents=latents, seed=parsed.seed,
+        )
+        for latents in dict.fromkeys(parsed.latents) for batch_size in dict.fromkeys(parsed.batch_size)
+    ]  # fmt: skip
+    if not readings:
+        raise ConfigError("--latents and --batch-size need a value each")
+    folders = {
+        settings: parsed.out / f"{settings.latents}-{settings.batch_size or 'all'}" if len(readings) > 1 else parsed.out
+        for settings in readings
+    }
     agents = load_agents(parsed)
     expert = load_expert(parsed, agents)
-    prepare_file(parsed.out / "probe.json")
-    pool = settings.pool if parsed.pool is None else parsed.pool
+    for folder in folders.values():
+        prepare_file(folder / "probe.json")
+    pool = readings[0].pool if parsed.pool is None else parsed.pool
     with showing() as show:
-        recordings, states, splits = _play(expert, pool, settings, show)
-        results = {
-            named: probe(named.agent, states, splits, settings, partial(show, f"probing {named.name}"))
+        recordings, states, splits = _play(expert, pool, readings[0], show)
+        probed = [
+            probe_readings(named.agent, states, splits, readings, partial(show, f"probing {named.name}"))
             for named in agents
-        }
-    panels = {
-        f"split by {split.name}": {
-            named.name: (some[number].histogram, some[number].median_confidence) for named, some in results.items()
-        }
-        for number, split in enumerate(splits)
-    }
-    used = {**asdict(settings), "pool": pool}
-    record = {
-        "expert": parsed.expert,
-        "settings": used,
-        "episodes": len(recordings.episodes),
-        "states": recordings.states,
-        "labelled_states": len(states.label),
-        "bins": BINS,
-        "agents": [{**named.as_dict(), "results": [asdict(r) for r in some]} for named, some in results.items()],
-        "published": [row._asdict() for row in PROBE],
-    }
-    shown = SHOWN_AS_PUBLISHED if as_published(used) else SHOWN
-    console.print(to_rich(probe_table("probe", record), shown))
+        ]
     console.print(
         f"{len(recordings.episodes)} episodes by {parsed.expert}: {recordings.states:,} states, of which "
-        f"{len(states.label):,} have a next achievement; {settings.states:,} for training, {settings.test_states:,} "
+        f"{len(states.label):,} have a next achievement; {parsed.states:,} for training, {parsed.test_states:,} "
         "for testing.\nSplit by state, as published, test states are neighbours of training states; split by episode, "
         "they are not.",
         style="dim",
     )
-    write_results("probe", parsed.out, {"confidence.png": draw_confidence(panels)}, record)
+    for settings, *of_agents in zip(readings, *probed, strict=True):
+        results = dict(zip(agents, of_agents, strict=True))
+        panels = {
+            f"split by {split.name}": {
+                named.name: (some[number].histogram, some[number].median_confidence) for named, some in results.items()
+            }
+            for number, split in enumerate(splits)
+        }
+        used = {**asdict(settings), "pool": pool}
+        record = {
+            "expert": parsed.expert,
+            "settings": used,
+            "episodes": len(recordings.episodes),
+            "states": recordings.states,
+            "labelled_states": len(states.label),
+            "bins": BINS,
+            "agents": [{**named.as_dict(), "results": [asdict(r) for r in some]} for named, some in results.items()],
+            "published": [row._asdict() for row in PROBE],
+        }
+        if len(readings) > 1:
+            console.print(f"\n{probe_reading(used)}:")
+        shown = SHOWN_AS_PUBLISHED if as_published(used) else SHOWN
+        console.print(to_rich(probe_table("probe", record), shown))
+        write_results("probe", folders[settings], {"confidence.png": draw_confidence(panels)}, record)
 
 
 def _play(expert: Agent, pool: int, settings: ProbeSettings, show: Show) -> tuple[Recordings, States, list[Split]]:

@@ -22,7 +22,7 @@ from achieve.viz.report.analyses import analyses_sections
 from achieve.viz.report.section import Section
 from achieve.viz.table import plain
 
-SETTINGS = {"states": 50_000, "test_states": 10_000, "epochs": 500}
+SETTINGS = {"states": 50_000, "test_states": 10_000, "epochs": 500, "batch_size": 512}
 
 
 def agent(preset: str, seed: int, **more: Any) -> dict[str, Any]:
@@ -61,25 +61,41 @@ def cells(section: Section, table: int = 0) -> list[list[str]]:
 
 def test_probe_by_preset_and_every_agent(tmp_path: Path) -> None:
     agents = [probed("ad", 0, 70.0), probed("ad", 1, 74.0), probed("ppo", 0, 45.0)]
-    save(tmp_path / "probe", "probe", agents, settings=SETTINGS)
+    save(tmp_path / "probe", "probe", agents, settings=SETTINGS, labelled_states=215_578)
     section = sections(tmp_path)["probe"]
     assert ["ad", "state", "73.6", "72.0 ± 2.0", "0.752", "0.400 ± 0.000", "20.0 ± 0.0", "2"] in cells(section)
     assert ["ppo", "episode", "not published", "15.0", "not published", "0.400", "20.0", "1"] in cells(section)
     listed = [(row[0], row[3]) for row in cells(section, 1)]
     assert listed == [(name, split) for name in ("ad-s0", "ad-s1", "ppo-s0") for split in ("state", "episode")]
     assert [picture.name for picture in section.pictures] == ["probe-picture"]
-    assert section.missing is None and "500 epochs, as published." in section.notes[0]
+    assert section.missing is None and "the published sizes" in section.notes[0]
+    assert "of the 215,578 labelled states in 40 episodes" in section.notes[0]
 
 
 def test_one_seed_under_two_names_is_one(tmp_path: Path) -> None:
     agents = [probed("ad", 0, 70.0), {**probed("ad", 0, 70.0), "name": "pretrained"}]
-    save(tmp_path / "probe", "probe", agents, settings=SETTINGS)
+    save(tmp_path / "probe", "probe", agents, settings=SETTINGS, labelled_states=61_535)
     row = next(row for row in cells(sections(tmp_path)["probe"]) if row[:2] == ["ad", "state"])
     assert row[3] == "70.0" and row[-1] == "1"
 
 
+def test_a_probe_says_what_its_classifier_saw(tmp_path: Path) -> None:
+    notes = {
+        "encoder": "the encoder's latents, minibatches of 512",
+        "linear": "latents before their activation, minibatches of 512",
+        "heads": "latents joined with the memory, minibatches of 512",
+    }
+    for latents, note in notes.items():
+        settings = SETTINGS | {"latents": latents}
+        save(tmp_path / latents, "probe", [probed("ad", 0, 70.0)], settings=settings, labelled_states=61_535)
+        assert note in sections(tmp_path / latents)["probe"].notes[0]
+    save(tmp_path / "all", "probe", [], settings=SETTINGS | {"batch_size": 0}, labelled_states=61_535)
+    # Probes from before there was a choice of latents have none.
+    assert "the encoder's latents, all states at once" in sections(tmp_path / "all")["probe"].notes[0]
+
+
 def test_a_smaller_probe_says_so(tmp_path: Path) -> None:
-    save(tmp_path / "probe", "probe", [probed("ad", 0, 70.0)], settings=SETTINGS | {"states": 500})
+    save(tmp_path / "probe", "probe", [probed("ad", 0, 70.0)], settings=SETTINGS | {"states": 500}, labelled_states=9_000)
     section = sections(tmp_path)["probe"]
     assert "not the published 50,000 + 10,000 and 500" in section.notes[0]
     for table, row in ((0, ["ppo", "state"]), (0, ["ad", "state"]), (1, ["ad-s0", "ad"])):
@@ -131,7 +147,7 @@ def test_hierarchy_of_an_environment_whose_graph_is_not_known(tmp_path: Path) ->
 
 def test_several_folders_of_a_kind_have_tables_of_their_own(tmp_path: Path) -> None:
     for name in ("one", "two"):
-        save(tmp_path / name, "probe", [probed("ad", 0, 70.0)], settings=SETTINGS)
+        save(tmp_path / name, "probe", [probed("ad", 0, 70.0)], settings=SETTINGS, labelled_states=61_535)
     section = sections(tmp_path)["probe"]
     names = [item.name for item in (*section.tables, *section.pictures)]
     assert len(names) == len(set(names)) == 6
@@ -163,7 +179,7 @@ def test_a_record_that_is_none_is_said(tmp_path: Path, content: str, told: str) 
 
 def test_a_picture_outside_its_folder_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "secret.png").write_bytes(b"\x89PNG\r\n\x1a\n")
-    folder = save(tmp_path / "probe", "probe", [], settings=SETTINGS)
+    folder = save(tmp_path / "probe", "probe", [], settings=SETTINGS, labelled_states=61_535)
     record = json.loads((folder / "probe.json").read_text()) | {"pictures": ["../secret.png"]}
     (folder / "probe.json").write_text(json.dumps(record))
     _, (remark,) = analyses_sections(gather([tmp_path]))

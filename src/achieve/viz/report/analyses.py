@@ -153,14 +153,26 @@ def as_published(settings: Record) -> bool:
     return all(settings.get(key) == value for key, value in PUBLISHED_SIZES.items())
 
 
+READINGS = {
+    "encoder": "the encoder's latents",
+    "linear": "latents before their activation",
+    "heads": "latents joined with the memory",
+}
+
+
+def probe_reading(settings: Record) -> str:
+    """Return what a probe's classifier saw, and how many states at a time."""
+    size = settings["batch_size"]
+    return f"{READINGS[settings.get('latents', 'encoder')]}, {f'minibatches of {size}' if size else 'all states at once'}"
+
+
 def _probe_note(record: Record) -> str:
     settings = record["settings"]
-    latents = {"linear": "latents before their activation", "heads": "latents joined with the memory"}
-    reading = latents.get(settings.get("latents", "encoder"))
     return (
-        f"{settings['states']:,} + {settings['test_states']:,} states of {record['episodes']:,} episodes by "
-        f"{record['expert']}, {settings['epochs']:,} epochs, {f'{reading}, ' if reading else ''}"
-        + ("as published." if as_published(settings) else "not the published 50,000 + 10,000 and 500.")
+        f"{settings['states']:,} + {settings['test_states']:,} of the {record['labelled_states']:,} labelled states in "
+        f"{record['episodes']:,} episodes by {record['expert']}, {settings['epochs']:,} epochs, "
+        f"{probe_reading(settings)}; "
+        + ("the published sizes." if as_published(settings) else "not the published 50,000 + 10,000 and 500.")
     )
 
 
