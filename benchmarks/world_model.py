@@ -60,7 +60,7 @@ def play(agent: Agent, encoder: TokenEncoder, steps: int, seed: int) -> tuple[Pl
         actions = np.array(agent.act(images, reward, done))
         seen = torch.from_numpy(np.array(images))
         with torch.no_grad():
-            tokens, light = encoder.tokens(seen), encoder.light(seen)
+            tokens, light = encoder.look(seen)
         rows.append((*tokens, light, torch.from_numpy(actions), torch.from_numpy(episode.copy())))
         has.append(np.stack([infos["inventory"][name] for name in names], 1))
         images, reward, ended, truncated, infos = envs.step(actions)

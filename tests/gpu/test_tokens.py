@@ -27,7 +27,7 @@ def test_both_devices_read_the_same() -> None:
     there.observe(images.cuda())
     assert here.tiles.filled == there.tiles.filled > 4
     assert torch.equal(here.wholes.entries, there.wholes.entries.cpu())
-    tokens, same = here.tokens(images), there.tokens(images.cuda())
+    tokens, same = here.look(images).tokens, there.look(images.cuda()).tokens
     assert all(torch.equal(a, b.cpu()) for a, b in zip(tokens, same, strict=True))
     torch.testing.assert_close(there(images.cuda()).cpu(), here(images), atol=2e-2, rtol=0)  # TF32
 

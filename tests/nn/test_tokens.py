@@ -13,6 +13,7 @@ from achieve.config import ModelConfig
 from achieve.envs import make_vec
 from achieve.errors import ConfigError
 from achieve.nn.encoder import make_encoder
+from achieve.nn.read_tiles import hash_images
 from achieve.nn.tokens import GEOMETRY, Memo, TileGrid, TokenEncoder, Tokens, contrast
 
 SHAPE = (64, 64, 3)
@@ -146,12 +147,54 @@ def test_what_is_remembered_is_what_would_be_read(play: Play) -> None:
     made, other = TokenEncoder(SHAPE, MODEL), TokenEncoder(SHAPE, MODEL)
     for part in play.images.split(500):
         for images in (part[::2], part, part[:3]):
-            for remembered, read in zip(made.tokens(images), made.read(images).tokens, strict=True):
+            tokens, light = made.look(images)
+            for remembered, read in zip(tokens, made.read(images).tokens, strict=True):
                 assert torch.equal(remembered, read)
+            assert torch.equal(light, made.light_compiled(images))
         made.observe(part)
-    other.tokens(play.images[:50])
+    other.look(play.images[:50])
     other.load_state_dict(made.state_dict())
-    assert torch.equal(other.tokens(play.images[:50]).view, made.read(play.images[:50]).tokens.view)
+    assert torch.equal(other.look(play.images[:50]).tokens.view, made.read(play.images[:50]).tokens.view)
+
+
+def test_only_images_with_news_are_observed(play: Play) -> None:
+    """The others are left out where they are remembered, which changes nothing."""
+    made, plain = TokenEncoder(SHAPE, MODEL), TokenEncoder(SHAPE, MODEL)
+    known = 0
+    for part in play.images.split(600):
+        made.observe(part)
+        known += int((~made._remembered().news(part, made)).sum())
+        for images in part.split(1024):
+            (_, tops, wholes), similar = plain.read_plain(images)
+            tiles = plain.grid.cut(images)
+            plain.tiles.grow(tiles[:, :63][similar < plain.tiles.like])
+            plain.tops.grow(tiles[:, 63:][tops == plain.tops.capacity])
+            plain.wholes.grow(tiles[:, 63:][wholes == plain.wholes.capacity])
+    for name in ("tiles", "tops", "wholes"):
+        assert torch.equal(getattr(made, name).entries, getattr(plain, name).entries)
+    assert known > len(play.images) / 10
+    made.observe(play.images[~made._remembered().news(play.images, made)])  # nothing but what is known
+    assert torch.equal(made.tiles.entries, plain.tiles.entries)
+
+
+def test_compiled_light_is_the_plain_one(encoder: TokenEncoder, play: Play) -> None:
+    images = torch.cat([play.images[::9], torch.full((1, *SHAPE), 77, dtype=torch.uint8)])
+    light = encoder.light_compiled(images)
+    torch.testing.assert_close(light, encoder.light_plain(images), atol=1e-3, rtol=0)
+    assert light[-1].tolist() == pytest.approx([77 / 255] * 3 + [0.0] * 3)
+    assert torch.equal(light[5:6], encoder.light_compiled(images[5:6])), "whatever is beside it"
+
+
+def test_images_that_differ_in_a_byte_have_different_keys() -> None:
+    rng = np.random.default_rng(0)
+    for size in (12_288, 147, 33, 7):  # with and without bytes beyond the last whole words
+        image = rng.integers(0, 256, size, dtype=np.uint8)
+        images = np.repeat(image[None], size + 1, 0)
+        images[np.arange(size), np.arange(size)] ^= rng.integers(1, 256, size, dtype=np.uint8)
+        keys, again = np.zeros(size + 1, np.int64), np.zeros(1, np.int64)
+        hash_images(images, keys)
+        hash_images(image[None], again)
+        assert len(set(keys.tolist())) == size + 1 and keys[-1] == again[0] and (keys > 0).all()
 
 
 def test_images_that_share_a_slot_are_told_apart(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +203,8 @@ def test_images_that_share_a_slot_are_told_apart(play: Play, monkeypatch: pytest
     made = TokenEncoder(SHAPE, MODEL)
     made.observe(play.images)
     for images in (play.images[::40], play.images[::40].flip(0), play.images[:9]):
-        assert torch.equal(made.tokens(images).view, made.read(images).tokens.view)
+        assert torch.equal(made.look(images).tokens.view, made.read(images).tokens.view)
+        assert torch.equal(made.look(images).light, made.light_compiled(images))
 
 
 def literally(encoder: TokenEncoder, seen: Tokens, image: int) -> list[float]:

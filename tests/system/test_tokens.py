@@ -57,7 +57,7 @@ def test_an_exported_agent_reads_as_before(run: Path, tmp_path: Path) -> None:
     envs = make_vec("crafter", 8, 3)
     images = torch.from_numpy(envs.reset()[0])
     envs.close()
-    one, other = before.tokens(images), after.tokens(images)
+    one, other = before.look(images).tokens, after.look(images).tokens
     assert torch.equal(one.view, other.view) and torch.equal(one.wholes, other.wholes)
 
 

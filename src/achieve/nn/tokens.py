@@ -25,7 +25,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Shaped, UInt8
+from jaxtyping import Bool, Float, Int, Shaped, UInt8
 from torch import Tensor, nn
 
 from achieve.config import ModelConfig
@@ -182,6 +182,7 @@ class ExactCodebook(nn.Module):
         self.capacity = capacity
         self.register_buffer("entries", torch.full((capacity, values), -1.0))
         self.register_buffer("weights", _signature_weights(values), persistent=False)
+        self._known: tuple[Tensor, int, Tensor] | None = None
 
     @property
     def filled(self) -> int:
@@ -189,8 +190,11 @@ class ExactCodebook(nn.Module):
         return int((self.entries[:, 0] >= 0).sum())
 
     def known(self) -> Int[Tensor, " K"]:
-        """Return the entries' signatures."""
-        return signatures(self.entries, self.weights)
+        """Return the entries' signatures, computed once for entries as they are."""
+        entries = self.entries
+        if self._known is None or self._known[0] is not entries or self._known[1] != entries._version:
+            self._known = entries, entries._version, signatures(entries, self.weights)
+        return self._known[2]
 
     def forward(self, tiles: UInt8[Tensor, "B T P"]) -> Int[Tensor, "B T"]:
         """Return the tokens of tiles, ``capacity`` where there is none."""
@@ -223,17 +227,40 @@ class Seen(NamedTuple):
     similar: Float[Tensor, "B T"]
 
 
-class Memo:
-    """Tokens of images that were read with the codebooks as they are. PPO sees every image several times."""
+class Look(NamedTuple):
+    """All that the network is told of images."""
 
-    SLOTS = 1 << 16
+    tokens: Tokens
+    light: Float[Tensor, "B C2"]
+
+
+class Memo:
+    """What was seen in images with the codebooks as they are. PPO sees every image several times."""
+
+    SLOTS = 1 << 18  # eight times the images of a phase of `ad-max`, so that few of them share one
 
     def __init__(self, width: int) -> None:
         self._keys = np.zeros(self.SLOTS, np.int64)
-        self._rows = np.zeros((self.SLOTS, width), np.int16)
+        self._kept = (  # of each slot's image: its tokens, its light, and whether it has news
+            np.zeros((self.SLOTS, width), np.int16),
+            np.zeros((self.SLOTS, 6), np.float32),
+            np.zeros(self.SLOTS, np.bool_),
+        )
         self._read_with: tuple[int, ...] = ()
 
-    def __call__(self, images: UInt8[Tensor, "B H W C"], encoder: TokenEncoder) -> Tokens:
+    def look(self, images: UInt8[Tensor, "B H W C"], encoder: TokenEncoder) -> Look:
+        """Return what there is to see in images."""
+        rows, lights, _ = self._find(images, encoder)
+        grid = encoder.grid
+        tokens = torch.from_numpy(rows).long().split([grid.view, grid.items, grid.items], dim=1)
+        return Look(Tokens(*tokens), torch.from_numpy(lights))
+
+    def news(self, images: UInt8[Tensor, "B H W C"], encoder: TokenEncoder) -> Bool[Tensor, " B"]:
+        """Return which images have a tile that the codebooks do not have."""
+        return torch.from_numpy(self._find(images, encoder)[2])
+
+    def _find(self, images: UInt8[Tensor, "B H W C"], encoder: TokenEncoder) -> list[np.ndarray]:
+        """Return tokens, light and news of images."""
         from achieve.nn import read_tiles
 
         versions = tuple(book.entries._version for book in (encoder.tiles, encoder.tops, encoder.wholes))
@@ -244,15 +271,17 @@ class Memo:
         read_tiles.hash_images(images.contiguous().view(len(images), -1).numpy(), keys)
         slots = keys & (self.SLOTS - 1)
         new = self._keys[slots] != keys
-        found = self._rows[slots]
+        found = [kept[slots] for kept in self._kept]
         if new.any():
-            fresh = torch.cat(encoder.read_compiled(images[torch.from_numpy(new)]).tokens, dim=1).numpy()
-            found[new] = fresh
+            some = images if new.all() else images[torch.from_numpy(new)]
+            seen = encoder.read_compiled(some)
+            fresh = (torch.cat(seen.tokens, dim=1), encoder.light_compiled(some), encoder.has_news(seen))
             # Of several images for one slot, the last is kept: in NumPy, and so with its key.
             self._keys[slots[new]] = keys[new]
-            self._rows[slots[new]] = fresh
-        grid = encoder.grid
-        return Tokens(*torch.from_numpy(found).long().split([grid.view, grid.items, grid.items], dim=1))
+            for ours, kept, values in zip(found, self._kept, fresh, strict=True):
+                ours[new] = values.numpy()
+                kept[slots[new]] = ours[new]
+        return found
 
 
 class TokenEncoder(Encoder):
@@ -297,9 +326,9 @@ class TokenEncoder(Encoder):
 
     def forward(self, observations: UInt8[Tensor, "B H W C"]) -> Float[Tensor, "B D"]:
         with torch.no_grad():
-            seen = self.tokens(observations)
+            seen, light = self.look(observations)
             around = _one_hot(seen.view[:, self.neighbours], self.sizes[0])
-            described = torch.cat([self.describe(seen), self.light(observations)], dim=1)
+            described = torch.cat([self.describe(seen), light], dim=1)
         looks = torch.softmax(GATE * self.facing(seen.view[:, self.grid.middle]), dim=1)
         faced = (looks[:, None] @ around).squeeze(1)
         everything = torch.cat([described, faced], dim=1)
@@ -321,16 +350,18 @@ class TokenEncoder(Encoder):
 
     def read(self, images: UInt8[Tensor, "B H W C"]) -> Seen:
         """Return the tokens of images."""
-        compiled = images.device.type == "cpu" and images.shape[3] == 3
-        return self.read_compiled(images) if compiled else self.read_plain(images)
+        return self.read_compiled(images) if _can_compile(images) else self.read_plain(images)
 
-    def tokens(self, images: UInt8[Tensor, "B H W C"]) -> Tokens:
-        """Return the tokens of images alone; on a CPU those read before, as in every epoch, are remembered."""
-        if images.device.type != "cpu" or images.shape[3] != 3:
-            return self.read_plain(images).tokens
+    def look(self, images: UInt8[Tensor, "B H W C"]) -> Look:
+        """Return what there is to see in images; on a CPU those seen before, as in every epoch, are remembered."""
+        if not _can_compile(images):
+            return Look(self.read_plain(images).tokens, self.light_plain(images))
+        return self._remembered().look(images, self)
+
+    def _remembered(self) -> Memo:
         if self._memo is None:
             self._memo = Memo(self.grid.view + 2 * self.grid.items)
-        return self._memo(images, self)
+        return self._memo
 
     def read_plain(self, images: UInt8[Tensor, "B H W C"]) -> Seen:
         """Define what :meth:`read` returns."""
@@ -380,23 +411,51 @@ class TokenEncoder(Encoder):
         read_tiles.describe(*(tokens.numpy() for tokens in seen), self.order, self.table, self.sizes, out.numpy())
         return out
 
-    def light(self, images: UInt8[Tensor, "B H W C"]) -> Float[Tensor, "B C2"]:
+    def light_plain(self, images: UInt8[Tensor, "B H W C"]) -> Float[Tensor, "B C2"]:
         """Return mean and standard deviation of the view's colours, of every fourth pixel each way."""
-        height, width = self.grid.view_rows * self.grid.size, self.grid.columns * self.grid.size
+        height, width = self._view_size
         view = images[:, 1:height:4, 1:width:4].flatten(1, 2).float() / 255
         mean = view.mean(1)
         return torch.cat([mean, (view.square().mean(1) - mean.square()).clamp(min=0).sqrt()], dim=1)
+
+    def light_compiled(self, images: UInt8[Tensor, "B H W C"]) -> Float[Tensor, "B C2"]:
+        """The same on a CPU."""
+        from achieve.nn import read_tiles
+
+        out = torch.empty(len(images), 6)
+        read_tiles.light(images.numpy(), *self._view_size, out.numpy())
+        return out
+
+    @property
+    def _view_size(self) -> tuple[int, int]:
+        """Height and width of the view in pixels."""
+        return self.grid.view_rows * self.grid.size, self.grid.columns * self.grid.size
+
+    def has_news(self, seen: Seen) -> Bool[Tensor, " B"]:
+        """Return which images have a tile that a codebook does not have."""
+        (_, tops, wholes), similar = seen
+        unlike = (similar < self.tiles.like).any(1)
+        return unlike | (tops == self.tops.capacity).any(1) | (wholes == self.wholes.capacity).any(1)
 
     @torch.no_grad()
     def observe(self, observations: UInt8[Tensor, "B H W C"]) -> None:
         """Make entries of what these images show and the codebooks do not have yet."""
         for images in observations.split(READ_AT_ONCE):
+            if _can_compile(images):  # the others have been read, and need not be again
+                images = images[self._remembered().news(images, self)]
+            if not len(images):
+                continue
             seen, similar = self.read(images)
             tiles = self.grid.cut(images)
             view, below = tiles[:, : self.grid.view], tiles[:, self.grid.view :]
             self.tiles.grow(view[similar < self.tiles.like])
             self.tops.grow(below[seen.tops == self.tops.capacity])
             self.wholes.grow(below[seen.wholes == self.wholes.capacity])
+
+
+def _can_compile(images: UInt8[Tensor, "B H W C"]) -> bool:
+    """Whether there is compiled code for these images."""
+    return images.device.type == "cpu" and images.shape[3] == 3
 
 
 def _one_hot(tokens: Int[Tensor, "*B"], size: int) -> Float[Tensor, "*B K"]:

@@ -95,7 +95,8 @@ def test_a_probe_says_what_its_classifier_saw(tmp_path: Path) -> None:
 
 
 def test_a_smaller_probe_says_so(tmp_path: Path) -> None:
-    save(tmp_path / "probe", "probe", [probed("ad", 0, 70.0)], settings=SETTINGS | {"states": 500}, labelled_states=9_000)
+    settings = SETTINGS | {"states": 500}
+    save(tmp_path / "probe", "probe", [probed("ad", 0, 70.0)], settings=settings, labelled_states=9_000)
     section = sections(tmp_path)["probe"]
     assert "not the published 50,000 + 10,000 and 500" in section.notes[0]
     for table, row in ((0, ["ppo", "state"]), (0, ["ad", "state"]), (1, ["ad-s0", "ad"])):

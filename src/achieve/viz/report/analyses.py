@@ -163,7 +163,8 @@ READINGS = {
 def probe_reading(settings: Record) -> str:
     """Return what a probe's classifier saw, and how many states at a time."""
     size = settings["batch_size"]
-    return f"{READINGS[settings.get('latents', 'encoder')]}, {f'minibatches of {size}' if size else 'all states at once'}"
+    at_once = f"minibatches of {size}" if size else "all states at once"
+    return f"{READINGS[settings.get('latents', 'encoder')]}, {at_once}"
 
 
 def _probe_note(record: Record) -> str:
