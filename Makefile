@@ -3,7 +3,7 @@
 # make test-gpu    the tests that need an NVIDIA GPU, in GPU_JOBS processes
 # make heist       installs Procgen, for the environment `heist`; the tests do so too
 # make dreamer     installs sheeprl into .venv-dreamer, for `achieve baseline dreamerv3`
-# make train       trains the quick preset and shows what it learned
+# make train       trains the preset quick-max and shows what it learned
 # make bench       the environment's and the learner's speed on this machine
 # make docs        serves the documentation at http://127.0.0.1:8000
 # make reliability  1,000 kills, 1,000,000 wrong inputs, 200,000 steps beside the original; up to an hour
@@ -89,7 +89,7 @@ test-gpu: compiled
 	$(BIN)/python -m pytest -m gpu tests/gpu -n $(GPU_JOBS) --dist loadfile
 
 train: $(STAMP)
-	$(BIN)/achieve train --preset quick $(TRAIN_ARGS)
+	$(BIN)/achieve train --preset quick-max $(TRAIN_ARGS)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/crafter.py $(BENCH_ARGS)

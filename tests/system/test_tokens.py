@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,14 @@ def test_ad_max_is_small() -> None:
     """Ten million parameters are allowed, those of the auxiliary nets included."""
     config: TrainConfig = get_preset("ad-max")
     assert config.model == ModelConfig(encoder="tokens", dense_size=128, hidden_size=256)
+
+
+def test_quick_max_is_a_shorter_ad_max() -> None:
+    short = get_preset("quick-max")
+    assert short.total_steps % short.phase_steps == 0, "its last phase is not cut off"
+    whole = get_preset("ad-max")
+    lengths = {"total_steps": whole.total_steps, "score_steps": whole.score_steps}
+    assert replace(short, preset="ad-max", **lengths) == whole
 
 
 def test_codebooks_can_be_drawn(run: Path, tmp_path: Path) -> None:

@@ -171,12 +171,13 @@ def _train_with(parsed: TrainArguments, warm_up: WarmUp | None) -> None:
     device = resolve_device(parsed.train.device)
     folder = parsed.folder or default_folder(parsed.train)
     encoder = parsed.train.model.encoder
+    small = "quick-max" if parsed.train.env.name == "crafter" else "quick"
     if device.type == "cpu" and encoder == "residual":
         console.print("[yellow]no GPU in use: the full network trains at some 80 steps per second on two cores;[/] "
-                      "--preset quick is made for that")  # fmt: skip
+                      f"--preset {small} is made for that")  # fmt: skip
     if device.type == "cpu" and encoder == "spcnn":
         console.print("[yellow]no GPU in use: on two cores, this network would train for days;[/] "
-                      "--preset quick is made for them")  # fmt: skip
+                      f"--preset {small} is made for them")  # fmt: skip
     if device.type == "cuda" and encoder == "strided":
         console.print("this machine has a GPU: [bold]achieve train --preset ad[/] trains the full agent in minutes")
     summary = train(parsed.train, folder, quiet=parsed.quiet, warm_up=warm_up)
