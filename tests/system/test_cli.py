@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import typing
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -181,9 +182,11 @@ def test_progress_and_result_are_shown(achieve: Command, settings: Path, tmp_pat
 def test_large_network_without_gpu_is_advised_against(
     achieve: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Path
 ) -> None:
-    monkeypatch.setattr(sys.modules["achieve.train"], "train", lambda *a, **k: sys.exit(5))
+    monkeypatch.setattr(import_module("achieve.train"), "train", lambda *a, **k: sys.exit(5))
     code, out, _ = achieve("train", "--preset", "ad-small", "--device", "cpu", "--folder", tmp_path)
-    assert code == 5 and "no GPU in use" in out and "--preset quick" in out
+    assert code == 5 and "no GPU in use" in out and "--preset quick-max is made" in out
+    on_minigrid = ("--preset", "minigrid-ppo", "--device", "cpu", "--folder", tmp_path)
+    assert "--preset quick is made" in achieve("train", *on_minigrid)[1], "tokens are of Crafter's tiles"
     code, out, _ = achieve("train", "--config", settings, "--folder", tmp_path)
     assert code == 5 and "no GPU in use" not in out
 
