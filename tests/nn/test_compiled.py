@@ -62,6 +62,13 @@ def test_kernels_of_updates_compile(tmp_path: Path, optional: Optional) -> None:
     }  # fmt: skip
 
 
+def test_weight_gradients_fit_into_less_shared_memory(tmp_path: Path, optional: Optional) -> None:
+    """Compute capability 12.0 has 9.0's kernels, and less than half of its shared memory."""
+    optional.check(find_spec("triton"), "the package triton")
+    less = (12, 0)
+    assert check(compile_for(less, "ppo", cache=tmp_path, only=r"^convolution\.weight_gradient$"), less)
+
+
 def test_a_kernel_that_does_not_compile_is_found() -> None:
     about = {"kernel": "dense._product", "preset": "ppo", "kind": "{}"}
     fits = {**about, "shared": 64 * 1024, "registers": 128, "warps": 8}
