@@ -10,7 +10,7 @@ activation, by themselves and not normalised. `ProbeSettings.latents` has the ot
 """
 
 import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
@@ -150,7 +150,7 @@ def classifier_inputs(
     agent: Agent,
     states: States,
     chosen: Ints,
-    readings: Collection[Latents] = ("encoder",),
+    readings: Sequence[Latents] = ("encoder",),
     progress: Callable[[float], None] = lambda share: None,
 ) -> dict[Latents, Tensor]:
     """Return what the classifier sees of some states, [k, D], by each reading of `ProbeSettings.latents`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -104,7 +105,52 @@ def test_a_step_that_takes_long_is_waited_for(monkeypatch):
         return len(waited) > 3
 
     games = Games(4, threads=2)
+    games.begin(0, np.zeros(4, int), np.zeros((4, 64, 64, 3), np.uint8))
     monkeypatch.setattr(stepping, "await_all", impatient)
-    games.step(np.zeros(4, int))
+    games.end(0)
     assert len(waited) == 4
     games.close()
+
+
+@pytest.mark.parametrize("use", ["save", "load", "observe", "step"])
+def test_games_left_by_an_interruption_are_waited_for_before_their_next_use(monkeypatch, use):
+    """Threads go on with a step after Ctrl-C: until it is over, nobody else may touch its games or free its images."""
+    games = Games(4, threads=2)
+    games.seed([0, 1, 2, 3])
+    state, await_all, waited = games.save(0), stepping.await_all, []
+
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    def noted(done, part, steps, functions):
+        waited.append((part, int(steps)))
+        return await_all(done, part, steps, functions)
+
+    games.begin(0, np.zeros(4, int), np.zeros((4, 64, 64, 3), np.uint8))
+    monkeypatch.setattr(stepping, "await_all", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        games.end(0)
+    monkeypatch.setattr(stepping, "await_all", noted)
+    {
+        "save": lambda: games.save(0),
+        "load": lambda: games.load(0, state),
+        "observe": lambda: games.observe(np.zeros((4, 64, 64, 3), np.uint8)),
+        "step": lambda: games.begin(0, np.zeros(4, int), np.zeros((4, 64, 64, 3), np.uint8)),
+    }[use]()
+    assert waited[0] == (0, 1)
+    games.close()
+
+
+def test_threads_end_if_not_all_of_them_can_be_started(monkeypatch):
+    before, start = threads(), threading.Thread.start
+
+    def refused(self):
+        if self.name == "heist-1":
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    with pytest.raises(RuntimeError, match="can't start"):
+        Games(4, threads=2)
+    gc.collect()  # what the exception held
+    assert threads() == before

@@ -62,7 +62,7 @@ class Games:
             [make_procgen(shard.stop - shard.start, **levels) for shard in shards] for shards in self._shards
         ]
         self._places = [
-            (env, i) for envs, shards in zip(self._envs, self._shards, strict=True)
+            (part, env, i) for part, (envs, shards) in enumerate(zip(self._envs, self._shards, strict=True))
             for env, shard in zip(envs, shards, strict=True) for i in range(shard.stop - shard.start)
         ]  # fmt: skip
         self._buffer_size = module.MAX_STATE_SIZE
@@ -105,22 +105,34 @@ class Games:
 
     def observe(self, out: np.ndarray) -> None:
         """Write the current observations into ``out``."""
-        for envs, shards in zip(self._envs, self._shards, strict=True):
+        for part, (envs, shards) in enumerate(zip(self._envs, self._shards, strict=True)):
+            self._stepper.wait(part)
             for env, shard in zip(envs, shards, strict=True):
                 _, observations, _ = env.observe()
                 np.copyto(out[shard], observations["rgb"])
 
     def frames(self) -> list[np.ndarray]:
         """Return large images of the games, which must have been made with ``frames``."""
+        for part in range(len(self.parts)):
+            self._stepper.wait(part)
         return [info["rgb"].copy() for envs in self._envs for env in envs for info in env.get_info()]
 
+    def _place(self, i: int) -> tuple[Any, int]:
+        """Return the environment of game i, once no thread steps it, and its number there.
+
+        One still does after an interruption of the caller, who did not wait for the end of a step.
+        """
+        part, env, at = self._places[i]
+        self._stepper.wait(part)
+        return env, at
+
     def save(self, i: int) -> bytes:
-        env, at = self._places[i]
+        env, at = self._place(i)
         size = env.call_c_func("get_state", at, self._buffer, self._buffer_size)
         return bytes(self._ffi.buffer(self._buffer, size))
 
     def load(self, i: int, state: bytes) -> None:
-        env, at = self._places[i]
+        env, at = self._place(i)
         self.tables.sizes[i] = 0
         env.call_c_func("set_state", at, state, len(state))
 

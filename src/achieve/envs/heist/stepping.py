@@ -58,7 +58,21 @@ def _c_call(typing_context: Any, address: Any, first: Any, second: Any, third: A
     return integer(*[integer] * 5), generate
 
 
+def _memory_fence(typing_context: Any) -> Any:
+    """Keep what is read and written before this apart from what comes after, for compilers and processors alike.
+
+    On x86 it is no instruction: processors there keep that order, and only the compiler has to be told.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.fence("acq_rel")
+        return context.get_dummy_value()
+
+    return numba.types.void(), generate
+
+
 _call: Any = intrinsic(_c_call)
+_fence: Any = intrinsic(_memory_fence)
 
 
 class Functions(NamedTuple):
@@ -158,8 +172,10 @@ def work(shards: Any, images: Any, out: Any, tables: Any, orders: Any, done: Any
     part = looks = 0
     while orders[parts] == 0:
         if orders[part] > made[part]:
+            _fence()
             play(shards[part], images[part], out[part], tables, functions)
             made[part] += 1
+            _fence()
             done[part] = made[part]
             looks = 0
         elif looks < LOOKS:
@@ -168,6 +184,13 @@ def work(shards: Any, images: Any, out: Any, tables: Any, orders: Any, done: Any
             _call(functions.sleep, NAP if looks < LOOKS + NAPS * parts else SLEEP, 0, 0, 0)
         looks += 1
         part = (part + 1) % parts
+
+
+@compiled
+def order(orders: Any, part: int) -> None:
+    """Order a step of a part, once all that it needs is written."""
+    _fence()
+    orders[part] += 1
 
 
 @compiled
@@ -180,6 +203,7 @@ def await_all(done: Any, part: int, steps: int, functions: Any) -> bool:
             if looks == PATIENCE:
                 return False
             _call(functions.give_way, 0, 0, 0, 0)
+    _fence()
     return True
 
 
@@ -212,10 +236,10 @@ class Stepper:
         self._functions = _functions(envs[0][0])
         self._own = [(shards[k], tuple(images[k])) for k in range(threads)]
         self._threads: list[threading.Thread] = []
-        if threads > 1:
-            self._start()
         # Also where nobody closes the environment, and before the interpreter gives up its memory.
         self.close = weakref.finalize(self, _stop, self._orders, self._threads)
+        if threads > 1:
+            self._start()
 
     def _start(self) -> None:
         def arguments(k: int, orders: np.ndarray) -> tuple[Any, ...]:
@@ -226,27 +250,33 @@ class Stepper:
         await_all(self._done, 0, self._orders[0], self._functions)
         for k in range(len(self._own)):
             name, given = f"heist-{k}", arguments(k, self._orders)
-            self._threads.append(threading.Thread(target=work, args=given, name=name, daemon=True))
-            self._threads[-1].start()
+            thread = threading.Thread(target=work, args=given, name=name, daemon=True)
+            thread.start()
+            self._threads.append(thread)
 
     def begin(self, part: int, games: slice, actions: np.ndarray, out: np.ndarray) -> None:
         """Step the games of a part; ``out``, for all games, receives its observations until :meth:`end` returns."""
+        self.wait(part)  # for a step that an interruption left to itself
         self.tables.actions[games] = actions
         self._kept[part] = out
         self._out[part] = out.ctypes.data
-        self._orders[part] += 1
+        order(self._orders, part)
         if not self._threads:
             shards, images = self._own[0]
             play(shards[part], images[part], self._out[part], self.tables, self._functions)
 
-    def end(self, part: int, games: slice) -> tuple[np.ndarray, np.ndarray]:
-        """Wait for the games of a part; return Procgen's rewards and which have begun a new level."""
+    def wait(self, part: int) -> None:
+        """Return once the games of a part are not being stepped."""
         while self._threads and not await_all(self._done, part, self._orders[part], self._functions):
             if not all(thread.is_alive() for thread in self._threads):
                 raise RuntimeError(
                     "the threads that step Heist's games are gone, as after a fork of the process; "
                     "make the environment in the process that steps it"
                 )
+
+    def end(self, part: int, games: slice) -> tuple[np.ndarray, np.ndarray]:
+        """Wait for the games of a part; return Procgen's rewards and which have begun a new level."""
+        self.wait(part)
         self._kept[part] = None
         return self.tables.rewards[games].copy(), self.tables.begun[games].copy()
 

@@ -103,9 +103,11 @@ def choose_weight_tile(x: Tensor, outputs: int) -> WeightTile:
     wide = rows * columns >= 128 * 64
     tma = has_tma(x.device) and _whole_rows(x, 64) and rows >= 64 and columns == 64
     if tma and not small:
+        # Compute capability 12.0 has the accelerator and less than half of the shared memory.
+        stages = 4 if _stages(x.device) == 3 else 2
         if wide and inputs >= 128:
-            return WeightTile(rows, 128, 1, 64, 8, 4, tma=True)
-        return WeightTile(rows, columns, 3, 64, 8 if wide else 4, 4, tma=True)
+            return WeightTile(rows, 128, 1, 64, 8, stages, tma=True)
+        return WeightTile(rows, columns, 3, 64, 8 if wide else 4, stages, tma=True)
     return WeightTile(rows, columns, 3, 64, 8 if wide else 4, _stages(x.device), 132 if wide or small else 264, tma)
 
 
