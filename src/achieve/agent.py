@@ -155,7 +155,10 @@ class Agent:
             )
         count = len(seen)
         if self._latent is not None and len(self._latent) != count:
-            raise ValueError(f"this agent has been acting in {len(self._latent)} environments, got {count}; reset() it")
+            raise ValueError(
+                f"this agent has been acting for {len(self._latent)} environment(s) and now sees {count}; "
+                "call its reset() first"
+            )
         if self._latent is not None:
             self._check_told(reward, done)
         rewards, dones = self._vector(reward, count, "reward"), self._vector(done, count, "done")

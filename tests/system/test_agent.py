@@ -152,7 +152,7 @@ def test_shapes_that_do_not_fit(finished: Path, frames: NDArray[np.uint8]) -> No
         agent.act(frames[:2], [0, 0, 0], [False, False])
     with pytest.raises(ValueError, match="done has 1 entries for 2 observations"):
         agent.act(frames[:2], [0, 0], False)
-    with pytest.raises(ValueError, match=r"has been acting in 2 environments, got 3; reset\(\) it"):
+    with pytest.raises(ValueError, match=r"acting for 2 environment\(s\) and now sees 3; call its reset\(\)"):
         agent.act(frames[:3], [0, 0, 0], [False] * 3)
 
 

@@ -32,7 +32,7 @@ def test_agents_are_listed_with_environment_and_score(achieve: Command, folder: 
     score = score_run(load_episodes(RESULTS / "ad-s0"), None)
     whole = lines[str(folder / "whole")]
     assert code == 0
-    assert whole[:5] == ["Crafter", "ad", "1,000,000", f"{score.score:.2f}", f"{score.reward:.2f}"]
+    assert whole[:5] == ["Crafter", "ad", "1M", f"{score.score:.2f}", f"{score.reward:.2f}"]
     assert lines["pretrained"][:2] == ["Crafter", "ad"]
     assert str(folder / "log-only") not in out
 
@@ -43,8 +43,18 @@ def test_figures_are_whole_on_a_narrow_terminal(
     monkeypatch.setattr("achieve.commands.console.width", 80)
     _, out, _ = achieve("agents", folder)
     score = score_run(load_episodes(RESULTS / "ad-s0"), None)
-    assert f"1,000,000  {score.score:.2f}   {score.reward:.2f}" in out
+    assert f"1M  {score.score:.2f}   {score.reward:.2f}" in out
     assert "\u2026" not in out and max(map(len, out.splitlines()[:3])) <= 80
+
+
+def test_names_of_the_agents_here_are_whole_on_a_narrow_terminal(
+    achieve: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("achieve.commands.console.width", 80)
+    monkeypatch.chdir(RESULTS.parent)
+    lines = achieve("agents", "results")[1].splitlines()
+    named = {line.split()[0] for line in lines[1:]}
+    assert named == {"pretrained", *(str(file.parent) for file in Path("results").glob("*/weights.safetensors"))}
 
 
 def test_damaged_weights_are_a_remark(achieve: Command, folder: Path) -> None:

@@ -61,6 +61,11 @@ def test_unknown_preset(achieve: Command) -> None:
     assert achieve("train", "--preset", "quik")[2] == "achieve train: unknown preset 'quik'; did you mean quick?\n"
 
 
+def test_a_preset_without_its_flag(achieve: Command) -> None:
+    code, _, err = achieve("train", "quick", "--seed", "3")
+    assert code == 2 and err.endswith("a preset is named by a flag: achieve train --preset quick --seed 3\n")
+
+
 @pytest.mark.parametrize("flag", ["--ppo.lambda", "--gae-lambda", "--nonsense"])
 def test_unknown_flag(achieve: Command, flag: str) -> None:
     code, out, err = achieve("train", "--preset", "quick", flag, "0.7")

@@ -191,6 +191,17 @@ def test_large_network_without_gpu_is_advised_against(
     assert code == 5 and "no GPU in use" not in out
 
 
+def test_crafters_tiles_in_another_environment_are_advised_against(
+    achieve: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(import_module("achieve.train"), "train", lambda *a, **k: sys.exit(5))
+    command = ("train", "--preset", "ad-max", "--folder", tmp_path)
+    told = "--model.tile-grid COLUMNS ROWS ROWS-BELOW"
+    assert told in achieve(*command, "--env", "minigrid")[1]
+    assert told not in achieve(*command)[1]
+    assert told not in achieve(*command, "--env", "minigrid", "--model.tile-grid", 7, 7, 0)[1]
+
+
 def test_report(
     achieve: Command, finished: Path, settings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

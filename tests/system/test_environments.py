@@ -9,10 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 
 from achieve.config import TrainConfig, from_dict, to_dict, with_env
-from achieve.envs import ENVIRONMENTS, find_env_spec
+from achieve.envs import ENVIRONMENTS, find_env_spec, make_vec
 from achieve.errors import ConfigError
 from achieve.presets import PRESETS, get_preset
 from achieve.train import default_folder
@@ -166,6 +167,11 @@ def test_example_of_an_own_env(achieve: Command, settings: Path, tmp_path: Path)
 def test_what_environments_are_measured_by() -> None:
     assert [ENVIRONMENTS[name].measure for name in ("crafter", "minigrid", "heist")] == ["score", "score", "gem"]
     assert find_env_spec("pkg:make").measure == "score"
+
+
+def test_an_environment_in_place_of_a_name() -> None:
+    with pytest.raises(TypeError, match="make_vec makes environments by name, such as 'crafter' or 'my_module:MyEnv'"):
+        make_vec(gymnasium.Env)  # type: ignore[arg-type]
 
 
 def test_unknown_environment() -> None:

@@ -11,7 +11,8 @@ from tyro.conf import Positional, arg
 from achieve.commands import console, parse, plain_table, say
 
 FOLDERS = (Path("runs"), Path("results"))
-TITLES = ("agent", "environment", "preset", "steps", "score", "reward", "predicts")
+TITLES = ("agent", "env", "preset", "steps", "score", "reward")
+"""So few and so short that names, which are to be copied, are whole on 80 columns."""
 
 
 def run(arguments: list[str]) -> None:
@@ -21,13 +22,12 @@ def run(arguments: list[str]) -> None:
 def _list(folders: Annotated[Positional[tuple[Path, ...]], arg(metavar="[FOLDER...]")] = ()) -> None:
     """List the agents that can be loaded: `pretrained`, and the runs in some folders that include weights.
 
-    The first column is what `eval`, `video` and the other commands take. Score and reward are those of training;
-    `predicts` says whether the networks that predict the next achievement are in the file too.
+    The first column is what `eval`, `video` and the other commands take. Score and reward are those of training.
 
     Args:
         folders: Run folders, or folders that hold them; by default `runs` and `results`, where they exist.
     """
-    from achieve.agent import AUXILIARY, PRETRAINED, read_weights
+    from achieve.agent import PRETRAINED, read_weights
     from achieve.analysis.runs import Remark, find_runs, read_run
     from achieve.envs.registry import find_env_spec
     from achieve.errors import AchieveError
@@ -41,21 +41,23 @@ def _list(folders: Annotated[Positional[tuple[Path, ...]], arg(metavar="[FOLDER.
                 continue
             source = PRETRAINED if folder is None else str(folder)
             try:
-                tensors, about = read_weights(source)
-                config = about.config
+                config = read_weights(source)[1].config
                 steps = score = reward = ""
                 if folder is not None:
                     result = read_run(folder, remarks).score
-                    steps, score, reward = f"{result.read_at:,}", f"{result.score:.2f}", f"{result.reward:.2f}"
-                predicts = "yes" if any(name.startswith(AUXILIARY) for name in tensors) else "no"
-                env = find_env_spec(config.env.name).title
-                yield source, env, config.preset, steps, score, reward, predicts
+                    steps, score, reward = _in_short(result.read_at), f"{result.score:.2f}", f"{result.reward:.2f}"
+                yield source, find_env_spec(config.env.name).title, config.preset, steps, score, reward
             except AchieveError as error:
                 remarks.append(Remark(Path(source), str(error)))
 
     console.print(plain_table(TITLES, list(rows()), numbers=True))
     for remark in remarks:
         say(f"{remark.path}: {remark.text}")
+
+
+def _in_short(steps: int) -> str:
+    """Return 1M for a million, 328k for 327,680."""
+    return f"{steps / 1e6:.4g}M" if steps >= 1_000_000 else f"{steps / 1000:.0f}k" if steps >= 1000 else str(steps)
 
 
 def _has_agent(run: Path) -> bool:

@@ -81,6 +81,8 @@ Presets:"""
 
 def parse_train(arguments: list[str]) -> TrainArguments:
     """Return the arguments as `achieve train` reads them."""
+    if arguments and arguments[0] in presets.PRESETS:
+        raise ConfigError(f"a preset is named by a flag: achieve train --preset {' '.join(arguments)}")
     source, preset, environment, name = (
         _value_of(flag, arguments) for flag in ("--config", "--preset", "--env", "--env.name")
     )
@@ -178,6 +180,10 @@ def _train_with(parsed: TrainArguments, warm_up: WarmUp | None) -> None:
     if device.type == "cpu" and encoder == "spcnn":
         console.print("[yellow]no GPU in use: on two cores, this network would train for days;[/] "
                       f"--preset {small} is made for them")  # fmt: skip
+    crafters = parsed.train.model.tile_grid == configs.ModelConfig().tile_grid
+    if encoder == "tokens" and crafters and parsed.train.env.name != "crafter":
+        console.print("[yellow]the images are cut into Crafter's 9 x 7 + 2 tiles:[/] for this environment give "
+                      "--model.tile-grid COLUMNS ROWS ROWS-BELOW, or use --preset quick")  # fmt: skip
     if device.type == "cuda" and encoder == "strided":
         console.print("this machine has a GPU: [bold]achieve train --preset ad[/] trains the full agent in minutes")
     summary = train(parsed.train, folder, quiet=parsed.quiet, warm_up=warm_up)

@@ -49,6 +49,11 @@ def make_vec(
             info at every step, "none" nothing.
         kwargs: the environment's own arguments.
     """
+    if not isinstance(name, str):
+        raise TypeError(
+            f"make_vec makes environments by name, such as 'crafter' or 'my_module:MyEnv', so that it can make many; "
+            f"it was given {name!r}"
+        )
     if not is_known(name):
         raise ValueError(unknown(name))
     spec, cls = find_env_spec(name), check_options(name, kwargs)

@@ -25,7 +25,9 @@ def import_named(name: str) -> Any:
         found: Any = import_here(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name + ".").startswith(error.name + "."):
-            raise UnfitError(f"Python does not find its module: {error}") from None
+            raise UnfitError(
+                f"Python does not find its module: {error}; run this in the folder that holds it, or install it"
+            ) from None
         # The module is there, but not something that it imports.
         raise failed(f"importing {module_name} failed", error) from error
     except (Exception, SystemExit) as error:

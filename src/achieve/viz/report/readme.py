@@ -38,9 +38,9 @@ STAMP = "Data"
 NOTE = """\
 ± is the population standard deviation over seeds; published results use 10 seeds. A score agrees with the published
 one where Welch's 95 % interval of their difference contains 0; where no deviation is published, ours alone counts.
-Times come from the least-shared runs; "runs per GPU" counts those on it, this one included. The paper's MiniGrid
+Times come from the least-shared runs; "runs per device" counts those on it, this one included. The paper's MiniGrid
 layout is not published and ours is easier, so agents can be compared there with each other, but not with the paper.
-Tables and picture are written from the episode logs by `achieve report results --out docs/report --readme README.md`,
+Tables and picture are written from the episode logs by `achieve report results --out docs/report --readme README.md results/README.md`,
 which also writes a page with every table and figure ([docs/report](docs/report/index.html))."""
 
 _BLOCK = re.compile(r"(<!-- (?P<name>\w+):begin -->\n).*?(<!-- (?P=name):end -->)", re.DOTALL)
@@ -126,7 +126,7 @@ def _results_table(env: str, entries: Sequence[Published], gathered: Gathered) -
         ("published_reward", "published", MeanStd, lambda entry: published(entry, entry.reward)),
         ("seeds", "seeds", int, lambda entry: len(runs(entry))),
         ("minutes", "minutes per run", MeanStd, timed(lambda alone: estimate(minutes(alone), 1))),
-        ("at_once", "runs per GPU", MeanStd, timed(shared_by)),
+        ("at_once", "runs per device", MeanStd, timed(shared_by)),
         ("machine", "on", str, lambda entry: _cards(runs(entry))),
     ]
     return tabulate(f"results-{env}", spec.title, entries, columns)
