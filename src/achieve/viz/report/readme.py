@@ -40,8 +40,9 @@ NOTE = """\
 one where Welch's 95 % interval of their difference contains 0; where no deviation is published, ours alone counts.
 Times come from the least-shared runs; "runs per device" counts those on it, this one included. The paper's MiniGrid
 layout is not published and ours is easier, so agents can be compared there with each other, but not with the paper.
-Tables and picture are written from the episode logs by `achieve report results --out docs/report --readme README.md results/README.md`,
-which also writes a page with every table and figure ([docs/report](docs/report/index.html))."""
+Tables and picture are written from the episode logs by
+`achieve report results --out docs/report --readme README.md results/README.md`, which also writes a page with
+every table and figure ([docs/report](docs/report/index.html))."""
 
 _BLOCK = re.compile(r"(<!-- (?P<name>\w+):begin -->\n).*?(<!-- (?P=name):end -->)", re.DOTALL)
 
