@@ -14,7 +14,7 @@ from achieve.envs import make_vec
 from achieve.errors import ConfigError
 from achieve.nn.encoder import make_encoder
 from achieve.nn.read_tiles import hash_images
-from achieve.nn.tokens import GEOMETRY, Memo, TileGrid, TokenEncoder, Tokens, contrast
+from achieve.nn.tokens import GATE, GEOMETRY, Memo, TileGrid, TokenEncoder, Tokens, contrast
 
 SHAPE = (64, 64, 3)
 MODEL = ModelConfig(encoder="tokens", dense_size=16, hidden_size=24, direction_size=8)
@@ -235,11 +235,10 @@ def test_a_mirrored_view_swaps_left_and_right(encoder: TokenEncoder, play: Play)
     """The layer that reads each direction sees the same numbers, whichever it is."""
     seen = encoder.read(play.images[40:60]).tokens
     mirrored = seen._replace(view=seen.view.unflatten(1, (DOWN, ACROSS)).flip(2).flatten(1))
-    looks = torch.full((20, 4), 0.25)
 
     def each_way(what: Tokens) -> torch.Tensor:
         around = torch.zeros(20, 4, encoder.sizes[0])
-        return encoder._each_way(encoder.describe_plain(what), around, looks)
+        return encoder._each_way(encoder.describe_plain(what), around)
 
     # Of two tiles equally near, one is taken: compare tokens of which there is one nearest.
     words, ways = encoder.sizes[0], each_way(seen)[:, [1, 0, 2, 3]]
@@ -254,6 +253,27 @@ def test_gradients_reach_all_parameters(encoder: TokenEncoder, play: Play) -> No
     latents.square().sum().backward()
     assert latents.shape == (64, 24)
     assert all(parameter.grad is not None and parameter.grad.any() for parameter in encoder.parameters())
+
+
+def test_inputs_that_are_not_learned_have_no_gradients_and_change_nothing(encoder: TokenEncoder, play: Play) -> None:
+    """As the layers would see them joined: what is given, then what is learned."""
+    images = play.images[:64]
+    seen = encoder.read(images).tokens
+    described = torch.cat([encoder.describe_plain(seen), encoder.light_compiled(images)], 1)
+    next_tiles = torch.nn.functional.one_hot(seen.view[:, list(encoder.grid.around)], encoder.sizes[0] + 1)
+    around = next_tiles[..., :-1].float()
+    looks = torch.softmax(GATE * encoder.facing(seen.view[:, MIDDLE]), 1)
+    everything = torch.cat([described, (looks[:, :, None] * around).sum(1)], 1)
+    each_way = torch.cat([encoder._each_way(described, around), looks[..., None]], 2)
+    ways = encoder.ahead(each_way) + encoder.besides(everything)[:, None]
+    joined = encoder.latent(
+        encoder.dense(torch.cat([torch.relu(encoder.entry(everything)), torch.relu(ways).flatten(1)], 1))
+    )
+    latents = encoder(images)
+    torch.testing.assert_close(latents, joined)
+    parameters = list(encoder.parameters())
+    gradients, expected = (torch.autograd.grad(some.square().sum(), parameters) for some in (latents, joined))
+    torch.testing.assert_close(gradients, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_contrast_removes_each_channels_mean() -> None:
