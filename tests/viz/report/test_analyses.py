@@ -88,7 +88,9 @@ def test_a_probe_says_what_its_classifier_saw(tmp_path: Path) -> None:
     for latents, note in notes.items():
         settings = SETTINGS | {"latents": latents}
         save(tmp_path / latents, "probe", [probed("ad", 0, 70.0)], settings=settings, labelled_states=61_535)
-        assert note in sections(tmp_path / latents)["probe"].notes[0]
+        section = sections(tmp_path / latents)["probe"]
+        assert note in section.notes[0]
+        assert section.tables[0].title == f"Next-achievement probe: {note}, of 61,535 states"
     save(tmp_path / "all", "probe", [], settings=SETTINGS | {"batch_size": 0}, labelled_states=61_535)
     # Probes from before there was a choice of latents have none.
     assert "the encoder's latents, all states at once" in sections(tmp_path / "all")["probe"].notes[0]

@@ -128,7 +128,8 @@ def _probe_tables(name: str, record: Record) -> list[Table]:
         ("agents", "agents", int, lambda group: len(results(group))),
     ]
     items = [{"group": group, "split": split} for group in groups for split in ("state", "episode")]
-    tables = [tabulate(name, _KINDS["probe"].title, items, columns)]
+    seen = f": {probe_reading(record['settings'])}, of {record['labelled_states']:,} states" if rows else ""
+    tables = [tabulate(name, _KINDS["probe"].title + seen, items, columns)]
     return [*tables, probe_table(f"{name}-agents", record)] if rows else tables
 
 
