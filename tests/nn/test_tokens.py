@@ -14,7 +14,7 @@ from achieve.envs import make_vec
 from achieve.errors import ConfigError
 from achieve.nn.encoder import make_encoder
 from achieve.nn.read_tiles import hash_images
-from achieve.nn.tokens import GATE, GEOMETRY, Memo, TileGrid, TokenEncoder, Tokens, contrast
+from achieve.nn.tokens import GATE, GEOMETRY, ExactCodebook, Memo, TileGrid, TokenEncoder, Tokens, contrast
 
 SHAPE = (64, 64, 3)
 MODEL = ModelConfig(encoder="tokens", dense_size=16, hidden_size=24, direction_size=8)
@@ -195,6 +195,20 @@ def test_images_that_differ_in_a_byte_have_different_keys() -> None:
         hash_images(images, keys)
         hash_images(image[None], again)
         assert len(set(keys.tolist())) == size + 1 and keys[-1] == again[0] and (keys > 0).all()
+
+
+def test_plain_reading_remembers_nothing(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is replayed as a CUDA graph, which has to see what the codebooks have learned since its capture."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("remembered")
+
+    for cls, method in ((ExactCodebook, "known"), (Memo, "_find")):
+        monkeypatch.setattr(cls, method, refuse)
+    made = TokenEncoder(SHAPE, MODEL)
+    assert made.read_plain(play.images[:9]).tokens.view.shape == (9, 63)
+    with pytest.raises(AssertionError, match="remembered"):
+        made.look(play.images[:9])
 
 
 def test_images_that_share_a_slot_are_told_apart(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:

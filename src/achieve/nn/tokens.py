@@ -191,7 +191,10 @@ class ExactCodebook(nn.Module):
         return int((self.entries[:, 0] >= 0).sum())
 
     def known(self) -> Int[Tensor, " K"]:
-        """Return the entries' signatures, computed once for entries as they are."""
+        """Return the entries' signatures, computed once for entries as they are.
+
+        Not for what is replayed as a CUDA graph, which would go on with those of its capture.
+        """
         entries = self.entries
         if self._known is None or self._known[0] is not entries or self._known[1] != entries._version:
             self._known = entries, entries._version, signatures(entries, self.weights)
@@ -199,7 +202,7 @@ class ExactCodebook(nn.Module):
 
     def forward(self, tiles: UInt8[Tensor, "B T P"]) -> Int[Tensor, "B T"]:
         """Return the tokens of tiles, ``capacity`` where there is none."""
-        same = signatures(tiles, self.weights)[..., None] == self.known()
+        same = signatures(tiles, self.weights)[..., None] == signatures(self.entries, self.weights)
         return torch.where(same.any(-1), same.int().argmax(-1), self.capacity)
 
     def grow(self, tiles: UInt8[Tensor, "N P"]) -> None:
