@@ -193,6 +193,14 @@ def test_gymnasium_and_minigrid_can_use_it(recwarn: pytest.WarningsRecorder) -> 
     assert image.shape == (7, 7, 3)
 
 
+def test_a_step_before_the_episode_has_begun() -> None:
+    for env in (pixel_env(), DoorKeyTreeEnv()):
+        with pytest.raises(RuntimeError, match=r"the episode has not begun: call reset\(\) before step\(\)"):
+            env.step(0)
+        env.reset(seed=0)
+        env.step(0)
+
+
 def test_registered_with_gymnasium() -> None:
     register()
     env = gymnasium.make("achieve/DoorKeyTree-v1", depth=2, render_mode="rgb_array")

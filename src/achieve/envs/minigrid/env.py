@@ -112,6 +112,8 @@ class DoorKeyTreeEnv(RoomGrid):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         if isinstance(action, bool) or not self.action_space.contains(action):
             raise ValueError(f"an action is a whole number from 0 to {len(self.actions) - 1}, got {short(action)}")
+        if not hasattr(self, "step_count"):  # MiniGrid's own, which reset() makes
+            raise RuntimeError("the episode has not begun: call reset() before step()")
         if self.keep_keys and action == self.actions.drop:
             action = self.actions.done
         obs, _, terminated, truncated, info = super().step(action)
