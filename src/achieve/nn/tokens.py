@@ -245,11 +245,11 @@ class Memo:
 
     def __init__(self, width: int) -> None:
         self._keys = np.zeros(self.SLOTS, np.int64)
-        self._kept = (  # of each slot's image: its tokens, its light, and whether it has news
+        self._kept: list[np.ndarray] = [  # of each slot's image: its tokens, its light, and whether it has news
             np.zeros((self.SLOTS, width), np.int16),
             np.zeros((self.SLOTS, 6), np.float32),
             np.zeros(self.SLOTS, np.bool_),
-        )
+        ]
         self._read_with: tuple[int, ...] = ()
 
     def look(self, images: UInt8[Tensor, "B H W C"], encoder: TokenEncoder) -> Look:
@@ -279,7 +279,7 @@ class Memo:
         if new.any():
             some = images if new.all() else images[torch.from_numpy(new)]
             seen = encoder.read_compiled(some)
-            fresh = (torch.cat(seen.tokens, dim=1), encoder.light_compiled(some), encoder.has_news(seen))
+            fresh = [torch.cat(seen.tokens, dim=1), encoder.light_compiled(some), encoder.has_news(seen)]
             # Of several images for one slot, the last is kept: in NumPy, and so with its key.
             self._keys[slots[new]] = keys[new]
             for ours, kept, values in zip(found, self._kept, fresh, strict=True):
