@@ -71,5 +71,9 @@ class EnvFailedError(AchieveError):
     """An environment that failed, with its own traceback; what was saved before is intact."""
 
 
+class GPUFailedError(AchieveError):
+    """A GPU with too little memory, or one that does not take a kernel; what was saved before is intact."""
+
+
 class MissingExtraError(AchieveError):
     """An optional package that is not installed; the message names the extra to install."""

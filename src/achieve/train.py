@@ -24,6 +24,7 @@ from achieve.presets import PRESETS, refuse_preset_name
 from achieve.run.checkpoint import CheckpointWriter, load_checkpoint
 from achieve.run.env_errors import using_env
 from achieve.run.folder import RunFolder, read_summary, refuse_packed
+from achieve.run.gpu_errors import using_gpu
 from achieve.run.logs import JsonlWriter, check_log
 from achieve.run.neighbours import Neighbours, device_key
 from achieve.run.progress import Progress
@@ -67,6 +68,7 @@ def train(
 
     Raises:
         EnvFailedError: if an environment of the user's fails; calling again resumes from the last checkpoint.
+        GPUFailedError: if a GPU has too little memory or does not take a kernel; likewise.
         Interrupted: on Ctrl-C or SIGTERM, once the run is saved; calling again resumes from there.
     """
     if not isinstance(config, TrainConfig):
@@ -93,6 +95,7 @@ def train(
 
         # Everything is checked before anything is changed: a run that is refused stays as it is.
         stack.enter_context(using_env(lambda: f"Once it is fixed, {way_on()}."))
+        stack.enter_context(using_gpu(lambda: f"As things are, {way_on()}."))
         checkpoint = load_checkpoint(run.checkpoint)
         if warm_up is None and (spaces := known_spaces(config)) is not None:
             warm_up = stack.enter_context(WarmUp(config, spaces))

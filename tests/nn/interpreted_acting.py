@@ -13,7 +13,7 @@ from achieve.algo.collect import Collector
 from achieve.config import ModelConfig
 from achieve.data.buffer import RolloutBuffer
 from achieve.nn.encoder import ResidualEncoder
-from achieve.nn.kernels import acting, available, rows
+from achieve.nn.kernels import acting, available, rows, trial
 from tests.helpers.envs import ScriptedEnv
 from tests.helpers.setup import IMAGE, make_network
 
@@ -160,3 +160,7 @@ def test_the_end_of_a_step_on_numbers() -> None:
     torch.testing.assert_close(log_probs[1, 0], logits[0].log_softmax(0).max())
     assert values[1].tolist() == [2.0, 3.0] and (actions[[0, 2]] == -5).all()
     assert not rows.supports(1025)
+
+
+def test_a_kernel_that_runs_passes_the_trial() -> None:
+    trial.try_out(CPU)

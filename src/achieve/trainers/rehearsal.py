@@ -185,9 +185,11 @@ def main() -> None:
     config = from_dict(asked["config"])
     envs = MadeUpEnvs(config.env.num_envs, tuple(asked["shape"]), asked["dtype"], asked["num_actions"])
     with make_pool() as pool:
+        from achieve.nn.kernels import available
         from achieve.trainers.setup import resolve_device
 
-        if resolve_device(config.device).type != "cuda":
+        # Tried out before launches are skipped. Where no kernel runs, there is nothing to compile.
+        if not available.compiles_for(resolve_device(config.device), enabled=True):
             return
         with compiling_in(pool) as futures:
             rehearse(config, envs)
