@@ -34,7 +34,7 @@ from achieve.nn.model import AchievementNetwork, ActorCritic, QuantileNetwork
 from achieve.openmp import make_sleep
 from achieve.plugins import ENCODER_NAMES
 from achieve.run.checkpoint import FILE_NAME, load_checkpoint
-from achieve.run.files import explained
+from achieve.run.files import explained, read_json
 from achieve.run.folder import read_config
 from achieve.run.weights import load_weights, save_weights
 from achieve.settings import PositiveInt, Range, UnfitError, convert, parse_json, shown
@@ -336,6 +336,11 @@ def find_weights(source: str | Path) -> Path:
             "module:name"
         )
     raise no_agent(path)
+
+
+def pretrained_summary() -> dict[str, Any]:
+    """Return the summary of the run that the agent in the package comes from."""
+    return read_json(Path(str(files("achieve") / "assets" / "pretrained-summary.json")))
 
 
 def no_agent(run: Path) -> RunFolderError:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from achieve import load_agent, make_vec
-from achieve.agent import Agent
+from achieve.agent import Agent, pretrained_summary
 from achieve.analysis.evaluate import evaluate, evaluate_random, unseen_seeds
 from achieve.config import from_dict
 from achieve.run.weights import file_sha256
@@ -51,6 +51,10 @@ def test_it_is_a_committed_runs(agent: Agent, origin: Path) -> None:
     assert summary["preset"] == "ad"
     assert origin.name == f"{summary['preset']}-s{summary['seed']}"
     assert summary["steps"] >= 1_000_000 and summary["commit"]
+
+
+def test_its_summary_is_that_runs(origin: Path) -> None:
+    assert pretrained_summary() == json.loads((origin / "summary.json").read_text())
 
 
 @pytest.mark.parametrize("page", ["README.md", "results/README.md"])

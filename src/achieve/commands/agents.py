@@ -27,7 +27,7 @@ def _list(folders: Annotated[Positional[tuple[Path, ...]], arg(metavar="[FOLDER.
     Args:
         folders: Run folders, or folders that hold them; by default `runs` and `results`, where they exist.
     """
-    from achieve.agent import PRETRAINED, read_weights
+    from achieve.agent import PRETRAINED, pretrained_summary, read_weights
     from achieve.analysis.runs import Remark, find_runs, read_run
     from achieve.envs.registry import find_env_spec
     from achieve.errors import AchieveError
@@ -42,11 +42,14 @@ def _list(folders: Annotated[Positional[tuple[Path, ...]], arg(metavar="[FOLDER.
             source = PRETRAINED if folder is None else str(folder)
             try:
                 config = read_weights(source)[1].config
-                steps = score = reward = ""
-                if folder is not None:
+                if folder is None:
+                    summary = pretrained_summary()
+                    step, score, reward = (summary[name] for name in ("read_at", "score", "reward"))
+                else:
                     result = read_run(folder, remarks).score
-                    steps, score, reward = _in_short(result.read_at), f"{result.score:.2f}", f"{result.reward:.2f}"
-                yield source, find_env_spec(config.env.name).title, config.preset, steps, score, reward
+                    step, score, reward = result.read_at, result.score, result.reward
+                figures = _in_short(step), f"{score:.2f}", f"{reward:.2f}"
+                yield source, find_env_spec(config.env.name).title, config.preset, *figures
             except AchieveError as error:
                 remarks.append(Remark(Path(source), str(error)))
 
