@@ -228,6 +228,9 @@ class DistillConfig:
     sources_per_update: PositiveInt = 1
     """Source episodes per update of L_match, each matched with targets of its own; as many as `batch_size` has room
     for. The loss is the mean over all matches, and negatives stay within a match's target. The method has 1."""
+    shared_targets: bool = False
+    """Draw the targets of a source from the other sources of its update, which are encoded anyway, and not from all
+    episodes. It takes several sources per update, best twice `num_targets`."""
     temperature: PositiveFloat = 0.1
     """Temperature lambda of the contrastive losses L_pred and L_match."""
     num_targets: PositiveInt = 16
@@ -438,6 +441,11 @@ def validate(config: TrainConfig) -> None:
         raise ConfigError("model.memory needs distillation, which makes its representations; use --model.no-memory")
     if distill.enabled and not distill.objectives:
         raise ConfigError("distill.objectives is empty; name at least one, or use --distill.no-enabled")
+    if distill.shared_targets and distill.sources_per_update == 1:
+        raise ConfigError(
+            "distill.shared_targets needs several sources in an update, of which each is a target of others; use "
+            f"--distill.sources-per-update {2 * distill.num_targets}"
+        )
     if len(set(distill.objectives)) < len(distill.objectives):
         raise ConfigError(f"distill.objectives names one twice: {' '.join(distill.objectives)}")
     _known_or_plugin("model.encoder", model.encoder, ENCODER_NAMES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +12,12 @@ import torch
 
 from achieve.algo.distill import Distiller
 from achieve.algo.objectives import AchievementMatching, Terms
-from achieve.config import DistillConfig
+from achieve.config import DistillConfig, validate
 from achieve.data import batches
-from achieve.data.batches import SourceBatch, TargetBatch
+from achieve.data.batches import SharedBatch, SourceBatch, TargetBatch
+from achieve.data.trajectories import Trajectory
+from achieve.errors import ConfigError
+from achieve.presets import get_preset
 from tests.algo.distilling import Setting, make_setting, prepare, state_steps, statistics, update
 from tests.algo.test_transport import pot_plan
 from tests.conftest import Optional
@@ -34,16 +38,16 @@ def matching_of(distiller: Distiller) -> AchievementMatching:
 class Update:
     """One matching update of a source, its random draws fixed."""
 
-    def __init__(self, setting: Setting, source: int, targets: list[int], seed: int = 0) -> None:
+    def __init__(
+        self, setting: Setting, source: int, targets: Sequence[int], seed: int = 0, most: int = TARGETS
+    ) -> None:
         self.setting = setting
         self.source = setting.usable[source]
         self.targets = [setting.usable[t] for t in targets]
         self.batch, self.target_batch = batches.matching_batch(
-            self.source, self.targets, TARGETS, WIDTH, np.random.default_rng(seed)
+            self.source, self.targets, most, WIDTH, np.random.default_rng(seed)
         )
-        self.noise = torch.rand(
-            TARGETS, WIDTH, WIDTH, generator=torch.Generator().manual_seed(seed)
-        )
+        self.noise = torch.rand(most, WIDTH, WIDTH, generator=torch.Generator().manual_seed(seed))
 
     def run(
         self, batch: SourceBatch | None = None, target_batch: TargetBatch | None = None
@@ -169,6 +173,8 @@ def test_padding_changes_nothing(targets: list[int]) -> None:
 class Joined:
     """The matching updates of several sources as one, with room for another source."""
 
+    target_batch: TargetBatch | None
+
     def __init__(self, config: DistillConfig, solver: Any = None) -> None:
         self.setting = make_setting(replace(config, sources_per_update=4), solver=solver)
         sources = [(0, [1, 2, 3, 4]), (2, [1, 3]), (4, [0])]
@@ -193,7 +199,8 @@ class Joined:
         expected = s.agent.gradients(terms.loss)
         objective = matching_of(s.distiller)
         objective.use_width(WIDTH)
-        prepare(s.distiller, "matching", self.target_batch.padded() if padded else self.target_batch)
+        if self.target_batch is not None:
+            prepare(s.distiller, "matching", self.target_batch.padded() if padded else self.target_batch)
         objective.noise.copy_(self.noise)
         update(s.distiller, "matching", self.batch.padded() if padded else self.batch)
         reported = statistics(s.distiller, "matching")
@@ -214,6 +221,74 @@ class Joined:
 def test_several_sources_in_one_update(ot: Any, reg: float, padded: bool) -> None:
     """It is the mean over all matches; soft plans leave some sources with fewer than others."""
     Joined(replace(CONFIG, transport_reg=reg, value_reg="frozen")).check(ot, padded=padded)
+
+
+class Shared(Joined):
+    """Several sources that are one another's targets, with room for another source."""
+
+    def __init__(self, config: DistillConfig, most: int) -> None:
+        self.setting = make_setting(replace(config, sources_per_update=5, shared_targets=True, num_targets=most))
+        group, rng = [4, 0, 3, 1], np.random.default_rng(0)
+        self.batch = batches.shared_batch([self.setting.usable[i] for i in group], most, 5, WIDTH, rng)
+        self.target_batch = None
+        partners = self.batch.partners.reshape(5, most)[: len(group), : min(most, len(group) - 1)]
+        for place, row in enumerate(partners.tolist()):
+            assert len({place, *row}) == 1 + len(row), "others, once each"
+        self.parts = [
+            Update(self.setting, group[place], [group[other] for other in row], place, most)
+            for place, row in enumerate(partners.tolist())
+        ]
+        self.noise = torch.cat([*(part.noise for part in self.parts), torch.rand(most, WIDTH, WIDTH)])
+
+
+@pytest.mark.usefixtures("in_float64")
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(("most", "reg"), [(5, 0.05), (2, 0.4)])
+def test_sources_that_are_one_anothers_targets(ot: Any, most: int, reg: float, padded: bool) -> None:
+    """As targets they are what they are as sources, but no gradient flows through them."""
+    Shared(replace(CONFIG, transport_reg=reg, value_reg="frozen"), most).check(ot, padded=padded)
+
+
+def test_every_episode_is_a_shared_source_once() -> None:
+    config = replace(CONFIG, sources_per_update=3, shared_targets=True, num_targets=2)
+    made = drawn(make_setting(config))
+    assert [int((batch.rows > 0).sum()) for batch in made] == [3, 2], "nearly equal numbers"
+    assert sorted(rows for batch in made for rows in batch.rows.tolist() if rows) == [1, 3, 3, 4, 5]
+    assert all(isinstance(batch, SharedBatch) for batch in made)
+
+
+def test_sources_that_do_not_fit_together_are_divided() -> None:
+    """Down to one alone, which has targets of its own; its matches are split, where even they do not fit."""
+    config = replace(CONFIG, sources_per_update=5, shared_targets=True, batch_size=6, num_epochs=1)
+    setting = make_setting(config, solver=everything)
+    made = drawn(setting)
+    alone = [batch for batch in made if not isinstance(batch, SharedBatch)]
+    assert alone and len(alone) < len(made)
+    for batch in made:
+        assert int(batch.capacity[0]) == len(batch.states)
+        assert batch in alone or len(batch.states) <= 6
+        assert len(batch.rows) == 5, "all updates have one layout"
+    setting.distiller.run(np.random.default_rng(0), torch.Generator().manual_seed(0))
+
+
+def test_targets_are_shared_among_several_sources_only() -> None:
+    config = replace(get_preset("ad"), distill=replace(CONFIG, shared_targets=True))
+    with pytest.raises(ConfigError, match=r"--distill\.sources-per-update 10"):
+        validate(config)
+
+
+def test_a_target_is_any_other_source_alike() -> None:
+    """Of seven sources, each is drawn as a target of another in three draws of six."""
+    episodes = [Trajectory(np.arange(9) + 9 * k, np.array([1, 5])) for k in range(7)]
+    rng, counts = np.random.default_rng(0), np.zeros((7, 7))
+    draws = 2000
+    for _ in range(draws):
+        batch = batches.shared_batch(episodes, 3, 7, 4, rng)
+        for source, row in enumerate(batch.partners.reshape(7, 3)):
+            counts[source, row] += 1
+    others = counts[~np.eye(7, dtype=bool)] / draws
+    assert np.diag(counts).sum() == 0
+    assert abs(others - 0.5).max() < 4.5 * np.sqrt(0.25 / draws)
 
 
 def drawn(setting: Setting, seed: int = 0) -> list[SourceBatch]:

@@ -166,10 +166,18 @@ def test_ppo_agrees_with_the_cpu() -> None:
 
 
 def distil(
-    network: ActorCritic, buffer: RolloutBuffer, *, replay: bool, phases: int = 2, sources: int = 1
+    network: ActorCritic,
+    buffer: RolloutBuffer,
+    *,
+    replay: bool,
+    phases: int = 2,
+    sources: int = 1,
+    shared: bool = False,
 ) -> tuple[torch.Tensor, list[dict[str, float]]]:
     """Phases with padded updates, replayed or called."""
-    config = DistillConfig(num_epochs=2, num_targets=6, sources_per_update=sources, learning_rate=SLOWLY)
+    config = DistillConfig(
+        num_epochs=2, num_targets=6, sources_per_update=sources, shared_targets=shared, learning_rate=SLOWLY
+    )
     distiller = make_distiller(network, buffer, config, cuda_graphs=True)
     distiller._run.enabled = distiller._run_ahead.enabled = replay
     rng, generator = np.random.default_rng(0), torch.Generator(DEVICE).manual_seed(0)
@@ -200,16 +208,18 @@ def test_auxiliary_phases(precision: str, fused: bool) -> None:
             assert replayed[name] == pytest.approx(eager[name], rel=5e-2), name
 
 
-@pytest.mark.parametrize("sources", [1, 4])
+@pytest.mark.parametrize(("sources", "shared"), [(1, False), (4, False), (4, True)])
 @pytest.mark.parametrize("replay", [False, True])
-def test_auxiliary_phases_with_plain_losses(replay: bool, sources: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auxiliary_phases_with_plain_losses(
+    replay: bool, sources: int, shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The kernels of the losses and regularisers, and the functions they stand for, end at the same weights."""
     buffer, network = filled(), make_network(MODEL)
     ends, reports = [], []
     for fused in (True, False):
         if not fused:
             monkeypatch.setattr("achieve.nn.kernels.available.distillation_kernels", lambda *_, enabled: False)
-        end, report = distil(copy_to_gpu(network), on_gpu(buffer), replay=replay, sources=sources)
+        end, report = distil(copy_to_gpu(network), on_gpu(buffer), replay=replay, sources=sources, shared=shared)
         ends.append(end)
         reports.append(report)
     assert difference(weights(network), *ends) < CLOSE

@@ -294,13 +294,17 @@ def test_predictor(size: int, memory: bool, film: str, count: int) -> None:
         assert_close(found, wanted, 1e-4)
 
 
-@pytest.mark.parametrize(("name", "sources"), [("prediction", 1), ("matching", 1), ("matching", 3)])
+@pytest.mark.parametrize(
+    ("name", "sources", "shared"),
+    [("prediction", 1, False), ("matching", 1, False), ("matching", 3, False), ("matching", 4, True)],
+)
 @pytest.mark.parametrize("memory", [True, False])
-def test_whole_updates(name: str, sources: int, memory: bool) -> None:
+def test_whole_updates(name: str, sources: int, shared: bool, memory: bool) -> None:
     """Statistics, normaliser and the gradients of all weights, from the same batch."""
     reports, grads, averages = [], [], []
     for fused in (False, True):
-        setting = make_setting(DistillConfig(num_targets=3, sources_per_update=sources), replace(MODEL, memory=memory))
+        config = DistillConfig(num_targets=3, sources_per_update=sources, shared_targets=shared)
+        setting = make_setting(config, replace(MODEL, memory=memory))
         network, experience = setting.network.to(DEVICE), on_device(setting.buffer)
         network.use_precision("fp32", fused=False)
         distiller = make_distiller(network, experience, replace(setting.distiller._config, max_grad_norm=1e9))
@@ -312,13 +316,17 @@ def test_whole_updates(name: str, sources: int, memory: bool) -> None:
         distiller.regularizer.fused = fused
         rng = np.random.default_rng(0)
         if isinstance(objective, AchievementMatching):
+            source: batches.SourceBatch
             source, target = batches.matching_batch(setting.usable[1], setting.usable[2:], 3, 6, rng)
-            if sources > 1:  # two, with room for a third
+            if shared:  # three, with room for a fourth
+                source = batches.shared_batch(setting.usable[:3], 3, sources, 6, rng)
+            elif sources > 1:  # two, with room for a third
                 other = batches.matching_batch(setting.usable[0], setting.usable[3:], 3, 6, rng)
                 source, target = batches.join_sources([(source, target), other], sources, rng)
             objective.use_width(6)
             objective.noise.copy_(torch.rand(objective.noise.shape, generator=torch.Generator().manual_seed(0)))
-            prepare(distiller, name, target.padded())
+            if not shared:
+                prepare(distiller, name, target.padded())
             update(distiller, name, source.padded())
         else:
             (batch,) = batches.prediction_batches(setting.usable[1], 512, rng)

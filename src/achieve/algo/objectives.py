@@ -28,6 +28,7 @@ from achieve.data.batches import (
     matching_batch,
     mixed_prediction_batches,
     prediction_batches,
+    shared_batch,
 )
 from achieve.data.trajectories import Trajectory
 from achieve.errors import ConfigError
@@ -231,7 +232,7 @@ class AchievementMatching(AuxiliaryObjective):
 
     An update has a source episode and up to ``num_targets`` others. Their achievements are matched by partial optimal
     transport with the weights in force; gradients flow through the source alone. With ``sources_per_update`` it has S
-    sources, each with K targets of its own.
+    sources, each with K targets of its own or, with ``shared_targets``, with K of the other sources.
     """
 
     name = "matching"
@@ -263,7 +264,11 @@ class AchievementMatching(AuxiliaryObjective):
         width = max(len(episode.unlocks) for episode in episodes)
         width = SourceBatch.padded_width(width) if self.context.pad else width
         self.use_width(width)
-        single, together = self._single_sources(episodes, width, rng), self.context.config.sources_per_update
+        together = self.context.config.sources_per_update
+        if self.context.config.shared_targets:
+            yield from self._shared(episodes, width, rng)
+            return
+        single = (self._single(index, episodes, width, rng) for index in rng.permutation(len(episodes)))
         if together == 1:
             for source, target in single:
                 yield Update(source, target)
@@ -271,15 +276,37 @@ class AchievementMatching(AuxiliaryObjective):
             for group in self._groups(single):
                 yield Update(*join_sources(group, together, rng))
 
-    def _single_sources(
-        self, episodes: Sequence[Trajectory], width: int, rng: np.random.Generator
-    ) -> Iterator[tuple[SourceBatch, TargetBatch]]:
-        """Yield every episode as a source, in random order, with its targets."""
+    def _single(
+        self, index: int, episodes: Sequence[Trajectory], width: int, rng: np.random.Generator
+    ) -> tuple[SourceBatch, TargetBatch]:
+        """Return an episode as a source, with its targets."""
         count = self.context.config.num_targets
-        for index in rng.permutation(len(episodes)):
-            others = rng.permutation(len(episodes) - 1)[: min(count, len(episodes) - 1)]
-            others += others >= index
-            yield matching_batch(episodes[index], [episodes[i] for i in others], count, width, rng)
+        others = rng.permutation(len(episodes) - 1)[: min(count, len(episodes) - 1)]
+        others += others >= index
+        return matching_batch(episodes[index], [episodes[i] for i in others], count, width, rng)
+
+    def _shared(
+        self, episodes: Sequence[Trajectory], width: int, rng: np.random.Generator
+    ) -> Iterator[Update]:
+        """Yield updates whose sources are one another's targets.
+
+        They have nearly equal numbers of sources. Where a batch has no room for all possible matches, sources are
+        divided once more; one that is left alone has targets of its own.
+        """
+        config = self.context.config
+        together = config.sources_per_update
+        order = rng.permutation(len(episodes))
+        waiting = np.array_split(order, -(-len(order) // together))[::-1]
+        while waiting:
+            group = waiting.pop()
+            if len(group) == 1:
+                yield Update(*join_sources([self._single(group[0], episodes, width, rng)], together, rng))
+                continue
+            batch = shared_batch([episodes[i] for i in group], config.num_targets, together, width, rng)
+            if batch.capacity[0] <= config.batch_size:
+                yield Update(batch)
+            else:
+                waiting += np.array_split(group, 2)[::-1]
 
     def _groups(
         self, single: Iterator[tuple[SourceBatch, TargetBatch]]
@@ -341,10 +368,12 @@ class AchievementMatching(AuxiliaryObjective):
 
         config, steps = self.context.config, batch["images"]
         phi = self.context.network.encode(self.context.pick("observations", steps))
-        self.context.wait()
+        shared = "partners" in batch
+        if not shared:
+            self.context.wait()
         loss, *statistics, skip, weights = matching_loss(
             phi,
-            self.targets,
+            None if shared else self.targets,
             self.noise,
             batch,
             reg=config.transport_reg,
@@ -357,9 +386,14 @@ class AchievementMatching(AuxiliaryObjective):
     def similarity(self, batch: Tables, phi: Tensor) -> Tensor:
         """Return ``nu_i . nu'_j`` of each source with its targets [S * K, W, W]; gradients reach sources alone."""
         source = achievement_representation(phi.index_select(0, batch["before"]), phi.index_select(0, batch["after"]))
-        self.context.wait()
         by_source = (len(batch["rows"]), -1)
-        return 1 - cosine_cost(source.unflatten(0, by_source), self.targets.unflatten(0, by_source)).flatten(0, 1)
+        source = source.unflatten(0, by_source)
+        if "partners" in batch:
+            targets = source.detach().index_select(0, batch["partners"])
+        else:
+            self.context.wait()
+            targets = self.targets
+        return 1 - cosine_cost(source, targets.unflatten(0, by_source)).flatten(0, 1)
 
     def matches(self, similarity: Tensor, batch: Tables) -> Tensor:
         """Return ``T* = 1[T > 1/2]`` as floats [S * K, W, W]."""

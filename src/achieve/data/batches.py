@@ -19,7 +19,7 @@ from torch import Tensor
 from achieve.data.trajectories import IntArray, Trajectory, anchor_steps
 from achieve.errors import ConfigError
 
-T = TypeVar("T", "PredictionBatch", "SourceBatch", "TargetBatch")
+T = TypeVar("T", "PredictionBatch", "SourceBatch", "SharedBatch", "TargetBatch")
 
 # Sizes that batches are padded to where updates are replayed: fine enough to waste little, few enough to capture.
 IMAGE_SIZES = (*range(16, 321, 16), *range(352, 513, 32), *range(576, 1281, 64))
@@ -119,6 +119,17 @@ class SourceBatch:
     def padded_width(width: int) -> int:
         """Return the number of achievements an episode is padded to."""
         return bucket(width, WIDTHS)
+
+
+@dataclass(frozen=True)
+class SharedBatch(SourceBatch):
+    """A matching update whose sources are one another's targets.
+
+    Attributes:
+        partners: [S * K], which of the sources each target is; 0 for an absent one.
+    """
+
+    partners: IntArray
 
 
 def prediction_batches(trajectory: Trajectory, batch_size: int, rng: np.random.Generator) -> Iterator[PredictionBatch]:
@@ -241,6 +252,48 @@ def join_sources(
         after=_padded(_moved(targets, "after"), room * count * width),
     )
     return first, second
+
+
+def shared_batch(
+    sources: Sequence[Trajectory], num_targets: int, room: int, width: int, rng: np.random.Generator
+) -> SharedBatch:
+    """Return the matching update of several sources, each matched with up to ``num_targets`` of the others.
+
+    It has room for this many sources. Every source draws its targets for itself, without replacement.
+    """
+    count = len(sources)
+    order = rng.random((count, count))
+    np.fill_diagonal(order, 2.0)  # never a target of its own
+    partners = np.argsort(order, axis=1)[:, : min(num_targets, count - 1)]
+    rows = np.array([len(one.unlocks) for one in sources], dtype=np.int64)
+    columns = rows[partners]
+    mass = np.minimum(rows[:, None], columns).sum(1)
+    lengths = np.array([len(one) for one in sources], dtype=np.int64)
+    starts = np.cumsum(lengths) - lengths
+    unlocks = np.concatenate([one.unlocks for one in sources]) + np.repeat(starts, rows)
+    of_state = np.repeat(np.arange(count), mass)
+    states = rng.permutation(starts[of_state] + rng.integers(0, lengths[of_state]))
+    total, real = int(rows.sum()), np.arange(width) < rows[:, None]
+    before = np.zeros((room, width), dtype=np.int64)
+    after = before.copy()
+    before[:count][real] = np.arange(total)
+    after[:count][real] = np.arange(total, 2 * total)
+    steps = np.concatenate([one.steps for one in sources])
+
+    def table(values: IntArray) -> IntArray:
+        """[S, K] with room for more."""
+        return np.pad(values, [(0, room - count), (0, num_targets - values.shape[1])]).ravel()
+
+    return SharedBatch(
+        images=steps[np.concatenate([unlocks, unlocks + 1, states])],
+        before=before.ravel(),
+        after=after.ravel(),
+        states=np.arange(2 * total, 2 * total + len(states)),
+        capacity=np.array([len(states)], dtype=np.int64),
+        rows=_padded(rows, room),
+        columns=table(columns),
+        partners=table(partners),
+    )
 
 
 def _moved(batches: Sequence[SourceBatch | TargetBatch], name: str) -> IntArray:

@@ -228,14 +228,14 @@ class Matched(NamedTuple):
 
 
 def matching_loss(
-    phi: Tensor, targets: Tensor, noise: Tensor, batch: dict[str, Tensor], *, reg: float, iterations: int,
+    phi: Tensor, targets: Tensor | None, noise: Tensor, batch: dict[str, Tensor], *, reg: float, iterations: int,
     threshold: float, temperature: float,
 ) -> Matched:  # fmt: skip
     """Match sources with their targets, and return the contrastive loss over all matches.
 
     Args:
         phi: [G, D], the sources' latents; gradients flow through them alone.
-        targets: [S * K, W, D], the targets' representations.
+        targets: [S * K, W, D], the targets' representations; None if they are sources, as ``batch["partners"]`` says.
         noise: [S * K, W, W], uniform draws of the negatives.
         batch: the tables of a :class:`achieve.data.batches.SourceBatch`.
         reg, iterations: of the partial transport.
@@ -244,12 +244,14 @@ def matching_loss(
     """
     before, after, rows, columns, capacity = (batch[k] for k in ("before", "after", "rows", "columns", "capacity"))
     sources, states = len(rows), len(batch["states"])
-    total, width, size = targets.shape
+    (total, width, _), size = noise.shape, phi.shape[1]
     count = total // sources
     side = max(16, triton.next_power_of_2(width))
     with torch.no_grad():
-        flat = targets.view(sources, count * width, size)
         nu, norms = represent(phi, before, after, torch.zeros(sources, side, size, device=phi.device))
+        if targets is None:
+            targets = nu[:, :width].index_select(0, batch["partners"])
+        flat = targets.view(sources, count * width, size)
         similarity = flat @ nu.mT
         slopes = torch.empty(sources, width, count * width, device=phi.device)
         parts = torch.empty(3, total, device=phi.device)
