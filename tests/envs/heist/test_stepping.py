@@ -13,12 +13,19 @@ import numpy as np
 import pytest
 
 from achieve.envs.heist import stepping
-from achieve.envs.heist.games import Games, make_procgen
+from achieve.envs.heist.games import Games, divide, make_procgen
 from achieve.envs.heist.vec import HeistVecEnv
 
 
 def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("heist-")]
+
+
+@pytest.mark.parametrize(
+    ("count", "parts", "sizes"), [(256, 3, [80, 96, 80]), (140, 3, [48, 48, 44]), (6, 2, [3, 3]), (7, 1, [7])]
+)
+def test_many_games_are_divided_into_multiples_of_sixteen(count, parts, sizes):
+    assert [part.stop - part.start for part in divide(count, parts)] == sizes
 
 
 def test_games_are_those_of_procgens_own_threads():

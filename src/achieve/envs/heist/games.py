@@ -16,6 +16,9 @@ from .stepping import Stepper
 
 NUM_ACTIONS = 15
 IMAGE = (64, 64, 3)
+GRAIN = 16
+"""Of many games, parts have a multiple of this many: GPU kernels compiled for all are then those of a part, too, and
+threads, often 8 or 16, have equally many each."""
 _START_OVER = -1  # Procgen takes this action for "end the episode here"
 
 
@@ -53,7 +56,7 @@ class Games:
         module, cffi = import_procgen()
         self.num = num
         self._shown = np.zeros((num, *IMAGE), np.uint8)
-        self.parts = tuple(slice(num * k // parts, num * (k + 1) // parts) for k in range(parts))
+        self.parts = divide(num, parts)
         """The games of each part; they can be stepped apart."""
         self._shards = [_split(part, threads) for part in self.parts]
         """The games of each environment, by part."""
@@ -149,6 +152,13 @@ class Games:
         for envs in self._envs:
             for env in envs:
                 env.close()
+
+
+def divide(num: int, parts: int) -> tuple[slice, ...]:
+    """Return the games of each part: nearly as many in each as in another."""
+    grain = GRAIN if num >= 2 * GRAIN * parts else 1
+    bounds = [round(num * k / parts / grain) * grain for k in range(parts)]
+    return tuple(slice(a, b) for a, b in pairwise([*bounds, num]))
 
 
 def _split(games: slice, count: int) -> list[slice]:
