@@ -31,13 +31,14 @@ from torch.utils._pytree import tree_map_only
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from achieve.algo import distill
+from achieve.algo import collect, distill, pipelined
 from achieve.algo import learner as ppo_learner
 from achieve.algo import qrdqn as qrdqn_learner
 from achieve.config import TrainConfig
 from achieve.nn import cuda_graphs
 from achieve.nn.kernels import available, dense, fused, norm_conv, tower
 from achieve.presets import get_preset
+from achieve.trainers import ppo as ppo_trainer
 from achieve.trainers import rehearsal, warm
 from tests.helpers.gpus import SHARED_KIB, THREADS, Capability
 
@@ -118,6 +119,11 @@ def pretend(capability: Capability) -> None:
     for learner in (distill, ppo_learner, qrdqn_learner):
         if hasattr(learner, "check_finite"):
             learner.check_finite = lambda *_: None
+    # Environments step in parts.
+    trainer: Any = ppo_trainer
+    trainer.make_collector = lambda network, envs, *given, **how: (
+        pipelined.PipelinedCollector if len(envs.parts) > 1 else collect.Collector
+    )(network, envs, *given, **how)
     # Batches are padded to the sizes that graphs have.
     padding: Any = distill.Distiller
     padding._cuda_graphs = property(lambda self: True, lambda self, value: None)
@@ -137,7 +143,7 @@ def find_kernels(config: TrainConfig, target: GPUTarget) -> list[tuple[str, str,
     spaces = warm.known_spaces(config)
     assert spaces is not None
     config = replace(smaller(config), device="cpu", torch_threads=torch.get_num_threads())
-    envs = rehearsal.MadeUpEnvs(config.env.num_envs, *spaces)
+    envs = rehearsal.MadeUpEnvs(config.env.num_envs, *spaces, rehearsal.parts_of(replace(config.env, threads=8)))
     driver.set_active(AbsentGPU(target))
     requests = Requests()
     with rehearsal.compiling_in(requests), NoArithmetic():  # type: ignore[arg-type]

@@ -22,7 +22,8 @@ import torch
 from achieve.algo.distill import Distiller
 from achieve.algo.learner import PPOLearner
 from achieve.algo.objectives import AuxiliaryObjective
-from achieve.config import TrainConfig
+from achieve.algo.pipelined import PipelinedCollector
+from achieve.config import EnvConfig, TrainConfig
 from achieve.envs import ENVIRONMENTS
 from achieve.presets import get_preset
 from achieve.trainers import rehearsal, warm
@@ -83,6 +84,36 @@ def test_a_rehearsal_makes_updates_of_every_kind(name: str, monkeypatch: pytest.
 @pytest.mark.parametrize("name", ["ppo", "qrdqn"])
 def test_a_rehearsal_without_auxiliary_phases(name: str) -> None:
     assert rehearse(small(name), MadeUpEnvs(2, (64, 64, 3), "uint8", 17)) == []
+
+
+def test_environments_that_step_in_parts_are_rehearsed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    acted: list[int] = []
+    act = PipelinedCollector._act_on_part
+
+    def counted(self: PipelinedCollector, k: int) -> None:
+        act(self, k)
+        acted.append(k)
+
+    monkeypatch.setattr(PipelinedCollector, "_act_on_part", counted)
+    monkeypatch.setattr("achieve.trainers.ppo.make_collector", PipelinedCollector)  # as on a GPU
+    config = replace(small("heist-ppo"), env=replace(get_preset("heist-ppo").env, num_envs=140, threads=2))
+    config = replace(config, ppo=replace(config.ppo, rollout_length=2))
+    parts = rehearsal.parts_of(config.env)
+    assert [part.stop - part.start for part in parts] == [48, 48, 44]
+    assert rehearse(config, MadeUpEnvs(140, (64, 64, 3), "uint8", 15, parts)) == []
+    assert Counter(acted) == {0: 3, 1: 3, 2: 3}, "two steps and the values after them"
+
+
+@pytest.mark.parametrize(("name", "num_envs", "threads"), [("heist", 127, 2), ("heist", 256, 1), ("crafter", 256, 2)])
+def test_others_step_together(name: str, num_envs: int, threads: int) -> None:
+    assert len(rehearsal.parts_of(EnvConfig(name=name, num_envs=num_envs, threads=threads))) <= 1
+
+
+def test_the_parts_are_those_of_the_environment(optional: Optional) -> None:
+    optional.env("heist")
+    config = replace(CONFIG, env=EnvConfig(name="heist", num_envs=140, threads=2))
+    with contextlib.closing(make_envs(config)) as envs:
+        assert envs.parts == rehearsal.parts_of(config.env)
 
 
 def test_a_rehearsal_of_updates_beside_kept_unlocks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,8 @@ class EnvSpec:
     """Options for evaluating in worlds that training never showed, in place of those of training."""
     spaces: tuple[tuple[int, ...], int] | None = None
     """Shape of its images and number of its actions, as they are without an option `size`."""
+    in_parts: bool = False
+    """Whether a learner steps many of them in parts, which `parts_of` of the vector environment says."""
     by_reward: bool = False
     """Whether the vector environment counts achievements by the threshold, and so takes it as an argument."""
 
@@ -75,6 +77,7 @@ ENVIRONMENTS: dict[str, EnvSpec] = {
             goal="gem",
             title="Heist",
             spaces=((64, 64, 3), 15),
+            in_parts=True,
             published_steps=25_000_000,
             # A hundred thousand steps have only some two hundred episodes, too few for a success rate.
             window=1_000_000,

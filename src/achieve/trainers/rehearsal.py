@@ -13,16 +13,17 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from achieve.config import TrainConfig, from_dict
+from achieve.config import EnvConfig, TrainConfig, from_dict
+from achieve.envs import find_env_spec
 from achieve.processes import end_with_parent
 
 if TYPE_CHECKING:
@@ -40,14 +41,20 @@ ROWS = 8
 
 
 class MadeUpEnvs:
-    """Environments that show nothing, and unlock an achievement or end at every third and fifth step."""
+    """Environments that show nothing, and unlock an achievement or end at every third and fifth step.
+
+    With ``parts`` they can be stepped in these.
+    """
 
     achievement_names = ("made_up",)
 
-    def __init__(self, num_envs: int, shape: tuple[int, ...], dtype: str, num_actions: int) -> None:
+    def __init__(
+        self, num_envs: int, shape: tuple[int, ...], dtype: str, num_actions: int, parts: Sequence[slice] = ()
+    ) -> None:
         from gymnasium.spaces import Box, Discrete
 
         self.num_envs = num_envs
+        self.parts = parts
         self.single_observation_space = Box(0, 255, shape, np.dtype(dtype))
         self.single_action_space = Discrete(num_actions)
         self._steps = 0
@@ -63,8 +70,26 @@ class MadeUpEnvs:
         ended = np.full(self.num_envs, self._steps % 5 == 0)
         return out, rewards, ended, np.zeros_like(ended), {}
 
+    def begin_step(self, part: int, actions: Any, out: Any) -> None:
+        """Nothing is to be waited for."""
+
+    def end_step(self, part: int) -> tuple[Any, Any, Any]:
+        """Nothing is unlocked and nothing ends."""
+        here = self.parts[part]
+        ended = np.zeros(here.stop - here.start, np.bool_)
+        return ended.astype(np.float64), ended, ended
+
     def close(self) -> None:
         """Nothing is open."""
+
+
+def parts_of(env: EnvConfig) -> tuple[slice, ...]:
+    """Return the parts in which a learner steps these environments; none if it steps them together."""
+    spec = find_env_spec(env.name)
+    if not spec.in_parts:
+        return ()
+    vec = getattr(import_module(spec.module), spec.cls)
+    return cast("tuple[slice, ...]", vec.parts_of(env.num_envs, env.threads))
 
 
 def shortened(config: TrainConfig) -> TrainConfig:
@@ -183,7 +208,8 @@ def main() -> None:
     end_with_parent(signal.SIGKILL)
     asked = json.load(sys.stdin)
     config = from_dict(asked["config"])
-    envs = MadeUpEnvs(config.env.num_envs, tuple(asked["shape"]), asked["dtype"], asked["num_actions"])
+    spaces = tuple(asked["shape"]), asked["dtype"], asked["num_actions"]
+    envs = MadeUpEnvs(config.env.num_envs, *spaces, parts_of(config.env))
     with make_pool() as pool:
         from achieve.nn.kernels import available
         from achieve.trainers.setup import resolve_device

@@ -33,6 +33,8 @@ class LockWatch:
         self.placed = np.zeros(num_envs, np.int64)
         """Locks that each game's level started with (or, after `begin` in mid-game, that were left)."""
         self.level_seed = np.zeros(num_envs, np.int64)
+        # On no images, to have it compiled before the first step.
+        find_changed(np.zeros((0, SIZE * SIZE * 3), np.uint8), self._pixels[:0], self._looks[:0], self.closed[:0])
 
     def begin(self, i: int, obs: np.ndarray) -> None:
         """Find the locks of game i, whose level ``obs`` shows."""

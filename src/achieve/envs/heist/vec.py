@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import arrays
 from ..base import AchievementVecEnv, Outcome
-from .games import NUM_ACTIONS, Games
+from .games import NUM_ACTIONS, Games, divide
 from .locks import SIZE, LockWatch
 from .state import COLOURS, MAX_SIZE, read
 
@@ -22,6 +22,7 @@ LARGE = 128
 """Games from which on there are several parts."""
 PARTS = 3
 """One whose games run, one that a device acts for, and one that the learner is busy with."""
+GAMES_A_THREAD = 8
 
 
 class HeistVecEnv(AchievementVecEnv):
@@ -55,11 +56,10 @@ class HeistVecEnv(AchievementVecEnv):
     ) -> None:
         self._check_arguments(num_envs, seed, infos, render_mode)
         self._levels = _check_levels(num_levels, start_level)
-        self.threads = arrays.choose_threads(threads, self.num_envs, envs_each=8)
+        self.threads = arrays.choose_threads(threads, self.num_envs, GAMES_A_THREAD)
         # A learner that wants no infos may step many games in parts, and act for one while another steps.
-        in_parts = infos == "none" and render_mode is None and self.num_envs >= LARGE and self.threads > 1
-        how: dict[str, Any] = {"parts": PARTS if in_parts else 1, "frames": render_mode is not None, **self._levels}
-        self._games = Games(self.num_envs, self.threads, **how)
+        parts = len(self.parts_of(self.num_envs, threads)) if infos == "none" and render_mode is None else 1
+        self._games = Games(self.num_envs, self.threads, parts=parts, frames=render_mode is not None, **self._levels)
         self._under_way: list[tuple[int, np.ndarray]] = []
         self._seed()
         self._watch = LockWatch(self._games.locks, self._games.tables)
@@ -72,6 +72,12 @@ class HeistVecEnv(AchievementVecEnv):
 
     def _seed(self) -> None:
         self._games.seed(self._seeds)
+
+    @staticmethod
+    def parts_of(num_envs: int, threads: int | None) -> tuple[slice, ...]:
+        """Return the parts in which a learner steps so many environments."""
+        several = num_envs >= LARGE and arrays.choose_threads(threads, num_envs, GAMES_A_THREAD) > 1
+        return divide(num_envs, PARTS if several else 1)
 
     @property
     def parts(self) -> tuple[slice, ...]:
