@@ -22,6 +22,7 @@ ABOUT: dict[str, str] = {
     "replay": "Play a recorded episode again, bit for bit.",
     "watch": "Watch runs in the browser while they train.",
     "bench": "Measure the speed of environment, acting, learning and distillation on this machine.",
+    "check": "Check that the GPU kernels compute on this machine what plain PyTorch does.",
     "export": "Write the weights an agent needs to act, in half precision.",
     "baseline": "Train an agent of another library with that library: DreamerV3.",
     "import": "Make a run folder from the episode log of another program: Crafter's recorder, DreamerV3.",
