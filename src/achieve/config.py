@@ -85,15 +85,17 @@ class ModelConfig:
     hidden_size: PositiveInt = 1024
     """Size of the latent phi(s), and of the hidden layers of the auxiliary networks."""
     tile_grid: tuple[int, ...] = (9, 7, 2)
-    """What `tokens` is told of images: tiles across, rows of the view, in whose middle the agent is, and rows below."""
+    """The grid of the images, which `tokens` is told: tiles across, rows of the view (with the agent in the middle),
+    and rows below the view."""
     codebooks: tuple[int, ...] = (64, 48, 192)
-    """Room in the codebooks of `tokens`: for tiles of the view, for upper thirds of those below, for these whole."""
+    """Sizes of the codebooks of `tokens`: for tiles of the view, for the upper thirds of the tiles below, and for those
+    tiles as a whole."""
     token_like: UnitFloat = 0.8
-    """Similarity to all entries (the cosine of contrasts) below which a tile of the view is new to `tokens`."""
+    """A tile of the view is new to `tokens` if its similarity to all entries, a cosine of contrasts, is below this."""
     token_sure: UnitFloat = 0.5
-    """Similarity to an entry above which a tile has its token."""
+    """`tokens` reads a tile as the most similar entry if the similarity is above this, and as unknown otherwise."""
     direction_size: PositiveInt = 64
-    """Units of `tokens` for each of four directions; their weights are the same for all four."""
+    """Units of `tokens` for each of the four directions, which share their weights."""
     norm: bool = True
     """Use group and layer normalisation. A layer without normalisation has a bias instead."""
     normalize_value: bool = True
@@ -107,7 +109,7 @@ class ModelConfig:
     core_size: PositiveInt = 256
     """Units of the recurrent core."""
     core_place: Literal["joined", "alone"] = "joined"
-    """The core's output is joined to the latent in front of the heads, or stands there alone, in the latent's place."""
+    """What the heads see: the core's output concatenated with the latent, or the core's output alone."""
     core_heads: Literal["both", "policy"] = "both"
     """Heads that see the core's output: both, or the policy alone, with a value that is not recurrent."""
     value_hidden: NonNegativeInt = 0
@@ -149,8 +151,8 @@ class PPOConfig:
     burn_in: NonNegativeInt = 0
     """With a recurrent core: steps before each chunk that are run first, without gradients, for an up-to-date state."""
     rarity_power: UnitFloat = 0.0
-    """PPO learns from rewards of unlocks times (rarity_rate / p)^rarity_power, where a share p of episodes has one of
-    that kind; kinds are discovered, without labels. 0 leaves all rewards as they are. Scores are of true rewards."""
+    """PPO's rewards for unlocks are multiplied by (rarity_rate / p)^rarity_power, where p is the share of episodes with
+    an unlock of that kind; kinds are discovered, without labels. 0 leaves rewards as they are. Scores use true ones."""
     rarity_rate: Annotated[float, Range(0, 1, above=True)] = 0.2
     """Share of episodes at or above which a kind of unlock is not rare: its weight is 1."""
     rarity_limit: Annotated[float, Range(1)] = 5.0
@@ -158,11 +160,11 @@ class PPOConfig:
     imitation_coef: NonNegativeFloat = 0.0
     """Coefficient of the imitation of kept unlocks in every minibatch; 0 keeps none."""
     imitation_batch: PositiveInt = 64
-    """Kept steps that join a minibatch."""
+    """Kept steps that are added to each minibatch."""
     imitation_reach: PositiveInt = 4
-    """Steps that are kept of each unlock: its own and those before it."""
+    """Steps that are kept for each unlock: its own and those before it."""
     imitation_capacity: PositiveInt = 4096
-    """Unlocks that are kept, of the different kinds as evenly as they come."""
+    """Largest number of unlocks that are kept, as evenly of all kinds as possible."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ class Arguments(ServerArguments):
     One player has the page for itself; two play side by side in the same world.
     """
 
-    players: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="PLAYER")] = ("you",)
+    players: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[PLAYER...]")] = ("you",)
     """Who plays: `you`, `pretrained`, a run folder, a weight file, or an agent of your own as `module:name`; two play
     side by side."""
     env: str = "crafter"
@@ -41,7 +41,7 @@ class Arguments(ServerArguments):
     seed: int = 0
     """Seed of the worlds; agents play in worlds that they were not trained in."""
     world: int | None = None
-    """Begin in this very world: the number that the page shows."""
+    """Begin in this world, by the number that the page shows."""
     greedy: bool = False
     """Agents take their most probable action instead of sampling."""
     folder: Path = Path("runs")

@@ -29,11 +29,11 @@ SHOWN_AS_PUBLISHED = ("agent", "split", "accuracy", "published_accuracy", "media
 class Arguments(AnalysisArguments):
     """Train linear classifiers on agents' frozen latents to predict the next achievement (appendix A).
 
-    The defaults are the published sizes and need a GPU; on a CPU try --states 5000 --test-states 1000.
+    The defaults are the published sizes, which suit a GPU; on a CPU try --states 5000 --test-states 1000.
     """
 
     expert: str = "pretrained"
-    """The agent that plays the episodes; in the paper, one of another seed than those probed."""
+    """The agent that plays the episodes; in the paper, it has another seed than those probed."""
     out: Path = Path("probe")
     """Folder for probe.json and confidence.png."""
     states: int = 50_000

@@ -30,7 +30,7 @@ class ReproduceArguments(ManyRunsArguments):
     Such runs are not the paper's, so they need a folder of their own.
     """
 
-    experiment: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="NAME")]] = ""
+    experiment: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="[NAME]")]] = ""
     """Table, figure or analysis to make, or `all`."""
     seeds: str = "0-9"
     """Seeds of every preset, such as 0-4 or 0,2,5-7; published results use ten."""

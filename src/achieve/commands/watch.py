@@ -19,7 +19,7 @@ RUNS = Path("runs")
 class Arguments(ServerArguments):
     """Watch runs while they train: curves, success rates, rate and time left, videos of the agent, a clean stop."""
 
-    folders: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="FOLDER")] = ()
+    folders: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="[FOLDER...]")] = ()
     """Run folders, or folders that hold them; `runs` by default."""
     trust: bool = False
     """For videos: import the code that a run names as its environment or encoder."""
