@@ -145,6 +145,7 @@ def lockstep_quick() -> dict[str, Tally]:
 def main() -> None:
     out = os.dup(1)
     os.dup2(2, 1)  # so that nothing else comes between
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
     prepare()
     part = {"kill": kill_quick, "fuzz": fuzz_quick, "lockstep": lockstep_quick}[sys.argv[1]]
     text = json.dumps({name: dataclasses.asdict(tally) for name, tally in part().items()})

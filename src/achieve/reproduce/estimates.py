@@ -10,10 +10,10 @@ from achieve.reproduce.plan import Plan, Planned, State
 from achieve.run.hardware import usable_cores
 
 # Steps per second of a whole run, alone on one H200, without and with distillation: `steps_per_second` of
-# results/ppo-s14 and results/ad-s6; QR-DQN's of short runs (benchmarks/learner.md). Heist's are of its two runs in
-# results/, those of recurrent policies of ppo-gru-s3, ad-gru-s2 and lstm-spcnn-s0: they shared the GPU.
+# results/ppo-s14 and results/ad-s6; QR-DQN's of short runs, and Heist's reckoned from parts (benchmarks/learner.md).
+# Those of recurrent policies are of ppo-gru-s3, ad-gru-s2 and lstm-spcnn-s0, which shared the GPU.
 ON_H200 = {
-    "ppo": (16211.2, 5309.8), "qrdqn": (2481.0, 1775.0), "heist": (17150.4, 12667.0), "recurrent": (4598.6, 2425.1),
+    "ppo": (16211.2, 5309.8), "qrdqn": (2481.0, 1775.0), "heist": (57000.0, 18900.0), "recurrent": (4598.6, 2425.1),
 }  # fmt: skip
 SPCNN_ON_H200 = 919.8
 # That of results/beyond/ad-max-cuda-s20, which shared the GPU with four others.
