@@ -55,7 +55,7 @@ def made_up(count: int, length: int, unlocks: float, num_envs: int) -> list[Traj
 
 
 def counted(config: DistillConfig, episodes: Sequence[Trajectory], latent_size: int) -> list[tuple[Any, ...]]:
-    """For each objective: updates, images with and without gradients, seconds to draw, pad and pack their indices."""
+    """For each objective: updates, images with gradients and without, seconds to draw, pad and pack their indices."""
     rows = []
     for cls in find_objectives(config):
         device = SimpleNamespace(device=torch.device("cpu"), steps=0)
@@ -167,7 +167,7 @@ def measured(args: argparse.Namespace) -> Iterator[Table]:
     settings = {change or "as it is": varied(config.distill, change) for change in ["", *args.vary]}
     yield Table(
         f"An epoch of `{args.preset}`: {what}",
-        ("settings", "objective", "updates", "images to learn from", "images of targets alone", "indices, s"),
+        ("settings", "objective", "updates", "images to learn from", "without gradients", "indices, s"),
         [(name, *row) for name, one in settings.items() for row in counted(one, episodes, config.model.hidden_size)],
     )
     if args.count:

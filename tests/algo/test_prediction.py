@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from achieve.algo import objectives
+from achieve.algo.objectives import AchievementPrediction
 from achieve.config import DistillConfig
 from achieve.data import batches
 from achieve.data.batches import PredictionBatch
@@ -15,6 +18,7 @@ from tests.algo.distilling import (
     Setting,
     make_setting,
     prediction_pairs,
+    prepare,
     statistics,
     update,
 )
@@ -126,6 +130,62 @@ def test_several_trajectories_in_one_update(batch_size: int, value_reg: str) -> 
     batch = next(batches.mixed_prediction_batches(chosen, batch_size, np.random.default_rng(2)))
     assert all(prediction_pairs(batch, t) for t in chosen)
     check(setting, batch, 4, 0, 3)
+
+
+@pytest.mark.usefixtures("in_float64")
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("batch_size", [4, 9])
+def test_anchors_that_are_encoded_apart(batch_size: int, padded: bool) -> None:
+    """The same update as with all images together."""
+    setting = make_setting()
+    chosen = [setting.usable[i] for i in (4, 0, 3)]
+    batch = next(batches.mixed_prediction_batches(chosen, batch_size, np.random.default_rng(2)))
+    first, anchors = batches.anchors_apart(batch)
+    assert anchors is not None and len(first.images) + len(anchors.images) == len(batch.images)
+    assert len(first.images) == len({*batch.positive.tolist(), *batch.negative.tolist()})
+    prepare(setting.distiller, "prediction", anchors.padded() if padded else anchors)
+    check(setting, first.padded() if padded else first, 4, 0, 3)
+
+
+def phase(apart: range, monkeypatch: pytest.MonkeyPatch) -> tuple[Setting, list[int]]:
+    """An epoch of prediction, and how many images each update has to learn from."""
+    monkeypatch.setattr(objectives, "APART", apart)
+    sizes: list[int] = []
+    setting = make_setting(
+        DistillConfig(episodes_per_update=5, batch_size=9, num_epochs=1, objectives=("prediction",)), clip=True
+    )
+    made = setting.distiller.objectives["prediction"].loss
+
+    def loss(batch: Any) -> Any:
+        sizes.append(len(batch["images"]))
+        return made(batch)
+
+    monkeypatch.setattr(setting.distiller.objectives["prediction"], "loss", loss)
+    report = setting.distiller.run(np.random.default_rng(0), torch.Generator().manual_seed(0))
+    assert report.updates == {"prediction": len(sizes)} and len(sizes) == -(-(9 + 14 + 5 + 11 + 19) // 9)
+    return setting, sizes
+
+
+@pytest.mark.usefixtures("in_float64")
+def test_a_phase_learns_the_same_from_fewer_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, every = phase(range(0), monkeypatch)
+    divided, fewer = phase(range(1, 99), monkeypatch)
+    assert sum(fewer) < 0.7 * sum(every)
+    for a, b in zip(whole.network.parameters(), divided.network.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+
+
+def test_an_own_loss_finds_its_anchors_among_the_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Own(AchievementPrediction):
+        def loss(self, batch: Any) -> Any:
+            return super().loss(batch)
+
+    monkeypatch.setattr(objectives, "APART", range(1, 99))
+    setting = make_setting(DistillConfig(episodes_per_update=5, batch_size=9))
+    for cls, apart in ((AchievementPrediction, True), (Own, False)):
+        objective = cls(setting.distiller.objectives["prediction"].context)
+        updates = list(objective.updates(setting.usable, np.random.default_rng(0)))
+        assert any(update.preparation is not None for update in updates) is apart
 
 
 @pytest.mark.parametrize("batch_size", [512, 7])

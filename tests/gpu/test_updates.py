@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -171,13 +172,10 @@ def distil(
     *,
     replay: bool,
     phases: int = 2,
-    sources: int = 1,
-    shared: bool = False,
+    **settings: Any,
 ) -> tuple[torch.Tensor, list[dict[str, float]]]:
     """Phases with padded updates, replayed or called."""
-    config = DistillConfig(
-        num_epochs=2, num_targets=6, sources_per_update=sources, shared_targets=shared, learning_rate=SLOWLY
-    )
+    config = DistillConfig(num_epochs=2, num_targets=6, learning_rate=SLOWLY, **settings)
     distiller = make_distiller(network, buffer, config, cuda_graphs=True)
     distiller._run.enabled = distiller._run_ahead.enabled = replay
     rng, generator = np.random.default_rng(0), torch.Generator(DEVICE).manual_seed(0)
@@ -219,7 +217,8 @@ def test_auxiliary_phases_with_plain_losses(
     for fused in (True, False):
         if not fused:
             monkeypatch.setattr("achieve.nn.kernels.available.distillation_kernels", lambda *_, enabled: False)
-        end, report = distil(copy_to_gpu(network), on_gpu(buffer), replay=replay, sources=sources, shared=shared)
+        how = {"sources_per_update": sources, "shared_targets": shared}
+        end, report = distil(copy_to_gpu(network), on_gpu(buffer), replay=replay, **how)
         ends.append(end)
         reports.append(report)
     assert difference(weights(network), *ends) < CLOSE
@@ -228,6 +227,23 @@ def test_auxiliary_phases_with_plain_losses(
         for name in ("prediction_loss", "prediction_policy_reg", "prediction_value_reg", "matching_loss"):
             assert mine[name] == pytest.approx(plain[name], rel=5e-2), name
         assert mine["matching_matches"] == pytest.approx(plain["matching_matches"], rel=1e-2)
+
+
+@pytest.mark.parametrize("replay", [False, True])
+@pytest.mark.parametrize(("precision", "fused"), ARITHMETICS)
+def test_anchors_apart(replay: bool, precision: str, fused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is encoded beside the update, without gradients, has the update's weights."""
+    buffer, network = filled(), make_network(MODEL)
+    ends, reports = [], []
+    for apart in (range(0), range(1, 513)):
+        monkeypatch.setattr("achieve.algo.objectives.APART", apart)
+        mine = copy_to_gpu(network, precision, fused=fused)
+        end, report = distil(mine, on_gpu(buffer), replay=replay, episodes_per_update=4, batch_size=16)
+        ends.append(end)
+        reports.append(report[-1])
+    assert difference(weights(network), *ends) < CLOSE
+    for name in ("prediction_loss", "prediction_accuracy", "prediction_grad_norm"):
+        assert reports[1][name] == pytest.approx(reports[0][name], rel=5e-2), name
 
 
 def test_an_objective_of_the_users_is_captured() -> None:

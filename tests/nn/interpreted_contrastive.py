@@ -296,12 +296,16 @@ def test_predictor(size: int, memory: bool, film: str, count: int) -> None:
 
 @pytest.mark.parametrize(
     ("name", "sources", "shared"),
-    [("prediction", 1, False), ("matching", 1, False), ("matching", 3, False), ("matching", 4, True)],
-)
+    [
+        ("prediction", 1, False), ("anchors apart", 1, False),
+        ("matching", 1, False), ("matching", 3, False), ("matching", 4, True),
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("memory", [True, False])
 def test_whole_updates(name: str, sources: int, shared: bool, memory: bool) -> None:
     """Statistics, normaliser and the gradients of all weights, from the same batch."""
     reports, grads, averages = [], [], []
+    apart, name = name == "anchors apart", name.replace("anchors apart", "prediction")
     for fused in (False, True):
         config = DistillConfig(num_targets=3, sources_per_update=sources, shared_targets=shared)
         setting = make_setting(config, replace(MODEL, memory=memory))
@@ -328,6 +332,11 @@ def test_whole_updates(name: str, sources: int, shared: bool, memory: bool) -> N
             if not shared:
                 prepare(distiller, name, target.padded())
             update(distiller, name, source.padded())
+        elif apart:
+            first, anchors = batches.anchors_apart(next(batches.mixed_prediction_batches(setting.usable[:3], 9, rng)))
+            assert anchors is not None
+            prepare(distiller, name, anchors.padded())
+            update(distiller, name, first.padded())
         else:
             (batch,) = batches.prediction_batches(setting.usable[1], 512, rng)
             update(distiller, name, batch.padded())

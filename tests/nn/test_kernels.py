@@ -12,7 +12,7 @@ from tests.nn.interpreter import ROOT, run_checks
 
 
 def test_kernels_under_the_interpreter(optional: Optional) -> None:
-    run_checks(("interpreted", "interpreted_optim", "interpreted_contrastive"), 147, optional)
+    run_checks(("interpreted", "interpreted_optim", "interpreted_contrastive"), 149, optional)
 
 
 @pytest.mark.long

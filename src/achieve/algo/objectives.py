@@ -22,8 +22,10 @@ from achieve.algo.regularizers import Experience
 from achieve.algo.transport import cosine_cost
 from achieve.config import DistillConfig
 from achieve.data.batches import (
+    PredictionBatch,
     SourceBatch,
     TargetBatch,
+    anchors_apart,
     join_sources,
     matching_batch,
     mixed_prediction_batches,
@@ -38,6 +40,9 @@ from achieve.plugins import load_class
 # Images encoded at once without gradients. In Crafter a source's targets have at most 704; where hundreds of rewards
 # count as achievements, they would otherwise need many gigabytes for an instant.
 ENCODED_AT_ONCE = 1024
+# Images of anchors alone from which on, and up to which, they are encoded apart from those that are learned from. For a
+# few, it would be one more launch of every layer.
+APART = range(64, 513)
 # Achievements of an episode up to which matching is one kernel; wider problems are solved apart.
 WIDEST_FUSED_MATCHING = 64
 
@@ -174,21 +179,60 @@ class AuxiliaryObjective(nn.Module, ABC):
 
 
 class AchievementPrediction(AuxiliaryObjective):
-    """Intra-trajectory achievement prediction: a step points to the next achievement of its episode, ``L_pred``."""
+    """Intra-trajectory achievement prediction: a step points to the next achievement of its episode, ``L_pred``.
+
+    Anchors have no gradient. Where many of an update's images are there for them alone, because its episodes are
+    split, these are encoded apart and beside it.
+    """
 
     name = "prediction"
     statistics = ("accuracy",)
+    waits = True
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._apart: Tensor | None = None
+
+    @property
+    def apart(self) -> Tensor:
+        """The latents of anchors that are encoded apart; those of an update come first."""
+        if self._apart is None:  # which most runs never need
+            context = self.context
+            self._apart = torch.zeros(APART.stop - 1, context.network.latent_size, device=context.experience.device)
+        return self._apart
 
     def updates(self, episodes: Sequence[Trajectory], rng: np.random.Generator) -> Iterator[Update]:
         size, together = self.context.config.batch_size, self.context.config.episodes_per_update
         order = rng.permutation(len(episodes))
         if together == 1:
             for index in order:
-                yield from map(Update, prediction_batches(episodes[index], size, rng))
+                yield from map(self._update, prediction_batches(episodes[index], size, rng))
         else:
             for start in range(0, len(order), together):
                 group = [episodes[index] for index in order[start : start + together]]
-                yield from map(Update, mixed_prediction_batches(group, size, rng))
+                yield from map(self._update, mixed_prediction_batches(group, size, rng))
+
+    def _update(self, batch: PredictionBatch) -> Update:
+        if type(self).loss is not AchievementPrediction.loss:  # which may look for all images in the batch
+            return Update(batch)
+        first, anchors = anchors_apart(batch)
+        if anchors is not None and len(anchors.images) in APART:
+            self.apart  # noqa: B018, made before anything is captured
+            return Update(first, anchors)
+        return Update(batch)
+
+    @torch.no_grad()
+    def prepare(self, batch: Tables) -> None:
+        """Encode the anchors that are apart."""
+        phi = self.context.network.encode(self.context.pick("observations", batch["images"]))
+        self.apart[: len(phi)].copy_(phi)
+
+    def _anchored(self, batch: Tables, phi: Tensor) -> Tensor:
+        """Return the latents that anchors are made of, without gradients: of the update's images and of those apart."""
+        if "apart" not in batch:
+            return phi.detach()
+        self.context.wait()
+        return torch.cat([phi.detach(), self.apart])
 
     def loss(self, batch: Tables) -> Terms:
         if self.context.fused:
@@ -199,9 +243,9 @@ class AchievementPrediction(AuxiliaryObjective):
         phi = network.encode(pick("observations", steps))
         psi = network.predict(phi, pick("actions", steps), pick("memory", steps))
         with torch.no_grad():  # the anchor, nu of the next achievement
-            after = batch["after"]
-            following = phi.index_select(0, after.clamp(min=0)) * (after >= 0).float()[:, None]
-            anchor = achievement_representation(phi.index_select(0, batch["before"]), following)
+            known, after = self._anchored(batch, phi), batch["after"]
+            following = known.index_select(0, after.clamp(min=0)) * (after >= 0).float()[:, None]
+            anchor = achievement_representation(known.index_select(0, batch["before"]), following)
         similar = (anchor * psi.index_select(0, positive)).sum(1)
         other = (anchor * psi.index_select(0, negative)).sum(1)
         loss = weighted_mean(contrastive_loss(similar, other, self.context.config.temperature), weights)
@@ -221,7 +265,7 @@ class AchievementPrediction(AuxiliaryObjective):
         phi = network.encode(pick("observations", steps))
         direction = predict_direction(network, phi, pick("actions", steps), pick("memory", steps), table)
         loss, accuracy, weights = prediction_loss(
-            direction, phi, positive, negative, batch["before"], batch["after"], batch["count"],
+            direction, self._anchored(batch, phi), positive, negative, batch["before"], batch["after"], batch["count"],
             self.context.config.temperature,
         )  # fmt: skip
         return Terms(loss, steps, phi, torch.cat([positive, negative]), weights, (accuracy,))

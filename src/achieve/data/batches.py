@@ -19,7 +19,7 @@ from torch import Tensor
 from achieve.data.trajectories import IntArray, Trajectory, anchor_steps
 from achieve.errors import ConfigError
 
-T = TypeVar("T", "PredictionBatch", "SourceBatch", "SharedBatch", "TargetBatch")
+T = TypeVar("T", "PredictionBatch", "AnchoredBatch", "AnchorBatch", "SourceBatch", "SharedBatch", "TargetBatch")
 
 # Sizes that batches are padded to where updates are replayed: fine enough to waste little, few enough to capture.
 IMAGE_SIZES = (*range(16, 321, 16), *range(352, 513, 32), *range(576, 1281, 64))
@@ -53,6 +53,44 @@ class PredictionBatch:
         images = bucket(len(self.images), IMAGE_SIZES)
         terms = max(images, bucket(len(self.positive), IMAGE_SIZES))
         return pad(self, images=images, positive=terms, negative=terms, before=terms, after=terms)
+
+
+@dataclass(frozen=True)
+class AnchoredBatch(PredictionBatch):
+    """A prediction update some of whose anchors are apart, in an :class:`AnchorBatch`.
+
+    Places ``before`` and ``after`` from the number of images on are theirs.
+
+    Attributes:
+        apart: [1], how many images that are.
+    """
+
+    apart: IntArray
+
+    def padded(self) -> AnchoredBatch:
+        """Return the same update at a size that is captured."""
+        padded, size = super().padded(), len(self.images)
+        assert isinstance(padded, AnchoredBatch)
+        before, after = (
+            np.where(places >= size, places + len(padded.images) - size, places)
+            for places in (padded.before, padded.after)
+        )
+        return replace(padded, before=before, after=after)
+
+
+@dataclass(frozen=True)
+class AnchorBatch:
+    """Steps to encode without gradients, for the anchors of a prediction update.
+
+    Attributes:
+        images: [T], steps to encode.
+    """
+
+    images: IntArray
+
+    def padded(self) -> AnchorBatch:
+        """Return the same steps at a size that is captured."""
+        return pad(self, images=bucket(len(self.images), TARGET_SIZES))
 
 
 @dataclass(frozen=True)
@@ -187,6 +225,28 @@ def _prediction_batch(
     place[needed] = np.arange(len(needed))
     first, second, third, fourth = (place[part] for part in wanted)
     return PredictionBatch(steps[needed], first, second, third, fourth, np.array([len(positive)], dtype=np.int64))
+
+
+def anchors_apart(batch: PredictionBatch) -> tuple[PredictionBatch, AnchorBatch | None]:
+    """Return an update without the images that are there for its anchors alone, and these apart.
+
+    No gradient flows through anchors. An image of theirs among the others would go through the backward pass in vain.
+    """
+    learned = np.zeros(len(batch.images), dtype=np.bool_)
+    learned[batch.positive] = learned[batch.negative] = True
+    apart = np.flatnonzero(~learned)
+    if not len(apart):
+        return batch, None
+    place = np.empty(len(learned) + 1, dtype=np.int64)
+    place[np.concatenate([np.flatnonzero(learned), apart])] = np.arange(len(learned))
+    place[-1] = -1  # the zero vector
+    positive, negative, before, after = (
+        place[places] for places in (batch.positive, batch.negative, batch.before, batch.after)
+    )
+    first = AnchoredBatch(
+        batch.images[learned], positive, negative, before, after, batch.count, np.array([len(apart)], dtype=np.int64)
+    )
+    return first, AnchorBatch(batch.images[apart])
 
 
 def matching_batch(

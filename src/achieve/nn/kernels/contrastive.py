@@ -198,7 +198,7 @@ def prediction_loss(
 
     Args:
         x: [B, D], ``psi`` before it is made a unit vector; gradients flow through it alone.
-        phi: [B, D], the latents.
+        phi: [B or more, D], the latents, with those of anchors that are apart.
         positive, negative, before, after, count: of a :class:`achieve.data.batches.PredictionBatch`.
         temperature: of the loss.
     """
