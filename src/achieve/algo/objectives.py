@@ -42,7 +42,8 @@ from achieve.plugins import load_class
 ENCODED_AT_ONCE = 1024
 # Images of anchors alone from which on, and up to which, they are encoded apart from those that are learned from. For a
 # few, it would be one more launch of every layer.
-APART = range(64, 513)
+MOST_APART = 512
+APART = range(64, MOST_APART + 1)
 # Achievements of an episode up to which matching is one kernel; wider problems are solved apart.
 WIDEST_FUSED_MATCHING = 64
 
@@ -191,15 +192,8 @@ class AchievementPrediction(AuxiliaryObjective):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._apart: Tensor | None = None
-
-    @property
-    def apart(self) -> Tensor:
-        """The latents of anchors that are encoded apart; those of an update come first."""
-        if self._apart is None:  # which most runs never need
-            context = self.context
-            self._apart = torch.zeros(APART.stop - 1, context.network.latent_size, device=context.experience.device)
-        return self._apart
+        # Latents of anchors that are encoded apart, those of the update first.
+        self.apart = torch.zeros(MOST_APART, context.network.latent_size, device=context.experience.device)
 
     def updates(self, episodes: Sequence[Trajectory], rng: np.random.Generator) -> Iterator[Update]:
         size, together = self.context.config.batch_size, self.context.config.episodes_per_update
@@ -216,10 +210,9 @@ class AchievementPrediction(AuxiliaryObjective):
         if type(self).loss is not AchievementPrediction.loss:  # which may look for all images in the batch
             return Update(batch)
         first, anchors = anchors_apart(batch)
-        if anchors is not None and len(anchors.images) in APART:
-            self.apart  # noqa: B018, made before anything is captured
-            return Update(first, anchors)
-        return Update(batch)
+        if anchors is None or len(anchors.images) not in APART:
+            return Update(batch)
+        return Update(first, anchors)
 
     @torch.no_grad()
     def prepare(self, batch: Tables) -> None:
