@@ -38,6 +38,15 @@ def test_line_now_and_then_in_a_pipe() -> None:
     assert lines[0] == "expert [1] playing, 50% (0 s)" and lines[-1] == "clustering (0 s)"
 
 
+def test_no_line_before_it_is_known_what_is_done() -> None:
+    out = Output()
+    with showing(Console(file=out, force_terminal=False, width=20), interval=0.01) as show:
+        assert not out.written.wait(0.2)
+        show("playing", 0.0)
+        assert out.written.wait(60)
+    assert out.getvalue().splitlines()[0].startswith("playing, 0%")
+
+
 def test_nothing_of_short_work_in_a_pipe() -> None:
     out = Output()
     with showing(Console(file=out, force_terminal=False)) as show:

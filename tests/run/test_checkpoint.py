@@ -244,7 +244,7 @@ def test_disk_that_fills_up_late_keeps_the_previous_checkpoint(
 
 def test_full_disk_at_the_first_checkpoint_says_there_is_none(tmp_path: Path) -> None:
     (tmp_path / f".{FILE_NAME}.tmp").symlink_to("/dev/full")
-    with pytest.raises(CheckpointError, match=r"\(there is none\)"):
+    with pytest.raises(CheckpointError, match=r"\(there is no earlier one\)"):
         save_checkpoint(tmp_path, *everything(1))
     assert load_checkpoint(tmp_path) is None
 

@@ -256,7 +256,7 @@ def test_report_of_a_run_without_episodes(
         "train", "--config", settings, "--folder", tmp_path / "run", "--quiet", "--total-steps", 1
     )
     assert (code, err) == (0, "")
-    assert "this agent at the end: mean return -" in out
+    assert "this agent at the end: unknown, as no episode ended" in out
     assert (tmp_path / "run" / "index.html").exists()
 
 
@@ -411,6 +411,31 @@ def test_export(achieve: Command, finished: Path, tmp_path: Path) -> None:
     assert out == f"{path}: 0.0 MB, sha256 {file_sha256(path)}\n"
     assert path.stat().st_size < 0.5 * (finished / "weights.safetensors").stat().st_size
     assert achieve("eval", path, "--episodes", 1)[0] == 0
+
+
+def test_weights_are_exported_under_a_name_that_says_what_they_are(
+    achieve: Command, finished: Path, tmp_path: Path
+) -> None:
+    code, _, err = achieve("export", finished, tmp_path / "agent.pt")
+    assert code == 2 and f"name it {tmp_path / 'agent.safetensors'}" in err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", ["score", "compare", "curves"])
+def test_what_lies_beside_the_runs_of_many_seeds_is_no_run(
+    command: str, achieve: Command, finished: Path, tmp_path: Path
+) -> None:
+    """`runs/*` names it too. Alone, it is refused like any other folder."""
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    (logs / "tiny-s0.log").touch()
+    more = ["--out", tmp_path / "curves.png"] if command == "curves" else []
+    code, _, err = achieve(command, finished, logs, *more)
+    assert (code, err) == (0, "")
+    code, _, err = achieve(command, logs, *more)
+    assert code == 2 and f"{logs} has no " in err
+    code, _, err = achieve(command, finished, tmp_path / "logz", *more)
+    assert code == 2 and "logz does not exist" in err
 
 
 def test_tensorboard(train: Train, tmp_path: Path) -> None:

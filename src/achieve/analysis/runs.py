@@ -201,6 +201,15 @@ def _unlike(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     return [name for name in names if any(some.get(name) != settings[0].get(name) for some in settings)]
 
 
+BESIDE = ("logs", "reproduce")
+"""Folders that `train --seeds`, `sweep` and `reproduce` make beside their runs."""
+
+
+def runs_among(folders: Sequence[Path]) -> list[Path]:
+    """Leave out what the commands for many runs make beside them, which `runs/*` names too, unless there is no run."""
+    return [folder for folder in folders if folder.name not in BESIDE or _is_run(folder)] or list(folders)
+
+
 def read_groups(folders: Sequence[Path]) -> tuple[list[Group], list[str]]:
     """Return the runs in these folders by group, all evaluated at the same step, and notes on what that took.
 
@@ -208,7 +217,7 @@ def read_groups(folders: Sequence[Path]) -> tuple[list[Group], list[str]]:
     """
     if not folders:
         raise ConfigError("name at least one run folder")
-    runs = [read_run(folder, []) for folder in folders]
+    runs = [read_run(folder, []) for folder in runs_among(folders)]
     first = runs[0]
     for run in runs:
         if not len(run.episodes.step):

@@ -43,6 +43,7 @@ def run(arguments: list[str]) -> None:
         def progress(done: int) -> None:
             show("playing", done / parsed.episodes)
 
+        show("playing", 0.0)
         episodes = evaluate(agent, parsed.episodes, seed=parsed.seed, greedy=parsed.greedy, progress=progress)
     spec, rates, steps = find_env_spec(agent.config.env.name), success_rates(episodes.achievements), episodes.length
     score, reward = measure(rates, episodes.names, spec.goal), float(episodes.reward.mean())

@@ -8,6 +8,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from achieve.commands import parse, say
+from achieve.errors import ConfigError
 
 
 def run(arguments: list[str]) -> None:
@@ -16,17 +17,19 @@ def run(arguments: list[str]) -> None:
 
 def _export(
     agent: Annotated[Positional[str], arg(metavar="RUN")],
-    out: Annotated[Positional[Path], arg(metavar="FILE")],
+    file: Annotated[Positional[Path], arg(metavar="FILE")],
     with_auxiliary: bool = False,
 ) -> None:
     """Write the weights an agent needs to act, in half precision.
 
     Args:
         agent: A run folder or a weight file.
-        out: File to write, .safetensors.
+        file: File to write, .safetensors.
         with_auxiliary: Also write the networks that predict the next achievement, which acting does not need.
     """
     from achieve.agent import export_agent
 
-    digest = export_agent(agent, out, auxiliary=with_auxiliary)
-    say(f"{out}: {out.stat().st_size / 1e6:.1f} MB, sha256 {digest}")
+    if file.suffix != ".safetensors":
+        raise ConfigError(f"{file} would hold safetensors; name it {file.with_suffix('.safetensors')}")
+    digest = export_agent(agent, file, auxiliary=with_auxiliary)
+    say(f"{file}: {file.stat().st_size / 1e6:.1f} MB, sha256 {digest}")

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
-from achieve.commands import console, parse
+from achieve.commands import console, parse, say
 from achieve.commands.arguments import AnalysisArguments
 from achieve.commands.progress import showing
 from achieve.errors import ConfigError
@@ -30,7 +30,7 @@ def run(arguments: list[str]) -> None:
     parsed: Arguments = parse(Arguments, "hierarchy", arguments)
     from achieve.analysis.discovered import FILE_NAME, save_discovered
     from achieve.analysis.graphs import true_requirements
-    from achieve.analysis.hierarchy import discover_with_centres
+    from achieve.analysis.hierarchy import LEAST, discover_with_centres
     from achieve.analysis.recordings import representations
     from achieve.commands.analyses import load_agents, load_expert, play_episodes, write_results
     from achieve.run.files import prepare_file
@@ -67,6 +67,8 @@ def run(arguments: list[str]) -> None:
         "agents": results,
     }
     console.print(to_rich(hierarchy_table("hierarchy", record), SHOWN))
+    if not any(result["clusters"] for result in results):
+        say(f"No cluster of achievements is in {LEAST} episodes or more, so there is no graph: raise --episodes.")
     for heading, edges in hierarchy_edges(record):
         console.print(f"{heading}\n{edges}", markup=False, style="dim")
     write_results("hierarchy", parsed.out, figures, record)

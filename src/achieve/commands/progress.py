@@ -48,6 +48,8 @@ def showing(console: Console | None = None, interval: float | None = None) -> It
         def print_lines() -> None:
             while not over.wait(INTERVAL if interval is None else interval):
                 task = progress.tasks[-1]
+                if not task.description:
+                    continue
                 share = "" if task.total is None else f", {task.completed:.0%}"
                 text = f"{task.description}{share} ({duration(task.elapsed or 0.0)})"
                 console.print(text, markup=False, soft_wrap=True)

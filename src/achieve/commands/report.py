@@ -42,7 +42,8 @@ def _report(
     for remark in gathered.remarks:
         say(f"{remark.path}: {remark.text}")
     counted = sum(run.uncounted is None for run in gathered.runs)
-    say(f"{len(gathered.runs)} runs, {counted} of them comparable with published results")
+    count = len(gathered.runs)
+    say(f"{count} {'run' if count == 1 else 'runs'}, {counted} of them comparable with published results")
     if readme:
         from achieve.viz.report.readme import update
 

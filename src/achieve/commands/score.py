@@ -41,13 +41,14 @@ def show_scores(
         runs: Run folders (or folders of `results/`).
         steps: Evaluate at this many environment steps; by default at the run's `score_steps`.
     """
-    from achieve.analysis.runs import group_runs, read_run, repeated
+    from achieve.analysis.runs import group_runs, read_run, repeated, runs_among
 
     if not runs:
         raise ConfigError("name at least one run folder")
     if steps is not None and steps < 1:
         raise ConfigError(f"steps is {steps}; it must be 1 or more")
-    known = [read_run(folder, []) for folder in runs if (folder / "config.json").is_file()]
+    folders = runs_among(runs)
+    known = [read_run(folder, []) for folder in folders if (folder / "config.json").is_file()]
     known = [run if steps is None else run.read_at(steps) for run in known]
     notes = []
     # Figures of different environments, or of different layouts, are not comparable: each has its table.
@@ -58,7 +59,7 @@ def show_scores(
         for run in group.repeats:
             rows[f"{group.label} ({run.path})"] = [(f"{run.path.name} (seed {run.seed} again)", run.score)]
             notes.append(repeated(run))
-    for folder in (folder for folder in runs if not (folder / "config.json").is_file()):
+    for folder in (folder for folder in folders if not (folder / "config.json").is_file()):
         # A log without its config is taken to be Crafter's, and never averaged with others.
         trained = (read_summary(folder) or {}).get("steps")
         score = score_run(load_episodes(folder), trained, BUDGET if steps is None else steps)

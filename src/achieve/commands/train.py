@@ -234,11 +234,16 @@ def _report(folder: Path, summary: Mapping[str, Any], env: configs.EnvConfig) ->
         baseline = random_baseline(folder, show, env=env)
         page = write_run_page(folder, baseline, env=env, tell=show)
     show_scores((folder,))
-    reached = "-" if summary["reward"] is None else f"{summary['reward']:.2f}"
+    if summary["reward"] is not None:
+        reached = f"mean return {summary['reward']:.2f}"
+    elif summary["reward_window"] is not None:
+        reached = f"unknown, as no episode ended in the last {summary['reward_window']:,} steps"
+    else:
+        reached = "unknown, as no episode ended"
     known = f"{find_env_spec(env.name).measure} {baseline.score:.2f} %, mean return {baseline.mean_return:.2f}"
     console.print(
         f"random agent: {known if math.isfinite(baseline.score) else 'unknown, its episodes do not end'}; "
-        f"this agent at the end: mean return {reached}"
+        f"this agent at the end: {reached}"
     )
     filmed = "learning curve, video and page" if (folder / "video.mp4").exists() else "learning curve and page"
     say(f"{filmed}: {page}")

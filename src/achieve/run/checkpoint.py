@@ -43,7 +43,7 @@ def save_checkpoint(folder: Path, tensors: Mapping[str, torch.Tensor], state: Ma
 
 
 def _writing(folder: Path) -> AbstractContextManager[None]:
-    kept = "the previous checkpoint is intact" if has_checkpoint(folder) else "there is none"
+    kept = "the previous checkpoint is intact" if has_checkpoint(folder) else "there is no earlier one"
     way_out = f" ({kept}); make room or rights there, then run the same command again"
     return explained(f"the checkpoint in {folder} cannot be written", CheckpointError, way_out)
 
