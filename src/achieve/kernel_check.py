@@ -31,6 +31,7 @@ from achieve.config import TrainConfig
 from achieve.data.buffer import RolloutBuffer
 from achieve.envs import make_vec
 from achieve.nn.model import ActorCritic
+from achieve.run.gpu_errors import using_gpu
 from achieve.run.hardware import machine, one_line, versions
 
 NUM_ENVS, LENGTH = 8, 64
@@ -42,6 +43,7 @@ TIMES_TF32 = 2.0
 """Kernels may be this many times as far from float32 as TF32 is,"""
 LEAST = {"acting": 0.005, "gradient": 0.02, "step": 1e-3}
 """or this far; some GPUs have no TF32."""
+ADVICE = "`achieve train --no-compile` does without our kernels."
 
 
 class Way(NamedTuple):
@@ -87,8 +89,11 @@ class Scene(NamedTuple):
 
 def check(device: torch.device, tell: Callable[[str], None] = lambda what: None) -> list[Compared]:
     """Return how far from float32 the kernels are on this GPU, part by part."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     tell("the trained agent plays")
-    return list(compare(play(device), tell))
+    with using_gpu(lambda: ADVICE):
+        return list(compare(play(device), tell))
 
 
 def play(device: torch.device, num_envs: int = NUM_ENVS, length: int = LENGTH) -> Scene:

@@ -32,8 +32,17 @@ def test_plain_line_every_interval_and_at_the_end() -> None:
     lines = out.getvalue().splitlines()
     assert len(lines) == 3
     assert lines[-1] == (
-        "quick-s0  500/1,000 steps (50%)  20 steps/s  26 s left  score 1.23  return 2.00  rollout"
+        "quick-s0  500/1,000 steps (50%)  20 steps/s  25 s left  score 1.23  return 2.00  rollout"
     )
+
+
+def test_the_last_line_is_not_printed_twice() -> None:
+    progress, clock, out = make(terminal=False)
+    with progress:
+        clock.now += 60
+        progress.update(1000, phase="done")
+        clock.now += 1
+    assert out.getvalue().splitlines() == ["quick-s0  1,000/1,000 steps (100%)  17 steps/s  0 s left  done"]
 
 
 def test_terminal_shows_everything_within_80_columns() -> None:
@@ -66,6 +75,16 @@ def test_resumed_run_counts_its_rate_from_where_it_started() -> None:
     progress.update(900)
     assert progress.rate == pytest.approx(10)
     assert progress.seconds_left == pytest.approx(10)
+
+
+def test_slow_first_steps_say_nothing_about_the_time_left() -> None:
+    progress, clock, _ = make(terminal=False)
+    clock.now += 30  # compiling
+    progress.update(10)
+    assert progress.seconds_left == pytest.approx(30 * 99), "nothing else is known yet"
+    clock.now += 1
+    progress.update(20)
+    assert progress.seconds_left == pytest.approx(98)
 
 
 def test_rate_follows_the_last_half_minute() -> None:

@@ -45,6 +45,8 @@ class Progress:
         self._score = self._mean_return = math.nan
         self._began = self._shown = clock()
         self._marks: deque[tuple[float, int]] = deque([(self._began, start)])
+        self._told: tuple[int, str] | None = None
+        self._first: tuple[float, int] | None = None
         self._live: Live | None = None
         self._pause = REFRESH if self._console.is_terminal else interval
 
@@ -56,12 +58,14 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._show()
+        if self._live is not None or self._told != (self.step, self._phase):
+            self._show()
         if self._live is not None:
             self._live.__exit__(None, None, None)
             self._live = None
 
     def _show(self) -> None:
+        self._told = (self.step, self._phase)
         if self._live is not None:
             self._live.update(self._render(), refresh=True)
         else:
@@ -79,6 +83,7 @@ class Progress:
         now = self._clock()
         if step is not None and step != self.step:
             self.step = step
+            self._first = self._first or (now, step)
             self._marks.append((now, step))
             while len(self._marks) > 2 and self._marks[1][0] < now - RATE_WINDOW:
                 self._marks.popleft()
@@ -101,9 +106,12 @@ class Progress:
 
     @property
     def seconds_left(self) -> float:
-        """Time left at the mean rate of this process, which evens out phases of unequal speed."""
-        elapsed = self._clock() - self._began
-        done = self.step - self._start
+        """Time left at the mean rate of this process, which evens out phases of unequal speed.
+
+        The first steps do not count, as soon as there are others: much is compiled and set up during them.
+        """
+        since, start = self._first if self._first and self.step > self._first[1] else (self._began, self._start)
+        elapsed, done = self._clock() - since, self.step - start
         return (self.total - self.step) * elapsed / done if done > 0 else math.nan
 
     def line(self) -> str:
