@@ -117,7 +117,7 @@ class Phase:
         rows: list[tuple[Any, ...]] = [("frozen outputs", self.wait() - start, "")]
         tables = []
         for objective in distiller.objectives.values():
-            for _ in range(3):  # called, captured, replayed
+            for _ in range(3 if self.compiled else 1):  # called, captured, replayed
                 start = self.wait()
                 drawn = list(distiller._drawn(objective, self.episodes, rng))
                 distiller._epoch(objective, drawn, rng, generator)
