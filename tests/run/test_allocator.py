@@ -29,10 +29,12 @@ print(min(pages() for _ in range(5)))
 
 @pytest.mark.skipif(platform.libc_ver() < ("glibc", "2.35"), reason="it is about GNU's C library, from 2.35 on")
 def test_a_second_tensor_takes_the_pages_of_the_first() -> None:
-    assert page_faults("returned") > 10
+    returned = page_faults("returned")
+    assert returned > 10
     # Where the system has put something else right above a process's heap, which happens by chance, the heap cannot
-    # grow and the C library keeps nothing: another process has another layout.
-    assert any(page_faults("kept") < 10 for _ in range(3))
+    # grow and the C library keeps nothing: another process has another layout. A system that is short of memory, or
+    # looks for pages that nobody uses, may also take some away meanwhile.
+    assert any(page_faults("kept") < returned / 2 for _ in range(10))
 
 
 def page_faults(how: str) -> int:
