@@ -31,9 +31,8 @@ print(min(pages() for _ in range(5)))
 def test_a_second_tensor_takes_the_pages_of_the_first() -> None:
     returned = page_faults("returned")
     assert returned > 10
-    # Where the system has put something else right above a process's heap, which happens by chance, the heap cannot
-    # grow and the C library keeps nothing: another process has another layout. A system that is short of memory, or
-    # looks for pages that nobody uses, may also take some away meanwhile.
+    # In two processes of five nothing is used again, by chance: where something else has put itself right behind a
+    # block, it is too small for an aligned one of the same size, of which the C library first looks for a little more.
     assert any(page_faults("kept") < returned / 2 for _ in range(10))
 
 
