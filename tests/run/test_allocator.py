@@ -29,11 +29,10 @@ print(min(pages() for _ in range(5)))
 
 @pytest.mark.skipif(platform.libc_ver() < ("glibc", "2.35"), reason="it is about GNU's C library, from 2.35 on")
 def test_a_second_tensor_takes_the_pages_of_the_first() -> None:
-    returned = page_faults("returned")
-    assert returned > 10
+    assert page_faults("returned") > 10
     # In two processes of five nothing is used again, by chance: where something else has put itself right behind a
     # block, it is too small for an aligned one of the same size, of which the C library first looks for a little more.
-    assert any(page_faults("kept") < returned / 2 for _ in range(10))
+    assert any(page_faults("kept") < 10 for _ in range(10))
 
 
 def page_faults(how: str) -> int:
