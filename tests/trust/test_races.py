@@ -16,7 +16,7 @@ from achieve.algo.explore import Explorer
 from achieve.algo.pipelined import PipelinedCollector
 from achieve.algo.qrdqn import QRDQNLearner
 from achieve.data.buffer import RolloutBuffer
-from achieve.nn.cuda_graphs import Beside
+from achieve.nn.cuda_graphs import Beside, GraphRunner, Priority
 from achieve.trainers.ppo import PPOTrainer
 from achieve.trainers.qrdqn import QRDQNTrainer
 from tests.algo.test_pipelined import ENVS, LENGTH, ROLLOUTS, InParts, script
@@ -195,7 +195,7 @@ def collect(kind: type[Collector], monkeypatch: pytest.MonkeyPatch, **settings: 
     collector = kind(network, envs, buffer, 0.15, cuda_graphs=False)
     envs.races, envs.collector = races, collector
     collector.start()
-    collector._urgent = Beside(enabled=True)
+    collector._acting = Beside(enabled=True)
     collector._copied = Event(races)  # type: ignore[assignment]
     races.page_locked(collector._block, collector._chosen)
     if isinstance(collector, PipelinedCollector):
@@ -251,3 +251,33 @@ def test_whatever_orders_collecting_is_needed(
     left_out(monkeypatch)
     with pytest.raises(RaceError):
         collect(kind, monkeypatch, core="lstm", core_size=8)
+
+
+def test_acting_goes_before_updates_and_these_before_what_is_beside_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also before the updates of other runs on the same GPU, behind which a step's small kernels would queue."""
+    order = (Priority.ACTING, Priority.UPDATES, Priority.BESIDE)
+    ppo, qrdqn = PPOTrainer(small_config("ad")), QRDQNTrainer(small_config("qrdqn-ad"))
+    assert ppo.distiller is not None and qrdqn.distiller is not None
+    beside = ppo.distiller._beside, qrdqn.learner._run_ahead, qrdqn.learner._judging
+    updates = ppo.learner._run, ppo.distiller._run, qrdqn.learner._run, qrdqn.distiller._run
+    acting = ppo.collector._run, ppo.collector._acting, qrdqn.explorer._run
+    for wanted, group in zip(order, (acting, updates, beside), strict=True):
+        assert {each.priority for each in group} == {wanted}
+    parts = make_in_parts()
+    assert {each.priority for each in (*parts._streams, *parts._runs)} == {Priority.ACTING}
+    given: list[int] = []
+    monkeypatch.setattr(torch.cuda, "Stream", lambda priority: given.append(priority))
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+    for priority in order:
+        GraphRunner(list, enabled=True, priority=priority)
+        Beside(enabled=True, priority=priority)
+    assert given == [-2, -2, -1, -1, 0, 0], "to CUDA, less is more"
+    ppo.close()
+    qrdqn.close()
+
+
+def make_in_parts() -> PipelinedCollector:
+    """A collector that acts for some of its environments at a time."""
+    network = make_network(MODEL)
+    buffer = RolloutBuffer(ROLLOUTS, LENGTH, ENVS, IMAGE, MODEL.hidden_size, torch.device("cpu"))
+    return PipelinedCollector(network, Watched(*script()), buffer, 0.15, cuda_graphs=False)

@@ -14,7 +14,7 @@ from torch import Tensor
 from achieve.algo.contrastive import next_memory
 from achieve.algo.ppo import log_probability
 from achieve.data.buffer import RolloutBuffer
-from achieve.nn.cuda_graphs import Beside, GraphRunner
+from achieve.nn.cuda_graphs import Beside, GraphRunner, Priority
 from achieve.nn.kernels import available
 from achieve.nn.model import ActorCritic
 
@@ -101,9 +101,8 @@ class Collector:
         )
         self._kernels = _acting_kernels(network, num_envs, device, enabled=cuda_graphs)
         self._ends_fused = available.row_kernels(network.num_actions, device, enabled=cuda_graphs)
-        self._run = GraphRunner(self._state, enabled=cuda_graphs and on_gpu)
-        # A step's small kernels would otherwise queue behind the large ones of other runs on the same GPU.
-        self._urgent = Beside(enabled=on_gpu, urgent=True)
+        self._run = GraphRunner(self._state, enabled=cuda_graphs and on_gpu, priority=Priority.ACTING)
+        self._acting = Beside(enabled=on_gpu, priority=Priority.ACTING)
         self._copied = torch.cuda.Event() if on_gpu else None
         self._acted = False
 
@@ -131,10 +130,10 @@ class Collector:
     def collect(self, generator: torch.Generator) -> None:
         """Append one rollout to the buffer, or what is left of it, with the values that bootstrap it."""
         try:
-            with torch.no_grad(), self._urgent.work():
+            with torch.no_grad(), self._acting.work():
                 self._collect(generator)
         finally:
-            self._urgent.join()
+            self._acting.join()
 
     def _collect(self, generator: torch.Generator) -> None:
         buffer = self._buffer

@@ -12,7 +12,7 @@ from achieve.algo.quantile import action_values
 from achieve.data.memories import IntArray
 from achieve.data.replay import Replay
 from achieve.data.transfer import upload
-from achieve.nn.cuda_graphs import Beside, GraphRunner
+from achieve.nn.cuda_graphs import Beside, GraphRunner, Priority
 from achieve.nn.model import QuantileNetwork
 
 
@@ -57,7 +57,9 @@ class Explorer:
         self.memory = torch.zeros(num_envs, replay.shape.memory_size, device=device)
         self._greedy = torch.zeros(num_envs, dtype=torch.int64, device=device)
         self.actions = np.zeros(num_envs, dtype=np.int64)
-        self._run = GraphRunner(lambda: [self.memory, self._greedy], enabled=cuda_graphs and on_gpu)
+        self._run = GraphRunner(
+            lambda: [self.memory, self._greedy], enabled=cuda_graphs and on_gpu, priority=Priority.ACTING
+        )
         self._copied = torch.cuda.Event() if on_gpu else None
         self.stored = torch.cuda.Event() if on_gpu else None
         """On a GPU: the observations last looked at are in the replay, and the memories that go with them."""

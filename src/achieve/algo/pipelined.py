@@ -18,7 +18,7 @@ from torch import Tensor
 
 from achieve.algo.collect import Collector, Given, VecEnv
 from achieve.data.buffer import RolloutBuffer
-from achieve.nn.cuda_graphs import Beside, GraphRunner
+from achieve.nn.cuda_graphs import Beside, GraphRunner, Priority
 from achieve.nn.model import ActorCritic
 
 TOGETHER = 32
@@ -68,10 +68,11 @@ class PipelinedCollector(Collector):
         self._chosen_parts = [self._chosen[part].numpy() for part in self._parts]
         self._shown = self.observation.numpy()
         # A part's images do not keep a GPU busy. Parts are acted for side by side, with graphs of their own memory.
-        self._streams = [Beside(enabled=on_gpu, urgent=True) for _ in self._parts]
+        self._streams = [Beside(enabled=on_gpu, priority=Priority.ACTING) for _ in self._parts]
         self._ready = torch.cuda.Event() if on_gpu else None
         self._runs = [
-            GraphRunner(partial(self._state_of, part), enabled=self._run.enabled) for part in self._parts
+            GraphRunner(partial(self._state_of, part), enabled=self._run.enabled, priority=Priority.ACTING)
+            for part in self._parts
         ]
 
     def _state_of(self, part: slice) -> list[Tensor]:

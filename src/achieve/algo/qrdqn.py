@@ -14,7 +14,7 @@ from achieve.algo.quantile import action_values, bellman_targets, of_actions, qu
 from achieve.config import QRDQNConfig
 from achieve.data.replay import Replay
 from achieve.data.transfer import upload
-from achieve.nn.cuda_graphs import Beside, GraphRunner
+from achieve.nn.cuda_graphs import Beside, GraphRunner, Priority
 from achieve.nn.kernels import available
 from achieve.nn.model import QuantileNetwork
 from achieve.nn.optim import ClippedAdam, all_state
@@ -56,7 +56,7 @@ class QRDQNLearner:
         self._run = GraphRunner(self._state, enabled=cuda_graphs and on_gpu)
         # The target network looks ahead while updates are under way: in memory of its own, and after them if need be.
         self._run_ahead = GraphRunner(
-            lambda: list(self._ahead.values()), enabled=cuda_graphs and on_gpu, urgent=False
+            lambda: list(self._ahead.values()), enabled=cuda_graphs and on_gpu, priority=Priority.BESIDE
         )
         # Batches drawn and not learned from yet: an update's inputs for each.
         self._drawn: list[tuple[Tensor, ...]] = []

@@ -11,6 +11,7 @@ import contextlib
 import gc
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from enum import IntEnum
 from typing import ClassVar
 
 import torch
@@ -19,6 +20,18 @@ from torch import Tensor
 WARMUPS = 2
 MOST_GROWTH = 2**29
 """Bytes by which the memory set aside may grow before what is unused of it is given up."""
+
+
+class Priority(IntEnum):
+    """Whose kernels go first, of those that have not begun: also those of other processes that share the GPU by MPS.
+
+    Acting is hundreds of small kernels, each of which waits for the one before. Behind another run's updates they would
+    take several times as long, and delay those by next to nothing.
+    """
+
+    BESIDE = 0
+    UPDATES = -1
+    ACTING = -2
 
 
 class GraphRunner:
@@ -31,7 +44,7 @@ class GraphRunner:
         say: told, once for each kind of step, where one cannot be captured; it is then called from there on.
         calls_first: how often a key is called before it is captured, which saves capturing what is rare. Those calls
             are the warm-up: nothing is saved and put back then.
-        urgent: the kernels of its graphs go before those of others that have not begun.
+        priority: of the kernels of its graphs.
     """
 
     _kept: ClassVar[int] = 0
@@ -44,8 +57,9 @@ class GraphRunner:
         enabled: bool,
         say: Callable[[str], None] | None = None,
         calls_first: int = 0,
-        urgent: bool = True,
+        priority: Priority = Priority.UPDATES,
     ) -> None:
+        self.priority = priority
         self._state = state
         self._say = say
         self._called: set[Hashable] = set()
@@ -57,7 +71,7 @@ class GraphRunner:
         # A library's workspace belongs to the stream a graph was captured on: with one of its own, a runner's graphs
         # may be replayed while those of another run. Its kernels keep its priority, so that those of a step's main line
         # go before those it puts beside them.
-        self._stream = torch.cuda.Stream(priority=-1 if urgent else 0) if enabled else None
+        self._stream = torch.cuda.Stream(priority=priority) if enabled else None
 
     def __call__(
         self, key: Hashable, step: Callable[..., None], *inputs: Tensor
@@ -144,12 +158,12 @@ class Beside:
     """Another stream, for work that need not wait for what the current one was given last.
 
     Without a GPU, or with ``enabled`` off, everything stays where it is. What a block allocates is safe to use on the
-    current stream after :meth:`join`, as long as the next block begins after that use. What is ``urgent`` goes before
-    other streams' kernels that have not begun, also those of other processes that share the GPU through MPS.
+    current stream after :meth:`join`, as long as the next block begins after that use.
     """
 
-    def __init__(self, *, enabled: bool, urgent: bool = False) -> None:
-        self._stream = torch.cuda.Stream(priority=-1 if urgent else 0) if enabled else None
+    def __init__(self, *, enabled: bool, priority: Priority = Priority.BESIDE) -> None:
+        self.priority = priority
+        self._stream = torch.cuda.Stream(priority=priority) if enabled else None
 
     @property
     def enabled(self) -> bool:
