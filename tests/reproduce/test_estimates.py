@@ -28,7 +28,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_the_figures_are_those_of_the_results() -> None:
     kept = {
-        "ppo-s14": ON_H200["ppo"][0], "ad-s6": ON_H200["ppo"][1], "lstm-spcnn-s0": SPCNN_ON_H200,
+        "ppo-s14": ON_H200["ppo"][0], "ad-s6": ON_H200["ppo"][1], "heist-ad-s4": ON_H200["heist"][1],
+        "lstm-spcnn-s0": SPCNN_ON_H200,
         "beyond/ad-max-cuda-s20": TOKENS_ON_H200,
         "ppo-gru-s3": ON_H200["recurrent"][0], "ad-gru-s2": ON_H200["recurrent"][1],
     }  # fmt: skip

@@ -97,7 +97,10 @@ def test_presets_of_an_environment_differ_in_the_method_alone(environment: str, 
     assert ad.model == get_preset("ad").model and ppo.model == get_preset("ppo").model
     assert ppo.distill == get_preset("ppo").distill
     # What is Heist's own in distillation has its reasons in docs/environments.md.
-    own = {"value_reg": "frozen", "episodes_per_update": 32, "batch_size": 1024, "learning_rate": 1e-4}
+    own = {
+        "value_reg": "frozen", "episodes_per_update": 32, "batch_size": 1024, "learning_rate": 1e-4,
+        "num_epochs": 4, "sources_per_update": 32, "shared_targets": True,
+    }  # fmt: skip
     published = get_preset("ad").distill
     assert ad.distill == (replace(published, **own) if environment == "heist" else published)
     assert ad.total_steps == ppo.total_steps == steps

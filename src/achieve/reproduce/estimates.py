@@ -10,10 +10,10 @@ from achieve.reproduce.plan import Plan, Planned, State
 from achieve.run.hardware import usable_cores
 
 # Steps per second of a whole run, alone on one H200, without and with distillation: `steps_per_second` of
-# results/ppo-s14 and results/ad-s6; QR-DQN's of short runs, and Heist's reckoned from parts (benchmarks/learner.md).
-# Those of recurrent policies are of ppo-gru-s3, ad-gru-s2 and lstm-spcnn-s0, which shared the GPU.
+# results/ppo-s14, results/ad-s6 and results/heist-ad-s4, from whose parts heist-ppo's is reckoned; QR-DQN's of short
+# runs. Those of recurrent policies are of ppo-gru-s3, ad-gru-s2 and lstm-spcnn-s0, which shared the GPU.
 ON_H200 = {
-    "ppo": (16211.2, 5309.8), "qrdqn": (2481.0, 1775.0), "heist": (57000.0, 18900.0), "recurrent": (4598.6, 2425.1),
+    "ppo": (16211.2, 5309.8), "qrdqn": (2481.0, 1775.0), "heist": (66000.0, 31459.5), "recurrent": (4598.6, 2425.1),
 }  # fmt: skip
 SPCNN_ON_H200 = 919.8
 # That of results/beyond/ad-max-cuda-s20, which shared the GPU with four others.
