@@ -1,8 +1,8 @@
 """See where episodes of Heist fail: keys taken, locks opened and the gem, by how many locks a level has.
 
     make heist                                                       # once
-    python benchmarks/heist_episodes.py results/heist-ppo-s0         # levels it has not been trained on
-    python benchmarks/heist_episodes.py results/heist-ppo-s0 --training
+    python benchmarks/heist_episodes.py results/heist-ppo-500-s0     # levels it has not been trained on
+    python benchmarks/heist_episodes.py results/heist-ppo-500-s0 --training
     python benchmarks/heist_episodes.py random --episodes 512
 
 An agent plays whole episodes, every environment equally many. What happens in them is read from Procgen's own states,

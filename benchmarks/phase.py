@@ -1,7 +1,7 @@
 """One auxiliary phase on made-up episodes of random images: how long its parts take, and what they have to encode.
 
     python -m benchmarks.phase                                        # the phase of a good agent in Heist
-    python -m benchmarks.phase --vary sources_per_update=16 --vary sources_per_update=32,shared_targets=True
+    python -m benchmarks.phase --vary sources_per_update=1,shared_targets=False --vary num_epochs=6
     python -m benchmarks.phase --preset ad --episodes 150 --length 200 --unlocks 11 --kernels
     python -m benchmarks.phase --count                                # without learning: for a machine without a GPU
 
