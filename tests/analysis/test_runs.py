@@ -368,6 +368,36 @@ def test_groups_are_read_at_equal_steps(tmp_path: Path) -> None:
     assert group_runs([read_run(runs[0], [])])[0].end == 245_760
 
 
+def test_seeds_of_different_code_are_named(tmp_path: Path) -> None:
+    folders = [make_run(tmp_path / str(seed), "quick", seed) for seed in range(3)]
+    for folder, digest in zip(folders, ("a", "a", "b"), strict=True):
+        saved = json.loads((folder / "config.json").read_text())
+        saved["starts"][0]["code"] = {"mine:Objective": digest, "mine:Encoder": "c"}
+        (folder / "config.json").write_text(json.dumps(saved))
+    assert read_groups(folders[:2])[1] == []
+    assert read_groups(folders)[1] == ["The runs of quick were trained with different versions of mine:Objective."]
+
+
+def test_a_longer_run_beside_a_shorter_one_has_no_episode_that_the_shorter_cannot_have(tmp_path: Path) -> None:
+    """Two environments: the log of the longer run begins with that of the shorter one, so they score the same."""
+    for name, count in (("short", 10), ("long", 20)):
+        rows = []
+        for episode in range(count):  # of 100 steps each, of which two end at a time; every other one gets wood
+            counts = {"achievement_collect_wood": episode // 5 % 2, "achievement_place_table": 1}
+            rows.append(json.dumps({"step": 200 * (episode // 2 + 1), "length": 100, "reward": 1.0} | counts) + "\n")
+        folder = make_run(tmp_path / name, "quick", seed=count, steps=1_000)
+        # The shorter one ends 180 steps later, when episodes of 90 steps are under way in both environments.
+        steps = 100 * count + 180 * (count == 10)
+        (folder / "summary.json").write_text(json.dumps({"steps": steps}))
+        (folder / "episodes.jsonl").write_text("".join(rows))
+    (group,), notes = read_groups([tmp_path / "short", tmp_path / "long"])
+    short, longer = (run.score for run in group.runs)
+    assert (short.read_at, longer.read_at) == (1_180, 1_180)
+    assert (short.episodes, longer.episodes) == (10, 10), "the longer one's next two ended at step 1,200"
+    assert short.score == longer.score
+    assert notes
+
+
 def test_names_that_would_be_taken_for_a_preset_are_refused() -> None:
     refuse_preset_name(replace(QUICK, name="quick2"))
     with pytest.raises(ConfigError, match="name is 'ad', which is a preset's"):

@@ -94,9 +94,22 @@ class Run:
         fused = (config.model.encoder, config.model.norm) in (("residual", True), ("spcnn", False))
         return "fp16" if config.compile and fused else "tf32"
 
-    def read_at(self, step: int) -> Self:
-        """Return the run evaluated at this step, or at its end if that comes first."""
-        return replace(self, score=score_run(self.episodes, self.steps, step, self.spec))
+    def read_at(self, step: int, end: int | None = None) -> Self:
+        """Return the run evaluated at this step, or at its end if that comes first, as if it had been ended at ``end``.
+
+        The protocol counts episodes by their lengths. So it takes in some that ended after the step, which a run that
+        ends there cannot have: beside such a run, this one must have ended, too.
+        """
+        episodes, taken = self.episodes, self.taken
+        if end is not None and end < taken:
+            episodes, taken = episodes.until(end), end
+        return replace(self, score=score_run(episodes, taken, step, self.spec))
+
+    @property
+    def taken(self) -> int:
+        """Environment steps it has taken, by its episodes if nothing else tells."""
+        last = int(self.episodes.step[-1]) if len(self.episodes.step) else 0
+        return max(last, self.steps or 0)
 
     @property
     def steps(self) -> int | None:
@@ -152,8 +165,19 @@ class Group:
         return min(run.score.read_at for run in self.runs)
 
     def read_at(self, step: int) -> Self:
-        """Return the group with all runs evaluated at this step."""
-        return replace(self, runs=tuple(run if run.score.read_at == step else run.read_at(step) for run in self.runs))
+        """Return the group with all runs evaluated at this step, on equal terms."""
+        return replace(self, runs=tuple(at_equal_steps(self.runs, step)))
+
+
+def at_equal_steps(runs: Sequence[Run], step: int) -> list[Run]:
+    """Return runs evaluated at this step, all of them as if they had ended where the shortest of them does.
+
+    Those that are all evaluated there in any case, such as whole runs, are left as they are.
+    """
+    if all(run.score.read_at == step for run in runs):
+        return list(runs)
+    end = min((run.taken for run in runs), default=0)
+    return [run.read_at(step, end) for run in runs]
 
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:
@@ -233,6 +257,7 @@ def read_groups(folders: Sequence[Path]) -> tuple[list[Group], list[str]]:
             )
     groups = group_runs(runs)
     notes = [repeated(run) for group in groups for run in group.repeats]
+    notes += [note for group in groups for note in other_code(group)]
     games = {group.label: group.runs[0].game for group in groups}
     if len(set(games.values())) > 1:
         told = "; ".join(f"{label}: {game}" for label, game in games.items())
@@ -240,12 +265,26 @@ def read_groups(folders: Sequence[Path]) -> tuple[list[Group], list[str]]:
     at = min(group.end for group in groups)
     if any(run.score.read_at != at for group in groups for run in group.runs):
         notes.append(f"All runs are evaluated at step {at:,}, where the shortest of them ends.")
-    return [group.read_at(at) for group in groups], notes
+    equal = iter(at_equal_steps([run for group in groups for run in group.runs], at))
+    return [replace(group, runs=tuple(next(equal) for _ in group.runs)) for group in groups], notes
 
 
 def repeated(run: Run) -> str:
     """Say that a run's seed is in its group already."""
     return f"Not counted: {run.path}, which is seed {run.seed} again, as {run.twin}."
+
+
+def other_code(group: Group) -> list[str]:
+    """Say which code of the user's own was not the same in all runs of a group, at any of their starts."""
+    digests: dict[str, set[str]] = {}
+    for start in (start for run in group.runs for start in run.starts):
+        code = start.get("code")
+        for name, digest in (code if isinstance(code, Mapping) else {}).items():
+            digests.setdefault(name, set()).add(str(digest))
+    changed = [name for name, found in digests.items() if len(found) > 1]
+    if not changed:
+        return []
+    return [f"The runs of {group.label} were trained with different versions of {', '.join(changed)}."]
 
 
 def gather(sources: Sequence[Path]) -> Gathered:

@@ -41,7 +41,7 @@ def show_scores(
         runs: Run folders (or folders of `results/`).
         steps: Evaluate at this many environment steps; by default at the run's `score_steps`.
     """
-    from achieve.analysis.runs import group_runs, read_run, repeated, runs_among
+    from achieve.analysis.runs import group_runs, other_code, read_run, repeated, runs_among
 
     if not runs:
         raise ConfigError("name at least one run folder")
@@ -59,6 +59,7 @@ def show_scores(
         for run in group.repeats:
             rows[f"{group.label} ({run.path})"] = [(f"{run.path.name} (seed {run.seed} again)", run.score)]
             notes.append(repeated(run))
+        notes += other_code(group)
     for folder in (folder for folder in folders if not (folder / "config.json").is_file()):
         # A log without its config is taken to be Crafter's, and never averaged with others.
         trained = (read_summary(folder) or {}).get("steps")

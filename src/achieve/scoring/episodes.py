@@ -35,6 +35,11 @@ class Episodes(NamedTuple):
     achievements: NDArray[np.int64]
     names: tuple[str, ...]
 
+    def until(self, step: int) -> "Episodes":
+        """Return those that ended up to this step."""
+        kept = slice(int(np.searchsorted(self.step, step, side="right")))
+        return Episodes(self.step[kept], self.length[kept], self.reward[kept], self.achievements[kept], self.names)
+
 
 def title_case(achievement: str) -> str:
     """Return `Collect coal` for `collect_coal`."""

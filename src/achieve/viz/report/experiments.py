@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from achieve.analysis.published import PUBLISHED, Published
-from achieve.analysis.runs import Gathered, Run
+from achieve.analysis.runs import Gathered, Run, at_equal_steps
 from achieve.analysis.statistics import PERCENT, Interval, caution, difference, improvement, iqm_with_interval
 from achieve.envs.registry import find_env_spec
 from achieve.scoring.score import MeanStd
@@ -208,7 +208,10 @@ def shorter_tables(name: str, gathered: Gathered) -> list[Table]:
         return []
     ends = [[run.score.read_at for run in runs if run.short] for runs in groups]
     steps = sorted({min(end for of_agent in ends for end in of_agent), *(max(end) for end in ends if end)})
-    rows = [(step, run.read_at(step)) for step in steps for runs in groups for run in runs if run.score.read_at >= step]
+    rows = []
+    for step in steps:
+        there = [run for runs in groups for run in runs if run.score.read_at >= step]
+        rows += [(step, run) for run in at_equal_steps(there, step)]
     methods = {entry.preset: entry.method for entry in PUBLISHED[name]}
     measure = _measure(groups[0][0].spec.name)
     columns = [

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from achieve.analysis.runs import Gathered, Group, Run, group_runs
+from achieve.analysis.runs import Gathered, Group, Run, group_runs, other_code
 from achieve.analysis.statistics import PERCENT, Interval, caution, mean_with_interval
 from achieve.run.hardware import one_line
 from achieve.scoring.score import MeanStd
@@ -142,11 +142,13 @@ def others_section(gathered: Gathered) -> Section | None:
         "ends. The table of all runs gives the reason for each.",
     )
     counts: list[tuple[str, int]] = []
+    code: list[str] = []
     for title, runs in envs.items():
         name = "other-" + "".join(c if c.isalnum() else "-" for c in title.lower())
         groups = []
         for group in group_runs(runs):
             group = replace(group, label=_own_label(group.runs[0], labels))
+            code += other_code(group)
             again = [Group(f"{group.label}, seed {run.seed} again ({run.path})", (run,)) for run in group.repeats]
             groups += [group.read_at(group.end), *again]
         groups.sort(key=lambda group: group.label)
@@ -157,7 +159,7 @@ def others_section(gathered: Gathered) -> Section | None:
             number = f"-{first // LINES + 1}" if len(groups) > LINES else ""
             media = Media(f"{name}{number}", f"{title}: {'; '.join(some)}.", compact(draw_runs(some)))
             section.pictures.append(media)
-    section.notes = caution(counts)
+    section.notes = [*caution(counts), *code]
     return section
 
 
