@@ -142,6 +142,8 @@ def train(
                 f"this run ends after {config.planned_steps:,} steps, before its first auxiliary phase, which comes "
                 f"after {config.phase_steps:,}: use a larger --total-steps, or a smaller --distill.rollouts-per-phase"
             )
+        for line in trainer.take_unsaid():
+            journal.say(line)
         if taken is not None:
             journal.say(taken)
             journal.save()  # from here on, the run does not need those weights

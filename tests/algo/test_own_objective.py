@@ -13,7 +13,7 @@ import torch
 from achieve.algo.objectives import AchievementMatching, AuxiliaryObjective, Tables, Terms, Update, find_objectives
 from achieve.config import DistillConfig
 from achieve.data.trajectories import Trajectory
-from achieve.errors import ConfigError
+from achieve.errors import ConfigError, DivergedError
 from examples.own_objective import InverseDynamics
 from tests.algo.distilling import make_setting
 
@@ -214,6 +214,100 @@ def test_an_objective_that_draws_no_updates_is_noticed(
     monkeypatch.setattr(setting.distiller, "_say", told.append)
     setting.distiller.try_out(cls)
     assert bool(told) == said and all("'inverse' draws no updates" in line for line in told)
+
+
+class WholeBatches(InverseDynamics):
+    """Learns from full batches alone."""
+
+    def updates(self, episodes: Sequence[Trajectory], rng: np.random.Generator) -> Iterator[Update]:
+        size = self.context.config.batch_size
+        return (update for update in super().updates(episodes, rng) if len(update.batch.steps) == size)
+
+
+def test_an_objective_that_wants_long_episodes_is_tried_on_long_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    setting, told = make_setting(replace(CONFIG, objectives=(f"{HERE}:WholeBatches",)), moved=0.0), list[str]()
+    monkeypatch.setattr(setting.distiller, "_say", told.append)
+    setting.distiller.try_out(WholeBatches)
+    assert not told
+    monkeypatch.setattr(WholeBatches, "loss", lambda self, batch: None)
+    with pytest.raises(ConfigError, match="`loss` returns NoneType"):
+        setting.distiller.try_out(WholeBatches)
+
+
+class ReturnsNothing(InverseDynamics):
+    def updates(self, episodes: Sequence[Trajectory], rng: np.random.Generator) -> Iterator[Update]:
+        pass  # type: ignore[empty-body]
+
+
+def test_updates_that_return_nothing_are_told_from_none() -> None:
+    with pytest.raises(ConfigError, match="inverse: `updates` returns NoneType; it must yield the updates of an epoch"):
+        trial("ReturnsNothing")
+
+
+class Follower(InverseDynamics):
+    """Has a slow copy of its head."""
+
+    def __init__(self, context: Any) -> None:
+        super().__init__(context)
+        self.register_buffer("slow", torch.zeros_like(self.head.weight))
+        self.seen: list[float] = []
+
+    def after_update(self) -> None:
+        self.slow.lerp_(self.head.weight.detach(), 0.5)  # type: ignore[operator,union-attr]
+        self.seen.append(float(self.head.weight.detach().sum()))
+
+
+def test_a_moving_average_follows_every_update() -> None:
+    setting = make_setting(replace(CONFIG, objectives=(f"{HERE}:Follower",)), moved=0.0)
+    own = setting.distiller.objectives["inverse"]
+    report = setting.distiller.run(np.random.default_rng(0), torch.Generator())
+    assert isinstance(own, Follower)
+    assert len(own.seen) == report.updates["inverse"] == len(set(own.seen)) > 1
+
+
+class NotFinite(InverseDynamics):
+    def loss(self, batch: Tables) -> Terms:
+        terms = super().loss(batch)
+        return replace(terms, loss=terms.loss * float("nan"))
+
+
+def test_an_objective_that_never_learns_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = replace(CONFIG, objectives=("prediction", f"{HERE}:NotFinite"))
+    setting, told = make_setting(config, moved=0.0), list[str]()
+    monkeypatch.setattr(setting.distiller, "_say", told.append)
+    for _ in range(2):
+        report = setting.distiller.run(np.random.default_rng(0), torch.Generator())
+        assert report.updates == {"prediction": 40, "inverse": 0} and report.skipped_updates == 40
+    (line,) = told
+    assert "all 40 updates of the auxiliary objective 'inverse'" in line and "nothing is learned from it" in line
+
+
+def test_where_no_objective_learns_the_run_ends_but_not_for_a_single_update() -> None:
+    setting = make_setting(replace(CONFIG, objectives=(f"{HERE}:NotFinite",), num_epochs=1), moved=0.0)
+    report = setting.distiller.run(np.random.default_rng(0), torch.Generator())
+    assert report.skipped_updates == 5, "too few to end a run for"
+    setting = make_setting(replace(CONFIG, objectives=(f"{HERE}:NotFinite",), num_epochs=2), moved=0.0)
+    with pytest.raises(DivergedError, match="all 10 distillation updates"):
+        setting.distiller.run(np.random.default_rng(0), torch.Generator())
+
+
+class Fails(InverseDynamics):
+    def loss(self, batch: Tables) -> Terms:
+        raise KeyError("stpes")
+
+
+def test_an_error_in_a_phase_names_the_objective() -> None:
+    setting = make_setting(replace(CONFIG, objectives=(f"{HERE}:Fails",)), moved=0.0)
+    with pytest.raises(KeyError) as error:
+        setting.distiller.run(np.random.default_rng(0), torch.Generator())
+    assert "auxiliary objective 'inverse' in a phase. Once it is fixed, the same command" in error.value.__notes__[0]
+
+
+@pytest.mark.parametrize("name", ["ppo", "network", "random", "skipped"])
+def test_names_that_a_run_has_for_something_else_are_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Fails, "name", name)
+    with pytest.raises(ConfigError, match=f"has the name '{name}', which a run has for something else"):
+        find_objectives(replace(CONFIG, objectives=(f"{HERE}:Fails",)))
 
 
 def test_a_trial_leaves_no_trace() -> None:

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from achieve import load_agent, train
+from achieve.algo.learner import PPOLearner
+from achieve.algo.objectives import Update
 from achieve.config import from_dict
 from achieve.errors import ConfigError, UntrustedError
 from achieve.plugins import load_class
 from achieve.train import make_trainer
+from achieve.trainers.ppo import PPOTrainer
 from achieve.trust import imports_named_by
+from examples.own_objective import InverseDynamics
 from tests.system.processes import ROOT
 from tests.system.tiny import STEPS, tiny_config
 from tests.trust.conftest import small_world  # noqa: F401
@@ -28,6 +34,7 @@ OWN: dict[str, dict[str, Any]] = {
     "encoder": {"model": {"encoder": "examples.own_encoder:PatchEncoder"}},
     "callback": {"callbacks": ["examples.own_callback:EarlyStop"]},
     "trainer": {"trainer": "examples.own_trainer:KLPenaltyTrainer"},
+    "bonus": {"trainer": "examples.own_bonus:CuriousTrainer"},
 }
 
 
@@ -109,9 +116,47 @@ def test_a_trainer_learns_otherwise(tmp_path: Path) -> None:
     assert digests["ppo"] != digests["own"]
 
 
+def test_a_learners_networks_are_drawn_from_the_seed_and_saved() -> None:
+    trainers = [make_trainer(replace(small_config("ad", **OWN["bonus"]), seed=seed)) for seed in (0, 0, 1)]
+    first, same, other = (trainer.tensors() for trainer in trainers)
+    drawn = "learner/novelty.target.0.weight"
+    assert torch.equal(first[drawn], same[drawn]) and not torch.equal(first[drawn], other[drawn])
+    assert {name for name in first if name.startswith("learner/adam.")} >= {"learner/adam.0.weight.exp_avg"}
+    assert first["network/policy.weight"].equal(same["network/policy.weight"])
+
+
+class Forgetful(PPOLearner):
+    def __init__(self, *args: Any, **how: Any) -> None:
+        super().__init__(*args, **how)
+        self.adam = torch.optim.Adam([torch.nn.Parameter(torch.zeros(3))])
+
+
+class ForgetfulTrainer(PPOTrainer):
+    learner_class = Forgetful
+
+
+def test_an_optimiser_that_would_not_be_saved_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"Forgetful\.adam is PyTorch's Adam, whose state would not be saved"):
+        train(small_config("ad", trainer=f"{__name__}:ForgetfulTrainer"), tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_name_of_a_preset_is_no_config() -> None:
     with pytest.raises(ConfigError, match=r"such as achieve\.presets\.get_preset\('quick'\), not 'quick'"):
         train("quick")  # type: ignore[arg-type]
+
+
+class Silent(InverseDynamics):
+    def updates(self, episodes: Any, rng: np.random.Generator) -> Iterator[Update]:
+        return iter(())
+
+
+def test_that_an_objective_was_not_tried_is_said_once_the_run_begins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(tiny_config(distill={"objectives": ["prediction", f"{__name__}:Silent"]}, total_steps=1), tmp_path / "run")
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.count("objective 'inverse' draws no updates from episodes made up to try it") == 1
 
 
 def test_a_run_without_an_auxiliary_phase_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,7 +208,6 @@ def __getattr__(name: str) -> Any:
     """Made when asked for, so that the test file does not need the network's modules to be imported."""
     if name != "Narrow":
         raise AttributeError(name)
-    import torch
 
     from achieve.nn.encoder import Encoder
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 
 import numpy as np
-import pytest
 import torch
 
 from achieve.run.seeding import Generators, env_seeds, stream, stream_seed
 
-STREAMS = ("worlds", "weights", "actions", "shuffles", "evaluation")
+STREAMS = ("worlds", "weights", "actions", "shuffles", "evaluation", "objectives", "learner")
 CPU = torch.device("cpu")
 
 
@@ -25,9 +24,12 @@ def test_streams_do_not_share_numbers() -> None:
     assert len(set.union(*words)) == sum(map(len, words))
 
 
-def test_unknown_stream() -> None:
-    with pytest.raises(ValueError):
-        stream(0, "weather")
+def test_streams_of_ones_own_have_numbers_of_their_own() -> None:
+    names = (*STREAMS, "weather", "bonus", "")
+    words = [stream(3, name).generate_state(2000, np.uint64).tolist() for name in names]
+    assert len(set().union(*words)) == sum(map(len, words))
+    assert stream(3, "weather").generate_state(4).tolist() == stream(3, "weather").generate_state(4).tolist()
+    assert stream_seed(3, "weather") != stream_seed(4, "weather")
 
 
 def test_environments_are_distinct_and_grow_with_the_environments() -> None:

@@ -7,7 +7,7 @@ each objective, and updates packed, padded and replayed as CUDA graphs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from achieve.algo.learner import check_finite
 from achieve.algo.meters import Meters
-from achieve.algo.objectives import AuxiliaryObjective, Context, Tables, Terms, TransportSolver, Update
+from achieve.algo.objectives import OBJECTIVES, AuxiliaryObjective, Context, Tables, Terms, TransportSolver, Update
 from achieve.algo.regularizers import Experience, PolicyValueRegularizer, QuantileRegularizer, Regularizer
 from achieve.config import DistillConfig
 from achieve.data.batches import layout, pack, unpack
@@ -34,6 +34,10 @@ FROZEN_BATCH = 512
 FROZEN_REPLAYED = 1024
 # Steps over which the spread of latents is measured after a phase.
 SPREAD_OVER = 256
+# Updates without finite gradients, and no other beside them, that show that an objective has diverged. Where only an
+# episode or two can be learned from, a single update is all of a phase, and may overflow in half precision.
+DIVERGED = 8
+RESUMES = "Once it is fixed, the same command resumes the run from its last checkpoint."
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,7 @@ class Distiller:
         self._cuda_graphs = cuda_graphs and experience.device.type == "cuda"
         self._raise_if_stopped = raise_if_stopped
         self._say = say
-        self._told_dense = False
+        self._told: set[str] = set()
         self.regularizer = regularizer
         fused = available.distillation_kernels(network, experience.device, enabled=cuda_graphs)
         if isinstance(regularizer, PolicyValueRegularizer):
@@ -147,15 +151,21 @@ class Distiller:
 
     def _try_losses(self, objective: AuxiliaryObjective) -> None:
         rng, generator = np.random.default_rng(0), torch.Generator(self._experience.device)
-        tried = False
-        for update, packed, preparation in self._drawn(objective, made_up_episodes(self._experience.steps), rng):
-            tried = True
-            if update.preparation is not None:
-                objective.prepare(unpack(type(update.preparation), preparation, layout(update.preparation)))
-            objective.draw(generator)
-            terms = _checked(objective, objective.loss(unpack(type(update.batch), packed, layout(update.batch))))
-            _check_values(objective, terms, self._network.latent_size)
-        if not tried:
+        # Long episodes are for objectives that make no update of a few steps.
+        for length in (24, 2 * self._config.batch_size):
+            episodes = made_up_episodes(self._experience.steps, length=length)
+            tried = False
+            for update, packed, preparation in self._drawn(objective, episodes, rng):
+                tried = True
+                if update.preparation is not None:
+                    objective.prepare(unpack(type(update.preparation), preparation, layout(update.preparation)))
+                objective.draw(generator)
+                terms = _checked(objective, objective.loss(unpack(type(update.batch), packed, layout(update.batch))))
+                _check_values(objective, terms, self._network.latent_size)
+            if tried:
+                objective.after_update()
+                break
+        else:
             self._say(
                 f"the auxiliary objective {objective.name!r} draws no updates from episodes made up to try it, so its "
                 f"loss was not tried; metrics.jsonl counts those of each phase as {objective.name}_updates"
@@ -166,7 +176,7 @@ class Distiller:
         if self._experience.steps != self._steps:
             self._steps = self._experience.steps
             self.regularizer.allocate(self._steps)
-            # A size that comes once in a phase is not worth a graph.
+            # A size that comes once is not worth a graph.
             self._run, self._run_ahead = (
                 GraphRunner(self._state, enabled=self._cuda_graphs, say=self._say, calls_first=1) for _ in range(2)
             )
@@ -192,18 +202,28 @@ class Distiller:
             # All of an epoch's, while the device still makes the last updates of the one before.
             drawn = [(objective, self._drawn(objective, usable, rng)) for objective in self.objectives.values()]
             for objective, updates in drawn:
-                self._epoch(objective, updates, rng, generator)
+                try:
+                    self._epoch(objective, updates, rng, generator)
+                except Exception as error:
+                    if type(objective) not in OBJECTIVES.values():
+                        error.add_note(f"This was the auxiliary objective {objective.name!r} in a phase. {RESUMES}")
+                    raise
         return self._report(episodes, usable)
 
     def _notice_dense(self, episodes: Sequence[Trajectory]) -> None:
         """Say once if most steps count as achievements: the rewards are then no sequence of them."""
         share = sum(len(episode.unlocks) for episode in episodes) / max(1, sum(map(len, episodes)))
-        if share > 0.5 and not self._told_dense:
-            self._told_dense = True
-            self._say(
+        if share > 0.5:
+            self._say_once(
+                "dense",
                 f"{share:.0%} of the steps of this auxiliary phase have a reward above {self._threshold:g} and count "
-                "as achievements, of which the method expects a few per episode; use a larger --env.unlock-threshold"
+                "as achievements, of which the method expects a few per episode; use a larger --env.unlock-threshold",
             )
+
+    def _say_once(self, what: str, text: str) -> None:
+        if what not in self._told:
+            self._told.add(what)
+            self._say(text)
 
     def _epoch(
         self,
@@ -226,12 +246,17 @@ class Distiller:
                     self._run((objective.name, lengths), step, packed)
                 else:  # a part of a large update, whose sizes are its own
                     step(packed)
+            objective.after_update()
 
     def _drawn(
         self, objective: AuxiliaryObjective, episodes: Sequence[Trajectory], rng: np.random.Generator
     ) -> Iterator[tuple[Update, Tensor, Tensor]]:
         """Return the updates of an epoch, each with its packed batch and preparation on the device."""
-        updates = list(objective.updates(episodes, rng))
+        yielded = objective.updates(episodes, rng)
+        if not isinstance(yielded, Iterable):
+            kind = type(yielded).__name__
+            raise ConfigError(f"{objective.name}: `updates` returns {kind}; it must yield the updates of an epoch")
+        updates = list(yielded)
         for update in updates:
             if not isinstance(update, Update):
                 kind = type(update).__name__
@@ -314,8 +339,8 @@ class Distiller:
 
     def _report(self, episodes: Sequence[Trajectory], usable: Sequence[Trajectory]) -> PhaseReport:
         updates = {name: meters.count() for name, meters in self.meters.items()}
-        skipped = sum(optimizer.take_skipped() for optimizer in self.optimizers.values())
-        check_finite(skipped, sum(updates.values()) + skipped, "distillation")
+        skipped = {name: optimizer.take_skipped() for name, optimizer in self.optimizers.items()}
+        self._check_finite(updates, skipped)
         means = {name: meters.means() for name, meters in self.meters.items()}
         statistics = {f"{name}_{key}": value for name, of in means.items() for key, value in of.items()}
         if usable:
@@ -325,9 +350,22 @@ class Distiller:
             usable=len(usable),
             achievements=sum(len(episode.unlocks) for episode in usable),
             updates=updates,
-            skipped_updates=skipped,
+            skipped_updates=sum(skipped.values()),
             statistics=statistics,
         )
+
+    def _check_finite(self, updates: Mapping[str, int], skipped: Mapping[str, int]) -> None:
+        """Raise DivergedError where no update had finite gradients; say it where that is so of one objective."""
+        total = sum(skipped.values())
+        if total >= DIVERGED:
+            check_finite(total, sum(updates.values()) + total, "distillation")
+        for name, count in skipped.items():
+            if count >= DIVERGED and not updates[name]:
+                self._say_once(
+                    f"diverged {name}",
+                    f"all {count} updates of the auxiliary objective {name!r} in this phase had gradients that are not "
+                    "finite, and were skipped: nothing is learned from it",
+                )
 
     @torch.no_grad()
     def latent_spread(self, episodes: Sequence[Trajectory]) -> float:

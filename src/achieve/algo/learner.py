@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from achieve.algo import ppo
 from achieve.algo.gae import gae, normalize_advantages
@@ -20,7 +21,7 @@ from achieve.data.buffer import RolloutBuffer
 from achieve.data.chunks import chunk_order
 from achieve.data.trajectories import IntArray
 from achieve.data.transfer import upload
-from achieve.errors import DivergedError
+from achieve.errors import ConfigError, DivergedError
 from achieve.nn.cuda_graphs import GraphRunner
 from achieve.nn.kernels import available
 from achieve.nn.model import ActorCritic
@@ -46,6 +47,9 @@ def check_finite(skipped: int, updates: int, phase: str) -> None:
 class PPOLearner:
     """Optimises ``J_pi`` and ``J_V`` on the newest rollout of the buffer.
 
+    A subclass may replace :meth:`policy_loss` and :meth:`rewards`, or add to :meth:`update`. Modules that it has as
+    attributes are drawn from the run's seed, and saved with the run; so are their optimisers, as `ClippedAdam`.
+
     ``safe_point`` is called before every minibatch, where the run can resume from :meth:`tensors`, ``done``, weights
     and optimiser. It may raise: the next :meth:`update` continues the phase there.
     """
@@ -60,9 +64,9 @@ class PPOLearner:
         safe_point: Callable[[], None] = lambda: None,
     ) -> None:
         self._safe_point = safe_point
-        self._network = network
-        self._buffer = buffer
-        self._config = config
+        self.network = network
+        self.buffer = buffer
+        self.config = config
         self.optimizer = ClippedAdam(network, config.learning_rate, config.max_grad_norm, config.adam_eps)
         self._kernels = available.small_kernels(buffer.device, enabled=cuda_graphs)
         self._meters = Meters(STATISTICS, buffer.device, kernels=self._kernels)
@@ -79,18 +83,48 @@ class PPOLearner:
         self._run = GraphRunner(self._state, enabled=cuda_graphs and buffer.device.type == "cuda")
 
     def _state(self) -> list[Tensor]:
-        return [*all_state(self._network, [self.optimizer]), self._meters.sums, self._imitation_meters.sums]
+        sums = self._meters.sums, self._imitation_meters.sums
+        return [*all_state(self.network, [self.optimizer]), *sums, *self._own_tensors().values()]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what is carried from minibatch to minibatch. The tensors are live: copying into them restores it."""
+        """Return what is carried from minibatch to minibatch, and what a subclass has added to be learned.
+
+        The tensors are live: copying into them restores it.
+        """
         imitation = {} if self.kept is None else {"imitation_meters": self._imitation_meters.sums}
-        return {"order": self._order, "meters": self._meters.sums, **imitation}
+        return {"order": self._order, "meters": self._meters.sums, **imitation, **self._own_tensors()}
+
+    def _own_tensors(self) -> dict[str, Tensor]:
+        """Return the state of the modules and optimisers that a subclass has as attributes."""
+        known = {id(self.optimizer), *map(id, self.network.modules())}
+        own: dict[str, Tensor] = {}
+        for name, part in vars(self).items():
+            if id(part) in known:
+                continue
+            if isinstance(part, torch.optim.Optimizer):
+                raise ConfigError(
+                    f"{type(self).__name__}.{name} is PyTorch's {type(part).__name__}, whose state would not be saved "
+                    "with the run; use achieve.nn.optim.ClippedAdam(module, learning_rate, max_grad_norm)"
+                )
+            if isinstance(part, nn.Module):
+                own |= {f"{name}.{key}": value for key, value in part.state_dict().items()}
+            elif isinstance(part, ClippedAdam):
+                own |= {f"{name}.{key}": value for key, value in part.state_tensors().items()}
+        return own
+
+    def rewards(self, first: int, last: int) -> NDArray[np.float32]:
+        """Return the rewards [T, N] that advantages are estimated from, of these rows of the buffer.
+
+        A run that is stopped during the updates comes here again when it resumes, so nothing may change here.
+        ``buffer.rewards`` must stay as they are: they also say which steps unlocked something.
+        """
+        return self.buffer.learned_rewards(first, last)
 
     def update(self, rng: np.random.Generator) -> dict[str, float]:
         """Learn from the newest rollout, or go on with it. Returns the mean of each statistic over the updates."""
-        config, buffer = self._config, self._buffer
+        config, buffer = self.config, self.buffer
         self._estimate_advantages()
-        if self._network.core is not None:
+        if self.network.core is not None:
             self._find_restarts()
         offset = (buffer.filled - buffer.length) * buffer.num_envs
         updates = config.num_epochs * config.num_minibatches
@@ -113,14 +147,14 @@ class PPOLearner:
 
     def _draw_order(self, rng: np.random.Generator) -> IntArray:
         """Return the steps of the rollout in the order of an epoch."""
-        if self._network.core is None:
+        if self.network.core is None:
             return rng.permutation(len(self._order))
-        config, buffer = self._config, self._buffer
+        config, buffer = self.config, self.buffer
         return chunk_order(buffer.length, buffer.num_envs, config.chunk_length, config.num_minibatches, rng)
 
     def _find_restarts(self) -> None:
         """Note where episodes begin, and where the newest rollout does: a chunk may pass its end and go on there."""
-        buffer = self._buffer
+        buffer = self.buffer
         first = buffer.filled - buffer.length
         restart = buffer.starts()
         restart[first] = True
@@ -128,10 +162,10 @@ class PPOLearner:
         self._first.fill_(first * buffer.num_envs)
 
     def _estimate_advantages(self) -> None:
-        config, buffer = self._config, self._buffer
+        config, buffer = self.config, self.buffer
         last = buffer.filled
         first = last - buffer.length
-        rewards, dones = buffer.learned_rewards(first, last), buffer.dones[first:last]
+        rewards, dones = self.rewards(first, last), buffer.dones[first:last]
         values = buffer.values[first : last + 1]
         if self._kernels:
             from achieve.nn.kernels import policy
@@ -149,7 +183,7 @@ class PPOLearner:
 
     def policy_loss(self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor) -> Tensor:
         """Return what the policy minimises on a minibatch, ``-J_pi``; all inputs are [B]."""
-        return -ppo.policy_objective(log_probs, old_log_probs, advantages, self._config.clip_coef)
+        return -ppo.policy_objective(log_probs, old_log_probs, advantages, self.config.clip_coef)
 
     def loss(self, logits: Tensor, values: Tensor, index: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
         """Return what a minibatch of stored steps minimises, and its statistics but for the gradient's norm.
@@ -161,9 +195,9 @@ class PPOLearner:
             values: in normalised units [B].
             index: the steps in the buffer [B].
         """
-        config, normalizer = self._config, self._network.normalizer
+        config, normalizer = self.config, self.network.normalizer
         actions, old_log_probs, advantages, returns = (
-            self._buffer.flat(name).index_select(0, index) for name in LEARNED_FROM
+            self.buffer.flat(name).index_select(0, index) for name in LEARNED_FROM
         )
         if config.advantage_norm == "minibatch":
             advantages = normalize_advantages(advantages)
@@ -191,18 +225,18 @@ class PPOLearner:
         """:meth:`loss` in two kernels, its gradient included."""
         from achieve.nn.kernels import policy
 
-        config = self._config
-        steps = policy.Steps(*(self._buffer.flat(name) for name in LEARNED_FROM))
+        config = self.config
+        steps = policy.Steps(*(self.buffer.flat(name) for name in LEARNED_FROM))
         coefficients = policy.Coefficients(
             config.clip_coef, config.vf_coef, config.ent_coef, config.value_half, config.advantage_norm == "minibatch"
         )
         loss, statistics = policy.ppo_loss(
-            logits, values, index, steps, self._network.normalizer, coefficients
+            logits, values, index, steps, self.network.normalizer, coefficients
         )
         return loss, statistics.unbind()
 
     def _minibatch(self, index: Tensor) -> None:
-        network, buffer = self._network, self._buffer
+        network, buffer = self.network, self.buffer
         images, memory = (buffer.flat(name).index_select(0, index) for name in ("observations", "memory"))
         phi = network.encode(images)
         logits, values = network.heads(phi, memory) if network.core is None else self._unroll(phi, memory, index)
@@ -210,17 +244,17 @@ class PPOLearner:
 
     def _minibatch_and_unlocks(self, index: Tensor) -> None:
         """Make an update on a minibatch and, beside it, on kept steps whose actions are imitated."""
-        network, kept, size = self._network, self.kept, len(index)
+        network, kept, size = self.network, self.kept, len(index)
         assert kept is not None
         images, memory, actions = (
             getattr(kept, name).index_select(0, self._imitated) for name in ("observations", "memory", "actions")
         )
-        images = torch.cat([self._buffer.flat("observations").index_select(0, index), images])
-        memory = torch.cat([self._buffer.flat("memory").index_select(0, index), memory])
+        images = torch.cat([self.buffer.flat("observations").index_select(0, index), images])
+        memory = torch.cat([self.buffer.flat("memory").index_select(0, index), memory])
         logits, values = network.heads(network.encode(images), memory)
         loss, statistics = self._any_loss(logits[:size], values[:size], index)
         imitation = ppo.log_probability(logits[size:], actions).mean()
-        grad_norm = self._step(loss - self._config.imitation_coef * imitation, statistics)
+        grad_norm = self._step(loss - self.config.imitation_coef * imitation, statistics)
         self._imitation_meters.add(imitation, weight=grad_norm.isfinite().float())
 
     def _any_loss(self, logits: Tensor, values: Tensor, index: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
@@ -236,14 +270,14 @@ class PPOLearner:
 
     def _unroll(self, phi: Tensor, memory: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits and values of a minibatch of chunks, whose steps come time by time."""
-        stored = self._buffer.flat("states").index_select(0, index)
-        restart = self._restart.index_select(0, index).view(self._config.chunk_length, -1)
-        if self._config.burn_in:
+        stored = self.buffer.flat("states").index_select(0, index)
+        restart = self._restart.index_select(0, index).view(self.config.chunk_length, -1)
+        if self.config.burn_in:
             begin = index[: restart.shape[1]]
             burnt_in = torch.where(restart[0, :, None], stored[: len(begin)], self._burn_in(begin))
             stored = torch.cat([burnt_in, stored[len(begin) :]])
         restart[0] = True
-        return self._network.unroll(phi, memory, stored, restart)
+        return self.network.unroll(phi, memory, stored, restart)
 
     @torch.no_grad()
     def _burn_in(self, begin: Tensor) -> Tensor:
@@ -251,7 +285,7 @@ class PPOLearner:
 
         Where there are fewer in the rollout, its first one is repeated, which always begins with its stored state.
         """
-        network, buffer, length = self._network, self._buffer, self._config.burn_in
+        network, buffer, length = self.network, self.buffer, self.config.burn_in
         assert network.core is not None
         back = torch.arange(-length, 0, device=begin.device) * buffer.num_envs
         index = torch.maximum(begin + back[:, None], self._first + begin % buffer.num_envs).flatten()

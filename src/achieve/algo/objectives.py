@@ -172,6 +172,9 @@ class AuxiliaryObjective(nn.Module, ABC):
     def draw(self, generator: torch.Generator) -> None:
         """Draw what is random about the next update, on the device; not captured."""
 
+    def after_update(self) -> None:
+        """Follow an update, such as with a moving average of the network's weights; not captured."""
+
     def losses(
         self, update: Update, tables: Callable[[], Tables], prepare: Callable[[], None], rng: np.random.Generator
     ) -> Iterator[Callable[[Tables], Terms]]:
@@ -504,6 +507,11 @@ OBJECTIVES: dict[str, type[AuxiliaryObjective]] = {
     cls.name: cls for cls in (AchievementMatching, AchievementPrediction)
 }
 """The paper's, by name."""
+RESERVED = frozenset((
+    "ppo", "qrdqn", "network", "objective", "collector", "learner", "buffer", "rare", "target", "replay", "explorer",
+    "random", "only", "blob", "skipped",
+))  # fmt: skip
+"""What checkpoints and logs call other things than objectives."""
 
 
 def find_objectives(config: DistillConfig) -> list[type[AuxiliaryObjective]]:
@@ -514,6 +522,8 @@ def find_objectives(config: DistillConfig) -> list[type[AuxiliaryObjective]]:
         own = getattr(cls, "name", None)
         if not isinstance(own, str) or not own.isidentifier():
             raise ConfigError(f"{name} has no `name`; give the class one, such as name = 'reconstruction'")
+        if own in RESERVED:
+            raise ConfigError(f"{name} has the name {own!r}, which a run has for something else; choose another one")
         if cls.name in [other.name for other in found]:
             raise ConfigError(f"two of the auxiliary objectives are named {cls.name!r}; give each a name of its own")
         found.append(cls)

@@ -18,7 +18,7 @@ class ClippedAdam:
     """One Adam optimiser over all parameters of a network, gradients clipped to a norm before each step.
 
     Args:
-        network: whose parameters to optimise.
+        network: whose parameters to optimise, any module.
         learning_rate: constant.
         max_grad_norm: of all gradients together.
         eps: Adam's.
@@ -27,13 +27,13 @@ class ClippedAdam:
 
     def __init__(
         self,
-        network: AchievementNetwork,
+        network: nn.Module,
         learning_rate: float,
         max_grad_norm: float,
         eps: float = 1e-8,
         head: nn.Module | None = None,
     ) -> None:
-        self._network = network
+        self._network = network if isinstance(network, AchievementNetwork) else None
         self.named = dict(network.named_parameters())
         if head is not None:
             self.named |= {f"head.{name}": p for name, p in head.named_parameters()}
@@ -42,8 +42,8 @@ class ClippedAdam:
         on_gpu = self.parameters[0].is_cuda
         self.skipped = torch.zeros((), device=self.parameters[0].device)
         self._flat: FlatAdam | None = None
-        if network.flat is not None:
-            self._flat = _flat_adam(network, head, learning_rate, max_grad_norm, eps, self.skipped)
+        if self._network is not None and self._network.flat is not None:
+            self._flat = _flat_adam(self._network, head, learning_rate, max_grad_norm, eps, self.skipped)
             self._moments = self._flat.state()
             return
         self._one = torch.ones((), device=self.parameters[0].device)
@@ -73,7 +73,8 @@ class ClippedAdam:
         """
         if self._flat is not None:
             return self._flat.step(skip)
-        self._network.finish_backward()
+        if self._network is not None:
+            self._network.finish_backward()
         norm = nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm)
         broken = (~norm.isfinite()).float()
         self.skipped.add_(broken)

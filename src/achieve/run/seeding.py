@@ -11,12 +11,14 @@ import torch
 from achieve.settings import UnfitError
 
 # Their order matters: a new stream is appended, and leaves the others as they are.
-_STREAMS = ("worlds", "weights", "actions", "shuffles", "evaluation", "objectives")
+_STREAMS = ("worlds", "weights", "actions", "shuffles", "evaluation", "objectives", "learner")
 
 
 def stream(seed: int, name: str) -> np.random.SeedSequence:
-    """Return the seed sequence of a random stream."""
-    return np.random.SeedSequence([seed, _STREAMS.index(name)])
+    """Return the seed sequence of a random stream, which may also have a name of the user's own."""
+    if name in _STREAMS:
+        return np.random.SeedSequence([seed, _STREAMS.index(name)])
+    return np.random.SeedSequence([seed, len(_STREAMS), *hashlib.sha256(name.encode()).digest()])
 
 
 def stream_seed(seed: int, name: str) -> int:

@@ -63,6 +63,7 @@ class BaseTrainer(ABC):
         validate(config)
         self.config = config
         self.journal: Journal | None = None
+        self._unsaid: list[str] = []
         self.device = resolve_device(config.device)
         make_sleep()
         if self.device.type == "cpu":
@@ -126,9 +127,16 @@ class BaseTrainer(ABC):
             self.journal.raise_if_stopped()
 
     def say(self, text: str) -> None:
-        """Print a line above the progress display, if there is one."""
-        if self.journal is not None:
+        """Print a line above the progress display, if there is one; before the run, once it begins."""
+        if self.journal is None:
+            self._unsaid.append(text)
+        else:
             self.journal.say(text)
+
+    def take_unsaid(self) -> list[str]:
+        """Return the lines that were to be said before the run began."""
+        unsaid, self._unsaid = self._unsaid, []
+        return unsaid
 
     @contextlib.contextmanager
     def drawing_weights(self, stream: str = "weights") -> Iterator[None]:

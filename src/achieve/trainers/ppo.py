@@ -34,7 +34,7 @@ class PPOTrainer(BaseTrainer):
 
     stages = (COLLECTING, UPDATING, DISTILLING)
     learner_class: type[PPOLearner] = PPOLearner
-    """To be replaced by a subclass with another policy loss."""
+    """To be replaced by a subclass with another policy loss, or other rewards."""
 
     def __init__(self, config: TrainConfig) -> None:
         super().__init__(config)
@@ -62,7 +62,9 @@ class PPOTrainer(BaseTrainer):
         self.buffer = self.store = RolloutBuffer(*room, self.device, self.observation_dtype, state_size)
         how: dict[str, Any] = {"cuda_graphs": config.compile, "safe_point": self.safe_point}
         self.collector = make_collector(self.network, self.envs, self.buffer, env.threshold, **how)
-        self.learner = self.learner_class(self.network, self.buffer, config.ppo, **how)
+        with self.drawing_weights("learner"):
+            self.learner = self.learner_class(self.network, self.buffer, config.ppo, **how)
+        self.learner.tensors()  # what cannot be saved is refused now, not at the first checkpoint
         self.rare = self._make_rare(memory_size) if config.ppo.rarity_power or config.ppo.imitation_coef else None
         if config.distill.enabled:
             regularizer = PolicyValueRegularizer(self.network, self.buffer, config.distill)
