@@ -34,8 +34,10 @@ from achieve.nn.model import AchievementNetwork, ActorCritic, QuantileNetwork
 from achieve.openmp import make_sleep
 from achieve.plugins import ENCODER_NAMES
 from achieve.run.checkpoint import FILE_NAME, load_checkpoint
+from achieve.run.device import resolve_device
 from achieve.run.files import explained, read_json
 from achieve.run.folder import read_config
+from achieve.run.seeding import checked_seed
 from achieve.run.weights import load_weights, save_weights
 from achieve.settings import PositiveInt, Range, UnfitError, convert, parse_json, shown
 from achieve.trust import trusted
@@ -83,7 +85,7 @@ class Agent:
     def reset(self, seed: int | None = None) -> None:
         """Forget the episode, as before the first observation; with ``seed``, also seed the sampling of actions."""
         if seed is not None:
-            self._generator.manual_seed(seed)
+            self._generator.manual_seed(checked_seed(seed))
         self._memory: Tensor | None = None
         self._latent: Tensor | None = None
         self._state: Tensor | None = None
@@ -242,10 +244,12 @@ def load_agent(
     Raises:
         AchieveError: and nothing else, whatever is in the file.
     """
+    where = resolve_device(device)
+    checked_seed(seed)
     tensors, about = read_weights(source)
     config = trusted(about.config, source, env=env, trust=trust)
     auxiliary = auxiliary and any(name.startswith(AUXILIARY) for name in tensors)
-    acting = {name: t.float() for name, t in tensors.items() if auxiliary or not name.startswith(AUXILIARY)}
+    acting = {name: t for name, t in tensors.items() if auxiliary or not name.startswith(AUXILIARY)}
     elements = sum(t.numel() for t in acting.values())
     if _fewest_weights(about) > elements:
         raise RunFolderError(
@@ -264,13 +268,15 @@ def load_agent(
             network = QuantileNetwork(config.model, about.observation_shape, about.num_actions, **made)
         else:
             network = ActorCritic(config.model, about.observation_shape, about.num_actions, **made)
-    needed = {name: t.shape for name, t in network.state_dict().items()}
-    wrong = [name for name in needed | acting if name not in acting or acting[name].shape != needed.get(name)]
-    if wrong:
-        raise RunFolderError(
-            f"{source}: its weights do not fit its config, {shown(wrong[0])} is missing or has another size"
-        )
-    network = network.to(device) if whole else network.to_empty(device=device)
+    needed = network.state_dict()
+    missing = torch.empty(0, dtype=torch.bool)
+    for name in needed | acting:
+        mine, given = needed.get(name, missing), acting.get(name, missing)
+        if mine.shape != given.shape or mine.is_floating_point() != given.is_floating_point():
+            raise RunFolderError(
+                f"{source}: its weights do not fit its config, {shown(name)} is missing or has another size or type"
+            )
+    network = network.to(where) if whole else network.to_empty(device=where)
     network.load_state_dict(acting)
     return Agent(network, config, about.observation_shape, seed=seed)
 
@@ -289,7 +295,8 @@ def _fewest_weights(about: About) -> int:
     config, shape, num_actions, _ = about
     model = config.model
     outputs = num_actions * (config.qrdqn.num_quantiles if config.trainer == "qrdqn" else 1)
-    heads = model.hidden_size * model.value_hidden
+    alone = model.core != "none" and model.core_place == "alone" and model.core_heads == "both"
+    heads = (model.core_size if alone else model.hidden_size) * model.value_hidden
     if model.core != "none":
         heads += 3 * model.core_size * (model.hidden_size + model.core_size) + model.core_size * outputs
     if model.core == "none" or model.core_place == "joined":
@@ -362,8 +369,8 @@ def read_weights(source: str | Path) -> tuple[dict[str, Tensor], About]:
         except ValueError as error:
             raise RunFolderError(f"{path}: the description of its agent is not JSON ({error})") from error
     for name, tensor in tensors.items():
-        if not tensor.is_floating_point():
-            raise RunFolderError(f"{path}: {shown(name)} is of type {tensor.dtype}; weights are fractions")
+        if tensor.is_complex():
+            raise RunFolderError(f"{path}: {shown(name)} is of type {tensor.dtype}, which no network has")
         if not tensor.float().isfinite().all():
             raise RunFolderError(f"{path}: {shown(name)} has values that are not finite; its agent cannot act")
     return tensors, about
@@ -426,8 +433,8 @@ def save_acting(
 ) -> str:
     """Write the weights that acting needs, with ``auxiliary`` all, in half precision. Returns the file's SHA-256."""
     kept = {
-        # The three scalars of value normalisation cost nothing and would lose digits.
-        name: t if name.startswith("normalizer.") else t.half()
+        # The three scalars of value normalisation cost nothing and would lose digits, as would counters.
+        name: t if name.startswith("normalizer.") or not t.is_floating_point() else t.half()
         for name, t in tensors.items()
         if auxiliary or not name.startswith(AUXILIARY)
     }

@@ -19,8 +19,9 @@ from achieve.agent import PRETRAINED, load_agent, read_weights
 from achieve.config import TrainConfig, from_dict, to_dict
 from achieve.nn.model import AchievementNetwork
 from achieve.presets import get_preset
+from achieve.run.device import resolve_device
 from achieve.run.hardware import machine, one_line, versions
-from achieve.train import Interrupted, check_spaces, make_envs, resolve_device, train
+from achieve.train import Interrupted, check_spaces, make_envs, train
 
 PARTS = {"rollout": "rollout", "ppo": "PPO update", "interact": "acting and learning", "distill": "distillation phase"}
 """What the training loops time, and its name in the table."""

@@ -22,6 +22,7 @@ from achieve.initial import settle, take_weights
 from achieve.plugins import load_class, source_digests
 from achieve.presets import PRESETS, refuse_preset_name
 from achieve.run.checkpoint import CheckpointWriter, load_checkpoint
+from achieve.run.device import resolve_device
 from achieve.run.env_errors import using_env
 from achieve.run.folder import RunFolder, read_summary, refuse_packed
 from achieve.run.gpu_errors import using_gpu
@@ -36,7 +37,7 @@ from achieve.trainers.ending import as_long, finish, make_whole
 from achieve.trainers.journal import Journal
 from achieve.trainers.ppo import PPOTrainer
 from achieve.trainers.qrdqn import QRDQNTrainer
-from achieve.trainers.setup import check_spaces, make_envs, resolve_device
+from achieve.trainers.setup import check_spaces, make_envs
 from achieve.trainers.warm import Spaces, WarmUp, known_spaces
 from achieve.trust import imports_named_by
 

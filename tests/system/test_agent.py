@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,11 @@ import torch
 from numpy.typing import NDArray
 
 from achieve import load_agent, make_vec, train
-from achieve.agent import AUXILIARY, Agent, export_agent
-from achieve.errors import RunFolderError
+from achieve.agent import AUXILIARY, About, Agent, _fewest_weights, export_agent
+from achieve.analysis.evaluate import evaluate
+from achieve.config import ModelConfig, TrainConfig
+from achieve.errors import ConfigError, RunFolderError
+from achieve.nn.model import ActorCritic
 from achieve.run.checkpoint import load_checkpoint, save_checkpoint
 from achieve.run.weights import file_sha256, load_weights, save_weights
 from achieve.train import PPOTrainer
@@ -265,3 +270,41 @@ def test_acts_for_gymnasium_users(finished: Path) -> None:
         if done:
             observation, _ = env.reset()
     env.close()
+
+
+@pytest.mark.parametrize("encoder", ["residual", "strided", "spcnn", "mlp", "tokens"])
+@pytest.mark.parametrize("core", ["none", "gru", "lstm"])
+def test_no_network_has_fewer_weights_than_are_asked_for(encoder: str, core: str) -> None:
+    """So that no agent is refused which training has left, however its heads are put together."""
+    shape = {"tokens": (63, 63, 3), "mlp": (20,)}.get(encoder, (64, 64, 3))
+    for place, heads, value_hidden, memory in product(("joined", "alone"), ("both", "policy"), (0, 512), (True, False)):
+        model = ModelConfig(
+            encoder=encoder, core=core, core_place=place, core_heads=heads, value_hidden=value_hidden,  # type: ignore[arg-type]
+            core_size=64, memory=memory, hidden_size=512, dense_size=64, channels=(4, 8, 8), norm=encoder != "spcnn",
+        )  # fmt: skip
+        about = About(replace(TrainConfig(), model=model), shape, 5)
+        with torch.device("meta"):
+            network = ActorCritic(model, shape, 5, auxiliary=False)
+        have = sum(tensor.numel() for tensor in network.state_dict().values())
+        assert 0 < _fewest_weights(about) <= have, (place, heads, value_hidden, memory)
+
+
+@pytest.mark.parametrize(
+    ("how", "sentence"),
+    [
+        ({"device": "foo"}, "unknown device 'foo'"),
+        ({"device": "cuda:99"}, "PyTorch sees"),
+        ({"seed": 2**64}, r"seed is 18446744073709551616; it must be from 0 to 2\^63 - 1"),
+        ({"seed": -1}, "seed is -1"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence(how: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        load_agent("pretrained", **how)
+
+
+def test_seeds_of_any_size_play() -> None:
+    agent = load_agent("pretrained", seed=2**63 - 1)
+    assert len(evaluate(agent, 1, seed=2**62, patience=2_000).length) == 1
+    with pytest.raises(ConfigError, match="seed is -5"):
+        evaluate(agent, 1, seed=-5)

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from achieve import load_agent, train
+from achieve.agent import export_agent
 from achieve.algo.learner import PPOLearner
 from achieve.algo.objectives import Update
 from achieve.config import from_dict
@@ -95,6 +96,16 @@ def test_an_encoder_acts_only_where_its_code_may_run(tmp_path: Path) -> None:
     assert 0 <= load_agent(tmp_path / "run", trust=True).act(picture) < 17
     with pytest.raises(UntrustedError, match="own_encoder"):
         load_agent(tmp_path / "run")
+
+
+def test_what_an_encoder_counts_is_kept(tmp_path: Path) -> None:
+    """Half precision ends at 65,504."""
+    encoder = "tests.nn.counting_encoder:CountingEncoder"
+    train(tiny_config(model={"encoder": encoder}, total_steps=1), tmp_path / "run", quiet=True)
+    export_agent(tmp_path / "run", tmp_path / "exported.safetensors")
+    for source in (tmp_path / "run", tmp_path / "exported.safetensors"):
+        seen = load_agent(source, trust=True).network.state_dict()["encoder.seen"]
+        assert seen.dtype == torch.int64 and seen > 100_000
 
 
 def test_a_callback_logs_and_ends_a_run_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

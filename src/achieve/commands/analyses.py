@@ -14,8 +14,8 @@ from achieve.commands.progress import Show
 from achieve.config import TrainConfig
 from achieve.errors import ConfigError
 from achieve.presets import variant
+from achieve.run.device import resolve_device
 from achieve.run.files import write_file, write_json
-from achieve.train import resolve_device
 from achieve.viz.style import png
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ def _check(device: str = "auto", markdown: Path | None = None) -> None:
     """
     from achieve.kernel_check import as_markdown, check, verdict
     from achieve.nn.kernels import available
+    from achieve.run.device import resolve_device
     from achieve.run.files import prepare_file
-    from achieve.trainers.setup import resolve_device
 
     where = resolve_device(device)
     if where.type != "cuda":

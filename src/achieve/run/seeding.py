@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from achieve.errors import ConfigError
 from achieve.settings import UnfitError
 
 # Their order matters: a new stream is appended, and leaves the others as they are.
@@ -16,9 +17,19 @@ _STREAMS = ("worlds", "weights", "actions", "shuffles", "evaluation", "objective
 
 def stream(seed: int, name: str) -> np.random.SeedSequence:
     """Return the seed sequence of a random stream, which may also have a name of the user's own."""
-    if name in _STREAMS:
-        return np.random.SeedSequence([seed, _STREAMS.index(name)])
-    return np.random.SeedSequence([seed, len(_STREAMS), *hashlib.sha256(name.encode()).digest()])
+    own = [] if name in _STREAMS else list(hashlib.sha256(name.encode()).digest())
+    number = len(_STREAMS) if own else _STREAMS.index(name)
+    # NumPy cuts a large seed into words, the second of which would be taken for the number of a small seed's stream.
+    if checked_seed(seed) >= 2**32:
+        return np.random.SeedSequence(seed, spawn_key=(number, *own))
+    return np.random.SeedSequence([seed, number, *own])
+
+
+def checked_seed(seed: int) -> int:
+    """Return a seed; raise ConfigError for what is none."""
+    if not 0 <= seed < 2**63:
+        raise ConfigError(f"seed is {seed}; it must be from 0 to 2^63 - 1")
+    return seed
 
 
 def stream_seed(seed: int, name: str) -> int:

@@ -26,12 +26,13 @@ from achieve.openmp import make_sleep
 from achieve.plugins import is_plugin
 from achieve.run.allocator import keep_memory
 from achieve.run.checkpoint import ROW_FILES, Checkpoint
+from achieve.run.device import resolve_device
 from achieve.run.seeding import Generators, stream_seed
 from achieve.run.segments import RowFiles, RowStore
 from achieve.scoring.running_score import RunningScore
 from achieve.settings import NonNegativeFloat, NonNegativeInt, Range, UnfitError, convert
 from achieve.trainers.callbacks import Callbacks
-from achieve.trainers.setup import check_spaces, make_envs, resolve_device
+from achieve.trainers.setup import check_spaces, make_envs
 
 if TYPE_CHECKING:
     from achieve.trainers.journal import Journal

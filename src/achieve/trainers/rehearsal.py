@@ -212,7 +212,7 @@ def main() -> None:
     envs = MadeUpEnvs(config.env.num_envs, *spaces, parts_of(config.env))
     with make_pool() as pool:
         from achieve.nn.kernels import available
-        from achieve.trainers.setup import resolve_device
+        from achieve.run.device import resolve_device
 
         # Tried out before launches are skipped. Where no kernel runs, there is nothing to compile.
         if not available.compiles_for(resolve_device(config.device), enabled=True):

@@ -47,25 +47,6 @@ def make_envs(config: TrainConfig) -> Any:
         )
 
 
-def resolve_device(name: str) -> torch.device:
-    """Return the device of that name, or raise ConfigError if there is none."""
-    if name == "auto":
-        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-    use = "use auto, cpu, cuda or cuda:<number>"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ConfigError(f"unknown device {name!r}; {use}") from None
-    if device.type not in ("cpu", "cuda"):
-        raise ConfigError(f"device {name!r} is not supported; {use}")
-    if device.type == "cpu":
-        return device
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if (device.index or 0) >= count:
-        raise ConfigError(f"device {name!r} was asked for, but PyTorch sees {count} CUDA GPUs; use --device cpu")
-    return torch.device("cuda", device.index or 0)
-
-
 def check_spaces(envs: Any) -> tuple[tuple[int, ...], torch.dtype, int]:
     """Return shape and type of observations and the number of actions; raise ConfigError for other spaces."""
     space, actions = envs.single_observation_space, envs.single_action_space
