@@ -15,6 +15,7 @@ from torch import Tensor
 from achieve.agent import Agent
 from achieve.algo.contrastive import achievement_representation
 from achieve.analysis.evaluate import PARALLEL, quotas, unseen_envs
+from achieve.envs.arrays import is_unlock
 from achieve.errors import ConfigError
 
 Images = NDArray[Any]
@@ -91,7 +92,7 @@ def record(
     left = quotas(episodes, count) if episodes else None
     stepped = 0
     recorded: list[Recording] = []
-    threshold = np.float32(expert.config.env.threshold)
+    threshold = expert.config.env.threshold
     expert.reset(seed)
     with unseen_envs(expert.config, seed, count, _MOST_EPISODES, infos="all") as envs:
         expert.check_env(envs.single_observation_space.shape, int(envs.single_action_space.n))
@@ -102,7 +103,7 @@ def record(
         while tracks:
             observation, reward, terminated, truncated, infos = envs.step(expert.act(observation, reward, done))
             done = terminated | truncated
-            unlocked = np.asarray(reward, np.float32) > threshold
+            unlocked = is_unlock(reward, threshold)
             counts = _counts(infos, names, count)
             final = _counts(infos.get("final_info", {}), names, count) if done.any() else counts
             for i, track in list(tracks.items()):

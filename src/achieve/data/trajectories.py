@@ -11,6 +11,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
+from achieve.envs.arrays import is_unlock
+
 IntArray = NDArray[np.int64]
 
 
@@ -44,9 +46,9 @@ def cut_trajectories(
         dones: step s ended an episode, and row s + 1 starts another.
         fresh: row 0 is the first of an episode. If it is not, that episode is dropped, as is one that continues
             after the last row.
-        threshold: a reward above it is an unlock. Compared in float32, where Crafter's 0.1 stays below 0.15.
+        threshold: a reward above it is an unlock.
     """
-    unlocked = rewards.astype(np.float32) > np.float32(threshold)
+    unlocked = is_unlock(rewards, threshold)
     num_envs = dones.shape[1]
     trajectories = []
     for env in range(num_envs):
@@ -71,7 +73,7 @@ def find_unlocks(
         Their positions in the flattened buffer, in order; the next observation is ``N`` further on. And a number for
         each one's episode, from 0 on, unique to that episode.
     """
-    unlocked = (rewards.astype(np.float32) > np.float32(threshold)) & ~dones
+    unlocked = is_unlock(rewards, threshold) & ~dones
     (positions,) = np.nonzero(unlocked.ravel())
     ended = dones.cumsum(0) - dones  # episodes of the same environment that ended before
     numbers = (ended * dones.shape[1] + np.arange(dones.shape[1])).ravel()

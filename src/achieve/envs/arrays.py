@@ -21,6 +21,14 @@ FEW = 32
 """So many numbers are checked faster in Python than by NumPy."""
 
 
+def is_unlock(rewards: Any, threshold: float) -> Any:
+    """Return whether rewards are above the unlock threshold, both as float32: learners have no others.
+
+    So Crafter's 0.1 is not above 0.1, whatever type it comes as.
+    """
+    return np.asarray(rewards, np.float32) > np.float32(threshold)
+
+
 class StateError(ValueError):
     """A saved state that cannot be loaded here; the message says why."""
 

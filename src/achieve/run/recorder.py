@@ -20,7 +20,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
 from achieve.config import EnvConfig, from_dict
-from achieve.envs.arrays import FinishedEpisodes
+from achieve.envs.arrays import FinishedEpisodes, is_unlock
 from achieve.envs.base import AchievementVecEnv
 from achieve.envs.identify import changes_rewards, identify
 from achieve.errors import ConfigError
@@ -126,7 +126,7 @@ class Tally:
         rewards = np.asarray(rewards, np.float64)[live]
         self._length[live] += 1
         self._return[live] += rewards
-        self._unlocks[live] += rewards > self._threshold
+        self._unlocks[live] += is_unlock(rewards, self._threshold)
 
     def under_way(self, which: Any) -> bool:
         """Whether any of these environments has taken steps in an episode that has not ended."""
@@ -182,7 +182,7 @@ class PlainRecorder:
             reward = float(result[1])  # a float32 would be added up as one
             self._length += 1
             self._return += reward
-            self._unlocks += reward > self._threshold
+            self._unlocks += bool(is_unlock(reward, self._threshold))
             if result[2] or (result[3] if len(result) == 5 else False):
                 self._over = True
                 achievements = result[-1].get("achievements")

@@ -159,8 +159,16 @@ class NoReward(Count):
         return obs, self.reward, terminated, truncated, info
 
 
+class AtThreshold(NoReward):
+    reward = np.float32(0.1)
+
+
 class NotANumber(NoReward):
     reward = float("nan")
+
+
+class Enormous(NoReward):
+    reward = -1e39
 
 
 class OldStep(Count):
@@ -229,6 +237,15 @@ class Forgets(Count):
 
     def info(self) -> dict[str, Any]:
         return {"achievements": {"walk" if self.taken % 2 else "rest": 1}}
+
+
+class Laconic(Count):
+    """Tells only what was done, nothing of what was not."""
+
+    achievement_names = ("walk", "rest")
+
+    def info(self) -> dict[str, Any]:
+        return {"achievements": {"walk": 1} if self.taken > 1 else {}}
 
 
 class Dies(Count):

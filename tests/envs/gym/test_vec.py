@@ -172,6 +172,17 @@ def test_unnamed_achievements_are_counted_by_order(threshold, every):
     vec.close()
 
 
+def test_a_reward_at_the_threshold_counts_neither_here_nor_for_the_learner():
+    """As float64, the float32 0.1 is above 0.1."""
+    vec = make("AtThreshold", num_envs=2, unlock_threshold=0.1, max_achievements=3)
+    vec.reset()
+    for chosen in actions_for(2, 40):
+        rewards = vec.step(chosen)[1]
+        assert not (rewards.astype(np.float32) > np.float32(0.1)).any()
+    assert not vec.pop_episodes().achievements.any()
+    vec.close()
+
+
 def test_a_registered_id_and_a_module_that_registers():
     for name in ("AchieveTest/Grey-v0", f"{HERE}:AchieveTest/Grey-v0"):
         vec = GymVecEnv(2, 0, 2 if ":" in name else 1, id=name)

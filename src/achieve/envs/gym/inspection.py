@@ -15,6 +15,9 @@ from ..names import UnfitError, WorkerError, failed, import_named
 from ..registry import registering
 from .preprocessing import Preprocessing, observation_box
 
+LARGEST_REWARD = float(np.finfo(np.float32).max)
+"""What learners can store."""
+
 
 @dataclass(frozen=True)
 class Description:
@@ -45,10 +48,11 @@ class Description:
         return array
 
     def count(self, info: Mapping[str, Any], counts: np.ndarray) -> None:
-        """Write how often each named achievement was unlocked, as ``info`` reports it."""
+        """Write how often each named achievement was unlocked since the episode's start, as ``info`` reports it."""
         told, known = info.get("achievements"), ", ".join(self.achievement_names)
         if not isinstance(told, Mapping):
             raise UnfitError(f"its info has no dictionary 'achievements' that counts {known}")
+        before = counts.copy()
         counts[:] = 0
         for name, count in told.items():
             if name not in self.achievement_names:
@@ -56,6 +60,12 @@ class Description:
             if not isinstance(count, int | np.integer | np.bool_):
                 raise UnfitError(f"its info counts the achievement {name!r} as {count!r}; a whole number is needed")
             counts[self.achievement_names.index(name)] = int(count)
+        if (counts < before).any():
+            which = int(np.argmax(counts < before))
+            raise UnfitError(
+                f"its info counts the achievement {self.achievement_names[which]!r} as {counts[which]} after "
+                f"{before[which]}; it must count since the start of the episode, not of the step alone"
+            )
 
 
 def find_maker(name: str, steps: Preprocessing, render: bool = False) -> Callable[[], Any]:
@@ -138,8 +148,11 @@ def check_step(result: Any) -> tuple[Any, float, bool, bool, Mapping[str, Any]]:
         value = float(reward)
     except (TypeError, ValueError):
         value = float("nan")
-    if not np.isfinite(value):
-        raise UnfitError(f"its reward is {reward!r}; without rewards that are numbers there is nothing to learn from")
+    if not abs(value) <= LARGEST_REWARD:
+        raise UnfitError(
+            f"its reward is {reward!r}; without rewards that are numbers, of a size that float32 has, there is nothing "
+            "to learn from"
+        )
     return obs, value, bool(terminated), bool(truncated), _check_info(info)
 
 

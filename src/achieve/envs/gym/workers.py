@@ -27,6 +27,7 @@ import numpy as np
 
 from achieve.processes import end_with_parent
 
+from ..arrays import is_unlock
 from ..names import WorkerError
 from .inspection import Description, blamed, check_reset, check_step, find_maker, picture_of
 from .preprocessing import Preprocessing
@@ -174,7 +175,7 @@ class EnvGroup:
         return obs, reward, terminated, truncated, info
 
     def _count(self, i: int, reward: float, info: Mapping[str, Any]) -> None:
-        unlocked = reward > self.task.unlock_threshold
+        unlocked = bool(is_unlock(reward, self.task.unlock_threshold))
         if not self.task.description.named:
             if unlocked:
                 # The last column also counts every achievement that comes after it.
