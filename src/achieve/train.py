@@ -158,8 +158,12 @@ def train(
         if trainer.ended_early is not None:
             journal.say(f"the run was ended early: {trainer.ended_early}")
         if progress is not None and summary["episodes"] and not any(summary["success_rates"].values()):
-            why = f": no reward was above {config.env.threshold:g} (--env.unlock-threshold)"
-            progress.say(f"no achievement was unlocked in this run{why if trainer.spec.by_reward else ''}")
+            why = ""
+            if trainer.spec.by_reward:
+                why = f": no reward was above {config.env.threshold:g} (--env.unlock-threshold)"
+                if getattr(trainer.envs, "named", False):
+                    why += ", or the infos of the environment counted none"
+            progress.say(f"no achievement was unlocked in this run{why}")
         return summary
 
 

@@ -74,6 +74,10 @@ def test_graphs_of_environments() -> None:
     tree = true_requirements(EnvConfig(name="minigrid", options=("depth=2",)))
     assert tree is not None and ("collect_red_key", "open_red_door") in tree and len(tree) == 3
     assert true_requirements(EnvConfig(name="heist")) is None
+    assert true_requirements(EnvConfig(name="tests.envs.gym.envs:Count")) is None
+    assert true_requirements(EnvConfig(name="tests.envs.gym.envs:Ordered")) == {("walk", "rest")}
+    with pytest.raises(ConfigError, match=r"the achievement_requirements of .*:Circular go in a circle"):
+        true_requirements(EnvConfig(name="tests.envs.gym.envs:Circular"))
     with pytest.raises(ConfigError, match="depth"):
         true_requirements(EnvConfig(name="minigrid", options=("depth=0",)))
 

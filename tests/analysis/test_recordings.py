@@ -104,7 +104,11 @@ def test_bad_input() -> None:
     with pytest.raises(ConfigError, match="mine plays minigrid"):
         check_same_env(agent, [("mine", small_agent(0, other))])
     agent.observation_shape = (28, 28, 3)
-    with pytest.raises(ConfigError, match=r"mine plays crafter and sees \(64.*, and the expert sees \(28"):
+    with pytest.raises(ConfigError, match=r"mine plays crafter, sees \(64.* has 17 actions, and the expert sees \(28"):
+        check_same_env(agent, [("mine", small_agent(0, CRAFTER))])
+    agent = small_agent()
+    agent.network.num_actions = 5
+    with pytest.raises(ConfigError, match=r"has 17 actions, and the expert .* has 5; .*choose another --expert"):
         check_same_env(agent, [("mine", small_agent(0, CRAFTER))])
 
 

@@ -217,7 +217,7 @@ class PPOLearner:
                 ppo.clip_fraction(log_probs, old_log_probs, config.clip_coef),
                 normalizer.denormalize(values).mean(),
                 returns.mean(),
-                1 - (values - targets).var() / targets.var().clamp(min=1e-8),
+                1 - (values - targets).var(correction=0) / targets.var(correction=0).clamp(min=1e-8),
             )
         return loss, statistics
 

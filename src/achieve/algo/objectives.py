@@ -287,9 +287,11 @@ class AchievementMatching(AuxiliaryObjective):
     def use_width(self, width: int) -> None:
         """Take the places for targets' representations [S * K, W, D] and draws of negatives [S * K, W, W].
 
-        They are kept for each width: captured graphs go on using theirs.
+        They are kept for each width where updates are captured, since graphs go on using theirs.
         """
         if width not in self._places:
+            if not self.context.pad:  # nothing is captured, and widths are of any number
+                self._places.clear()
             config, device = self.context.config, self.context.experience.device
             count = config.sources_per_update * config.num_targets
             self._places[width] = (

@@ -1,11 +1,15 @@
 """Achievement graphs as sets of edges, and the true ones of the worlds where they are known."""
 
 from collections.abc import Iterable
+from contextlib import closing
 
 import networkx as nx
 
 from achieve.config import EnvConfig
+from achieve.envs import make_vec
 from achieve.envs.crafter import data
+from achieve.envs.registry import ENVIRONMENTS
+from achieve.errors import ConfigError
 from achieve.run.env_errors import making_env
 
 Edge = tuple[str, str]
@@ -31,7 +35,10 @@ def crafter_requirements() -> Edges:
 
 
 def true_requirements(env: EnvConfig) -> Edges | None:
-    """Return the direct requirements in an environment, or None where they are not known (Heist, your own)."""
+    """Return the direct requirements in an environment, or None where they are not known.
+
+    An environment of the user's own may say them in an attribute, `achievement_requirements`.
+    """
     if env.name == "crafter":
         return crafter_requirements()
     if env.name == "minigrid":
@@ -40,7 +47,15 @@ def true_requirements(env: EnvConfig) -> Edges | None:
         shape = {name: value for name, value in env.own_settings.items() if name in ("depth", "branching")}
         with making_env(env.name):
             return frozenset(Tree.make(**shape, parents=env.own_settings.get("tree")).requirements)
-    return None
+    if env.name in ENVIRONMENTS:
+        return None
+    with making_env(env.name), closing(make_vec(env.name, num_envs=1, seed=0, threads=1, **env.arguments)) as envs:
+        told = getattr(envs, "achievement_requirements", None)
+    if told is None:
+        return None
+    if not nx.is_directed_acyclic_graph(nx.DiGraph(told)):
+        raise ConfigError(f"the achievement_requirements of {env.name} go in a circle")
+    return frozenset(told)
 
 
 def closure(edges: Iterable[Edge]) -> Edges:

@@ -211,13 +211,14 @@ def encode(
 
 def check_same_env(expert: Agent, agents: Sequence[tuple[str, Agent]]) -> None:
     """Refuse agents that do not see what the expert sees."""
-    ours = (expert.config.env.name, expert.observation_shape)
+    ours = (expert.config.env.name, expert.observation_shape, expert.network.num_actions)
     for name, agent in agents:
-        theirs = (agent.config.env.name, agent.observation_shape)
+        theirs = (agent.config.env.name, agent.observation_shape, agent.network.num_actions)
         if theirs != ours:
             # With --env, both are said to play there, wherever the expert was trained.
             plays = "" if theirs[0] == ours[0] else f"plays {ours[0]} and "
             raise ConfigError(
-                f"{name} plays {theirs[0]} and sees {theirs[1]}, and the expert {plays}sees {ours[1]}; "
-                "both must see the same environment: choose another --expert, such as the agent itself"
+                f"{name} plays {theirs[0]}, sees {theirs[1]} and has {theirs[2]} actions, and the expert {plays}sees "
+                f"{ours[1]} and has {ours[2]}; both must be of the same environment: choose another --expert, such as "
+                "the agent itself"
             )

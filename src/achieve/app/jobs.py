@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from achieve.errors import ConfigError
 from achieve.processes import end_with_parent
+from achieve.run.files import reason
 
 LONGEST = 3600.0
 """Seconds until a job is given up."""
@@ -71,12 +72,13 @@ class Jobs:
         self._folder.cleanup()
 
     async def _run(self, job: Job, arguments: Sequence[str]) -> None:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "achieve", *arguments,
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
-            preexec_fn=_behave, limit=MOST_LINES,
-        )  # fmt: skip
+        process = None
         try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "achieve", *arguments,
+                stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+                preexec_fn=_behave, limit=MOST_LINES,
+            )  # fmt: skip
             async with asyncio.timeout(LONGEST):
                 assert process.stderr is not None
                 while line := await process.stderr.readline():
@@ -86,10 +88,12 @@ class Jobs:
             job.status = "done" if code == 0 and job.result.exists() else "failed"
         except (TimeoutError, ValueError):
             job.status, job.line = "failed", "it took too long, or said too much"
+        except OSError as error:
+            job.status, job.line = "failed", f"it could not be started: {reason(error)}"
         finally:
             if job.status == "running":
                 job.status = "failed"
-            if process.returncode is None:
+            if process is not None and process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
                 await process.wait()

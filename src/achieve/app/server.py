@@ -81,7 +81,6 @@ class App:
             seat.taken = True
             if seat.leaving is not None:
                 seat.leaving.cancel()
-            seat.session.show_all()
             return wanted, seat
         if len(self._seats) >= MOST_SESSIONS:
             empty = next((key for key, other in self._seats.items() if not other.taken), None)
@@ -155,7 +154,8 @@ class App:
 
     async def replay(self, request: Request) -> Response:
         """An episode so far, as a file for `achieve replay`."""
-        replay = self.session(request.path_params["session"]).replay(request.path_params["lane"])
+        session = self.session(request.path_params["session"])
+        replay = await asyncio.to_thread(session.replay, request.path_params["lane"])
         name = f"{replay.env.name.rpartition(':')[2].replace('/', '-')}-{replay.world}.replay.json"
         head = {"content-disposition": f'attachment; filename="{_plain(name)}"'}
         return Response(replay.as_bytes(), media_type="application/json", headers=head)
@@ -163,7 +163,7 @@ class App:
     async def video(self, request: Request) -> Response:
         """An episode so far, as a video; it is drawn anew while the game can go on."""
         number = request.path_params["lane"]
-        lane = self.session(request.path_params["session"]).episode(number)
+        lane = await asyncio.to_thread(self.session(request.path_params["session"]).episode, number)
         path = self.jobs.folder / f"episode-{secrets.token_hex(8)}.mp4"
         await asyncio.to_thread(write_video, path, lane.moments(), 10)
         name = f"{lane.world.env.name.rpartition(':')[2].replace('/', '-')}-{lane.world.seed}.mp4"
@@ -201,7 +201,7 @@ class App:
 
     async def film(self, request: Request) -> Response:
         """Film the agent of a run as it is now, or say how far that is."""
-        run = self.watcher.find(request.path_params["run"])
+        run = await asyncio.to_thread(self.watcher.find, request.path_params["run"])
         name = f"film/{request.path_params['run']}"
         if request.method == "POST":
             path = self.jobs.folder / f"{request.path_params['run']}-{secrets.token_hex(4)}.mp4"
@@ -213,7 +213,7 @@ class App:
 
     async def filmed(self, request: Request) -> Response:
         """The film itself."""
-        self.watcher.find(request.path_params["run"])
+        await asyncio.to_thread(self.watcher.find, request.path_params["run"])
         job = self.jobs.get(f"film/{request.path_params['run']}")
         if job is None or job.status != "done":
             raise HTTPException(404, "there is no film of this run yet")
@@ -229,8 +229,6 @@ class App:
         except AchieveError as error:
             await self._refuse(socket, str(error))
             return
-        await socket.send_text(json.dumps({"kind": "hello", "session": key}))
-        seat.news.set()
 
         async def sending() -> None:
             while True:
@@ -241,6 +239,9 @@ class App:
                     await socket.send_bytes(pack(update))
 
         try:
+            await asyncio.to_thread(seat.session.show_all)
+            await socket.send_text(json.dumps({"kind": "hello", "session": key}))
+            seat.news.set()
             await self._talk(socket, sending, lambda text: seat.session.submit(read_message(text, PLAY)))
         finally:
             self.leave(key)

@@ -334,7 +334,7 @@ class Watcher:
         about |= {"env": find_env_spec(config.env.name).title, "label": run.label, "seed": config.seed}
         if process is not None:
             about |= _process(process)
-        known = {"step": summary.get("steps"), "total": run.total, "score": summary.get("score")}
+        known = {"step": summary.get("steps"), "total": run.total}
         return about | {name: value for name, value in known.items() if value is not None}
 
     def _cpu_share(self) -> float | None:

@@ -72,6 +72,8 @@ def check_options(name: str, options: Iterable[str]) -> Any:
     own = [p for p in known if p not in ("num_envs", "seed", "threads", "infos")]
     for wrong in set(options) - set(own):
         hint = did_you_mean(wrong, known) or f"; it has: {', '.join(own) or 'none'}"
+        if name not in ENVIRONMENTS:
+            hint += " (a function of your own is called without arguments: name one that fills them in)"
         raise ValueError(f"the environment {name} has no option {wrong!r}{hint}")
     return cls
 

@@ -99,9 +99,12 @@ class AchievementVecEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Start every environment's next episode, or with ``seed`` its first; ``out`` receives the observations.
 
+        There are no ``options``: all environments are reset, and those whose episodes end are by themselves.
         Ticks start at zero, except in the reset after `load_state` where there is no `exact_resume`.
         """
         seeds = None if seed is None else self._sub_seeds(seed)
+        if options:
+            raise ValueError(f"reset has no options here, and was given {', '.join(map(repr, options))}")
         arrays.check_out(out, self._obs_shape, self._obs_dtype)
         with self._lock:
             self._require_open()

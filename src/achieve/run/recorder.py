@@ -294,7 +294,7 @@ class VectorRecorder(_RecordedVector):
 
     def pop_episodes(self) -> FinishedEpisodes:
         """Return the episodes that ended since the last call (or reset), in order of completion."""
-        popped = [self.env.pop_episodes(), *self._popped]
+        popped = [*self._popped, self.env.pop_episodes()]
         self._popped.clear()
         return FinishedEpisodes(*(np.concatenate(column) for column in zip(*popped, strict=True)))
 

@@ -248,6 +248,14 @@ class Laconic(Count):
         return {"achievements": {"walk": 1} if self.taken > 1 else {}}
 
 
+class Ordered(Laconic):
+    achievement_requirements = (("walk", "rest"),)
+
+
+class Circular(Laconic):
+    achievement_requirements = (("walk", "rest"), ("rest", "walk"))
+
+
 class Dies(Count):
     def step(self, action: int) -> Any:
         if self.taken == 2 and action == 3:

@@ -189,6 +189,28 @@ def test_workers_outlive_a_thread_that_made_them():
     made[0].close()
 
 
+@pytest.mark.parametrize(
+    ("requirements", "said"),
+    [
+        ((("walk", "run"),), "its achievement_requirements name run, no achievement"),
+        ("walk", r"its achievement_requirements are 'walk'; pairs of names are needed"),
+        (7, r"its achievement_requirements are 7; pairs of names are needed"),
+    ],
+)
+def test_requirements_that_say_nothing_are_refused(requirements, said, monkeypatch):
+    from tests.envs.gym.envs import Laconic
+
+    monkeypatch.setattr(Laconic, "achievement_requirements", requirements, raising=False)
+    with pytest.raises(ValueError, match=said):
+        make("Laconic", num_envs=1)
+
+
+def test_a_reset_with_options_is_refused(vec):
+    with pytest.raises(ValueError, match="reset has no options here, and was given 'reset_mask'"):
+        vec.reset(options={"reset_mask": np.ones(2, bool)})
+    vec.reset(options={})
+
+
 def test_achievements_left_out_of_an_info_are_zero():
     vec = make("Laconic", num_envs=1)
     vec.reset()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,8 @@ class Description:
     """Whether the environment names its achievements; if not, they are counted by order."""
     unlock_threshold: float | None = None
     """The reward above which, by its own account, an achievement was unlocked."""
+    requirements: tuple[tuple[str, str], ...] | None = None
+    """By its own account, which achievement must come right before which; None where it does not say."""
 
     def observation(self, obs: Any) -> np.ndarray:
         """Return an observation as the vector environment shows it, checked; of images without channels, one."""
@@ -113,6 +115,7 @@ def describe(env: Any, max_achievements: int) -> Description:
         achievement_names=names or tuple(f"achievement_{k + 1}" for k in range(max_achievements)),
         named=bool(names),
         unlock_threshold=_attribute(env, "unlock_threshold"),
+        requirements=_requirements(env, names),
     )
     description.observation(obs)
     return description
@@ -187,6 +190,24 @@ def _announced(env: Any, info: Mapping[str, Any]) -> tuple[str, ...]:
     if len(set(names)) != len(names):
         raise UnfitError(f"its achievements {told!r} are not all different")
     return names
+
+
+def _requirements(env: Any, names: Sequence[str]) -> tuple[tuple[str, str], ...] | None:
+    """Return the environment's own graph of achievements, for analyses."""
+    told = _attribute(env, "achievement_requirements")
+    if told is None:
+        return None
+    try:
+        pairs = tuple((first, second) for first, second in told)
+        unknown = {name for pair in pairs for name in pair} - set(names)
+    except (TypeError, ValueError):
+        raise UnfitError(
+            f"its achievement_requirements are {short(told)}; pairs of names are needed, such as (('take_key', "
+            "'open_door'),)"
+        ) from None
+    if unknown:
+        raise UnfitError(f"its achievement_requirements name {', '.join(sorted(map(str, unknown)))}, no achievement")
+    return pairs
 
 
 @contextlib.contextmanager

@@ -99,6 +99,16 @@ class GymVecEnv(AchievementVecEnv):
         """Of the episodes under way."""
         self._set_spaces(self._about.observations, self._about.num_actions, self._about.achievement_names)
 
+    @property
+    def named(self) -> bool:
+        """Whether the environment names its achievements, and counts them in its infos."""
+        return self._about.named
+
+    @property
+    def achievement_requirements(self) -> tuple[tuple[str, str], ...] | None:
+        """Which achievement must come right before which, where the environment says so."""
+        return self._about.requirements
+
     def _seed(self) -> None:
         self._next_episode[:] = 0
 

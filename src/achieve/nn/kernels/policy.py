@@ -192,8 +192,8 @@ def _ppo_statistics(
     error_square = _column(sums, column, 6)
     target_sum = _column(sums, column, 7)
     value_loss = half * error_square / count
-    error_variance = (error_square - error_sum * error_sum / count) / (count - 1)
-    target_variance = (_column(sums, column, 8) - target_sum * target_sum / count) / (count - 1)
+    error_variance = (error_square - error_sum * error_sum / count) / count
+    target_variance = (_column(sums, column, 8) - target_sum * target_sum / count) / count
     tl.store(loss_ptr, policy_loss + vf_coef * value_loss - ent_coef * entropy)
     tl.store(statistics_ptr, policy_loss)
     tl.store(statistics_ptr + 1, value_loss)
