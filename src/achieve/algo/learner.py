@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from achieve.algo import ppo, survival
+from achieve.algo import ppo
 from achieve.algo.gae import gae, normalize_advantages
 from achieve.algo.meters import Meters
 from achieve.algo.unlocks import KeptUnlocks
@@ -143,7 +143,7 @@ class PPOLearner:
         self.done = 0
         skipped = self.optimizer.take_skipped()
         check_finite(skipped, updates, "PPO")
-        return {**self._meters.means(), **self._imitation_meters.means(), "skipped_updates": skipped, **getattr(self, "figures", {})}
+        return {**self._meters.means(), **self._imitation_meters.means(), "skipped_updates": skipped}
 
     def _draw_order(self, rng: np.random.Generator) -> IntArray:
         """Return the steps of the rollout in the order of an epoch."""
@@ -176,14 +176,6 @@ class PPOLearner:
             # The recursion runs over time: on the host, where the rewards are.
             given = torch.from_numpy(rewards), values.cpu(), torch.from_numpy(dones)
             advantages, returns = gae(*given, config.gamma, config.gae_lambda)
-        if survival.WEIGHT:
-            if not hasattr(self, "survival"):
-                self.survival = survival.Survival(self.network, buffer)
-            own = advantages.std().item()
-            more = self.survival.advantages(first, last)
-            if self.survival.rollouts * buffer.length * buffer.num_envs > survival.START:
-                advantages = advantages + survival.WEIGHT * more
-            self.figures = {**self.survival.figures, "sv_own_std": own}
         if config.advantage_norm == "rollout":
             advantages = normalize_advantages(advantages)
         buffer.advantages[first:last] = advantages.to(buffer.device)
