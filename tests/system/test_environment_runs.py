@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from achieve.analysis.evaluate import evaluate
 from achieve.errors import ConfigError
 from achieve.run.checkpoint import Checkpoint
 from achieve.scoring.episodes import load_episodes
-from achieve.train import PPOTrainer
+from achieve.trainers.ppo import UPDATING, PPOTrainer
 from tests.conftest import Optional
 from tests.system.conftest import Command
 from tests.system.own_env import CRASH, LIMIT
@@ -264,6 +265,46 @@ def test_environment_whose_package_is_missing(
     for environment, remedy in (("minigrid", "pip install 'minigrid>=3.2'"), ("heist", "`make heist`")):
         code, _, err = achieve("train", "--config", settings, "--env", environment, "--folder", tmp_path / "run")
         assert code == 2 and remedy in err and err.count("\n") == 1, err
+
+
+class StoppedError(Exception):
+    """Stands for a stop."""
+
+
+def test_restart_within_the_updates_leaves_what_they_learn_from_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The episodes are cut after them: the value of what followed is known."""
+    monkeypatch.setattr("achieve.trainers.ppo.check_files", lambda *_: None)  # images play no part here
+    config = tiny_config(env={"name": f"{OWN}:Moody", "unlock_threshold": 0.0}, ppo={"gamma": 0.99})
+    first, second = PPOTrainer(config), PPOTrainer(config)
+    first.collector.start()
+    first.collector.collect(first.generators.actions)
+    first.stage = UPDATING
+
+    def stop() -> None:
+        if first.learner.done:
+            raise StoppedError
+
+    first.learner._safe_point = stop
+    with pytest.raises(StoppedError):
+        first.learner.update(first.generators.shuffles)
+    tensors, state = first.save()
+    second.load(Checkpoint({k: v.clone() for k, v in tensors.items()}, state))
+    last = second.buffer.length - 1
+    assert second.restarted and second.stage == UPDATING and not second.buffer.dones[last].all(), "or it shows nothing"
+    second.learner._estimate_advantages()
+    assert torch.equal(second.buffer.returns[: last + 1], first.buffer.returns[: last + 1])
+
+    class Enough(Exception): ...
+
+    def enough() -> None:
+        raise Enough
+
+    journal: Any = SimpleNamespace(show=lambda _: None, safe_point=lambda: None, write_episodes=enough)
+    with pytest.raises(Enough):
+        second.learn(journal)
+    assert second.buffer.dones[last].all(), "then episodes end where they were cut"
+    first.close()
+    second.close()
 
 
 def test_restart_empties_memory_and_marks_episodes_as_begun() -> None:

@@ -38,6 +38,8 @@ class PPOTrainer(BaseTrainer):
 
     def __init__(self, config: TrainConfig) -> None:
         super().__init__(config)
+        self._cut = False
+        """Whether the episodes of the last rollout went on in environments that are gone."""
         env = config.env
         with self.drawing_weights():
             network = ActorCritic(
@@ -109,6 +111,9 @@ class PPOTrainer(BaseTrainer):
                 with self.timed("ppo"):
                     statistics = self.learner.update(self.generators.shuffles)
                     self._show_rollout()
+                if self._cut:
+                    self.buffer.dones[self.buffer.filled - 1] = True
+                    self._cut = False
                 self.rollouts += 1
                 self.stage = DISTILLING if self.distiller is not None and self.buffer.full else COLLECTING
                 journal.write_episodes()
@@ -153,9 +158,11 @@ class PPOTrainer(BaseTrainer):
 
     def restart(self) -> None:
         """Start new episodes; the current ones end where they were."""
-        rows = self.buffer.filled + self.collector.row
         self.collector.start()
-        if rows:
+        if self.stage == UPDATING:
+            # The value of what followed is known, and part of the updates have learned from it: they go on with that.
+            self._cut = True
+        elif rows := self.buffer.filled + self.collector.row:
             self.buffer.dones[rows - 1] = True
         else:
             self.buffer.fresh[:] = True
