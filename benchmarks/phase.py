@@ -35,7 +35,7 @@ from achieve.data.buffer import RolloutBuffer
 from achieve.data.trajectories import Trajectory
 from achieve.nn.model import ActorCritic
 from achieve.presets import get_preset
-from achieve.trainers.setup import resolve_device
+from achieve.run.device import resolve_device
 from benchmarks.report import Table, machine, publish
 
 IMAGE = (64, 64, 3)

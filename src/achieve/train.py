@@ -22,7 +22,6 @@ from achieve.initial import settle, take_weights
 from achieve.plugins import load_class, source_digests
 from achieve.presets import PRESETS, refuse_preset_name
 from achieve.run.checkpoint import CheckpointWriter, load_checkpoint
-from achieve.run.device import resolve_device
 from achieve.run.env_errors import using_env
 from achieve.run.folder import RunFolder, read_summary, refuse_packed
 from achieve.run.gpu_errors import using_gpu
@@ -41,7 +40,7 @@ from achieve.trainers.setup import check_spaces, make_envs
 from achieve.trainers.warm import Spaces, WarmUp, known_spaces
 from achieve.trust import imports_named_by
 
-__all__ = ["Interrupted", "PPOTrainer", "check_spaces", "default_folder", "make_envs", "resolve_device", "train"]
+__all__ = ["Interrupted", "PPOTrainer", "check_spaces", "default_folder", "make_envs", "train"]
 
 log = logging.getLogger("achieve")
 

@@ -112,9 +112,10 @@ def test_orders_and_targets_are_drawn_anew() -> None:
 
 def test_with_few_episodes_all_others_are_targets() -> None:
     events, _ = run(fresh(replace(CONFIG, num_targets=16, batch_size=512)), act=False)
-    for event in events:
-        if isinstance(event, Matching):
-            assert sorted([*event.targets, event.source]) == list(range(5))
+    matching = [event for event in events if isinstance(event, Matching)]
+    assert len(matching) == 5 * CONFIG.num_epochs
+    for event in matching:
+        assert sorted([*event.targets, event.source]) == list(range(5))
 
 
 ONE = [[(9, [0, 3, 7]), (5, [])], [(6, []), (4, [3])]]  # the last unlock is at an episode's end

@@ -109,7 +109,7 @@ def test_the_table_and_the_exit_code(
     off: float, achieve: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     found = [Compared("PPO: gradient of encoder", off, 0.001, 0.02), Compared("acting: values", 0.0, 0.0, 0.01)]
-    monkeypatch.setattr("achieve.trainers.setup.resolve_device", lambda name: torch.device("cuda", 0))
+    monkeypatch.setattr("achieve.run.device.resolve_device", lambda name: torch.device("cuda", 0))
     monkeypatch.setattr(available, "compiles_for", lambda device, enabled: True)
     monkeypatch.setattr(kernel_check, "check", lambda device, tell: found)
     path = tmp_path / "check.md"

@@ -31,9 +31,9 @@ def run(arguments: list[str]) -> None:
     from achieve.commands.players import load_player
     from achieve.commands.score import score_tables
     from achieve.own_agent import OwnAgent
+    from achieve.run.device import resolve_device
     from achieve.run.files import prepare_file
     from achieve.scoring.score import RunScore, measure, success_rates
-    from achieve.train import resolve_device
 
     if parsed.out is not None:
         prepare_file(parsed.out)

@@ -42,8 +42,8 @@ def run(arguments: list[str]) -> None:
     from achieve.analysis.failures import check_crafter, play_failures
     from achieve.commands.analyses import describe, name_agents, write_results
     from achieve.commands.players import load_player
+    from achieve.run.device import resolve_device
     from achieve.run.files import prepare_file
-    from achieve.train import resolve_device
     from achieve.viz.failures import draw_failures, failures_note, failures_tables
     from achieve.viz.table import to_rich
 

@@ -168,7 +168,8 @@ def _train_one(parsed: TrainArguments) -> None:
 
 
 def _train_with(parsed: TrainArguments, warm_up: WarmUp | None) -> None:
-    from achieve.train import Interrupted, default_folder, resolve_device, train
+    from achieve.run.device import resolve_device
+    from achieve.train import Interrupted, default_folder, train
 
     device = resolve_device(parsed.train.device)
     folder = parsed.folder or default_folder(parsed.train)

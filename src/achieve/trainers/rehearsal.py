@@ -111,7 +111,7 @@ def shortened(config: TrainConfig) -> TrainConfig:
 
 def rehearse(config: TrainConfig, envs: MadeUpEnvs) -> list[PhaseReport]:
     """Act, learn and distil once at each kind of batch size a run has. Returns what the auxiliary phases did."""
-    from achieve.algo.distill import made_up_episodes
+    from achieve.algo.objective_checks import made_up_episodes
     from achieve.trainers.base import BaseTrainer
     from achieve.trainers.ppo import PPOTrainer
     from achieve.trainers.qrdqn import QRDQNTrainer
