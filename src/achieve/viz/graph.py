@@ -15,6 +15,8 @@ from achieve.scoring.episodes import title_case
 from achieve.viz.style import COLOURS, FAINT, INK, new_figure
 
 SWEEPS = 12
+COLUMN = 1.45
+"""Inches from layer to layer."""
 HALF = 0.36
 """Half a box's width, where the distance of two layers is one."""
 
@@ -46,13 +48,14 @@ def draw_hierarchy(hierarchy: Hierarchy, true: Edges | None, names: Sequence[str
     columns = [layers(boxes, edges) for _, boxes, edges in panels]
     widest = max(map(len, columns))
     heights = [max(map(len, each)) + 0.5 for each in columns]
-    figure = new_figure(max(7.0, 1.45 * widest), 0.8 + 0.55 * sum(heights), dpi=110)
+    columns_wide = max(7.0 / COLUMN, float(widest))  # a few do not fill the figure: boxes have the width of their text
+    figure = new_figure(COLUMN * columns_wide, 0.8 + 0.55 * sum(heights), dpi=110)
     grid = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights, sharex=True)[:, 0]
     for axes, (heading, boxes, edges) in zip(grid, panels, strict=True):
         # Of the true graph, what no cluster is named after stands back.
         _graph(axes, boxes, edges, faint=set(boxes) - {*label, *label.values()})
         axes.set_title(heading, fontsize=11, color=INK, loc="left")
-        axes.set_xlim(-0.6, widest - 0.4)
+        axes.set_xlim(-0.6, columns_wide - 0.4)
     if true is not None:
         told = [STYLES[kind] for kind in ("found", "implied", "false", "missed")]
         lines = [Line2D([], [], color=c, linestyle=style, linewidth=1.6, label=text) for c, style, text in told]
