@@ -73,6 +73,8 @@ def test_settings_that_no_score_can_show_are_noticed(
 
 def test_names_are_short_safe_and_of_their_own_values_alone() -> None:
     odd = [variant_name("quick", {"name": name}) for name in ("a:b", "a/b", "../b", "a b")]
+    own = [variant_name("quick", {"objectives": ("matching", f"{module}.losses:Contrast")}) for module in ("a", "b")]
+    assert own[0] != own[1] and all(name.startswith("quick-objectivesmatchingxContrast-") for name in own)
     long = [variant_name("quick", {"name": "x" * 300 + end}) for end in "ab"]
     assert len(set(odd + long)) == 6
     for name in odd + long:

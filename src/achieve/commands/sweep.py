@@ -23,6 +23,7 @@ from achieve.commands.many_runs import make_runs, parse_seeds, refuse_decided, s
 from achieve.commands.train import parse_train
 from achieve.config import TrainConfig, validate
 from achieve.errors import AchieveError, ConfigError
+from achieve.plugins import is_plugin
 
 if TYPE_CHECKING:
     from achieve.reproduce.plan import Plan, RunSpec
@@ -100,14 +101,18 @@ def _notice_no_phase(settings: Sequence[str], runs: Sequence[RunSpec]) -> None:
 
 def variant_name(preset: str, values: Mapping[str, Any]) -> str:
     """Return a name for a variant: short, safe as a file's name, and of its values alone."""
-    parts = [preset]
+    parts, short = [preset], [preset]
     for label, value in values.items():
         if isinstance(value, bool):
             parts.append(label if value else f"no-{label}")
+            short.append(parts[-1])
         else:
-            parts.append(label + ("x".join(map(str, value)) if isinstance(value, tuple) else str(value)))
+            some = [str(each) for each in (value if isinstance(value, tuple) else (value,))]
+            parts.append(label + "x".join(some))
+            # Of code of the user's, the class alone is to be read.
+            short.append(label + "x".join(each.rpartition(":")[2] if is_plugin(each) else each for each in some))
     text = "-".join(parts)
-    safe = re.sub(r"[^A-Za-z0-9._-]+", "_", text)
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "_", "-".join(short))
     if safe == text and len(safe) <= LONGEST_NAME:
         return safe
     return f"{safe[:LONGEST_NAME]}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
