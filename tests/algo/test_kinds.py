@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from achieve.algo import kinds as module
+from achieve.algo.clusters import choose_by_distance
 from achieve.algo.kinds import (
     ACTION,
     UnlockKinds,
@@ -225,6 +226,58 @@ def test_a_kind_that_turns_up_later_is_found_among_common_ones() -> None:
     steps, true = true_kinds(buffer)
     of = kinds.recognize(kinds.represent(steps))
     assert len({(int(a), int(b)) for a, b in zip(of, true, strict=True)}) == 6
+
+
+def test_of_many_new_unlocks_of_a_kind_a_few_are_clustered_and_all_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CANDIDATES", 4)
+    sizes = []
+
+    def spy(distances: np.ndarray, *rest: Any) -> Any:
+        sizes.append(len(distances))
+        return choose_by_distance(distances, *rest)
+
+    monkeypatch.setattr(module, "choose_by_distance", spy)
+    kinds, buffer, _ = make()
+    rng = np.random.default_rng(6)
+    counts, ended = np.zeros(KINDS), 0.0
+    for phase in range(3):
+        held = kinds.examples
+        fill(buffer, rng)
+        kinds.learn()
+        steps, true = true_kinds(buffer)
+        counts = counts * module.FADING + np.bincount(true, minlength=KINDS)
+        ended = ended * module.FADING + buffer.dones.sum()
+        assert sizes[-1] == len(steps) if phase == 0 else sizes[-1] <= held + 4 * KINDS < len(steps) + held
+        assert_right(kinds, buffer, counts / ended)
+
+
+def test_where_there_are_too_many_unlocks_some_stand_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many there are, and how many episodes have two of them, is as if all had been looked at."""
+    found = []
+    for most in (3000, 100):
+        monkeypatch.setattr(module, "MOST", most)
+        kinds, buffer, _ = make()
+        fill(buffer, np.random.default_rng(7))
+        kinds.learn()
+        tensors = kinds.tensors()
+        found.append((tensors["masses"].sum().item(), tensors["together"].sum().item()))
+    seen = len(true_kinds(buffer)[0])
+    assert 1.5 < seen / 100 < 3, "or the test shows nothing"
+    (all_masses, all_together), (some_masses, some_together) = found
+    assert all_masses == pytest.approx(seen) and some_masses == pytest.approx(seen)
+    assert some_together == pytest.approx(all_together, rel=0.2)
+
+
+def test_where_there_is_no_room_the_heaviest_examples_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for capacity in (1024, 20):
+        monkeypatch.setattr(module, "CAPACITY", capacity)
+        kinds, buffer, _ = make()
+        fill(buffer, np.random.default_rng(8))
+        kinds.learn()
+        found.append(np.sort(kinds.tensors()["masses"][: kinds.examples].numpy()))
+    assert len(found[0]) > 60 and len(found[1]) == 20
+    assert (found[1] == found[0][-20:]).all() and found[0][0] < found[0][-20], "the lightest were left out"
 
 
 def test_a_kind_in_fragments_is_one_kind() -> None:
