@@ -30,6 +30,18 @@ KINDS: dict[str, dict[str, Any]] = {
         **_BASE, "total_steps": 192, "model": _MODEL, "ppo": _PPO,
         "distill": {"rollouts_per_phase": 3, "num_epochs": 1, "batch_size": 8},
     },
+    "ad-rare": {
+        **_BASE, "total_steps": 192, "model": _MODEL,
+        "ppo": {**_PPO, "rarity_power": 0.5, "imitation_coef": 0.05, "imitation_batch": 4, "imitation_capacity": 16},
+        "distill": {
+            "rollouts_per_phase": 3, "num_epochs": 1, "batch_size": 8, "sources_per_update": 3, "shared_targets": True,
+        },
+    },
+    "ad-gru": {
+        **_BASE, "total_steps": 192, "model": {**_MODEL, "core": "gru", "core_size": 6},
+        "ppo": {**_PPO, "chunk_length": 4, "burn_in": 2},
+        "distill": {"rollouts_per_phase": 3, "num_epochs": 1, "batch_size": 8},
+    },
     "qrdqn": {
         **_BASE, "trainer": "qrdqn", "total_steps": 192, "qrdqn": _VALUES, "distill": _NO_DISTILL,
         "model": {**_MODEL, "memory": False, "normalize_value": False},
