@@ -15,10 +15,11 @@ import torch
 from achieve.data import buffer as buffers
 from achieve.data.buffer import RolloutBuffer
 from achieve.errors import CheckpointError
-from achieve.run.checkpoint import load_checkpoint, save_checkpoint
+from achieve.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from achieve.run.tensors import read_metadata
 from achieve.train import Interrupted, train
 from achieve.trainers.journal import Journal
+from achieve.trainers.ppo import UPDATING, PPOTrainer
 from tests.system.runs import assert_same_checkpoint
 from tests.trust.small import KINDS, assert_same_outcome, small_config
 from tests.trust.stopping import SimulatedCrashError, stopping
@@ -292,3 +293,20 @@ def test_a_host_without_page_locked_memory_saves_without(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(torch, "empty", refuse)
     assert buffers._locked({"observations": torch.zeros(2, 3)}) is None
+
+
+def test_what_followed_the_last_step_is_there_again_after_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unlock in the last row of a rollout is kept with the image after it, which no file of rows has."""
+    monkeypatch.setattr("achieve.trainers.ppo.check_files", lambda *_: None)
+    config = small_config("ad-rare")
+    first, second = PPOTrainer(config), PPOTrainer(config)
+    first.start()
+    first.collector.collect(first.generators.actions)
+    first.stage = UPDATING
+    tensors, state = first.save()
+    second.load(Checkpoint({name: tensor.clone() for name, tensor in tensors.items()}, state))
+    row = first.buffer.filled
+    assert first.buffer.observations[row].any(), "or the test shows nothing"
+    assert torch.equal(second.buffer.observations[row], first.buffer.observations[row])
+    for trainer in (first, second):
+        trainer.close()
