@@ -5,7 +5,6 @@ With a recurrent core, minibatches consist of chunks of steps in a row; `achieve
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -32,7 +31,6 @@ STATISTICS = (
     "policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "grad_norm",
     "value_mean", "return_mean", "explained_variance",
 )  # fmt: skip
-RAMP, ENT_FROM = float(os.environ.get("ENT_RAMP", "0")), float(os.environ.get("ENT_FROM", "0.003"))
 GRAD_NORM = STATISTICS.index("grad_norm")
 LEARNED_FROM = ("actions", "log_probs", "advantages", "returns")
 
@@ -125,10 +123,6 @@ class PPOLearner:
     def update(self, rng: np.random.Generator) -> dict[str, float]:
         """Learn from the newest rollout, or go on with it. Returns the mean of each statistic over the updates."""
         config, buffer = self.config, self.buffer
-        if RAMP:
-            # The entropy bonus grows from ENT_FROM to the config's over the first RAMP steps.
-            self.taken = getattr(self, "taken", 0) + buffer.length * buffer.num_envs
-            self.ent_coef = ENT_FROM + (config.ent_coef - ENT_FROM) * min(1.0, self.taken / RAMP)
         self._estimate_advantages()
         if self.network.core is not None:
             self._find_restarts()
@@ -213,7 +207,7 @@ class PPOLearner:
         policy_loss = self.policy_loss(log_probs, old_log_probs, advantages)
         value_loss = ppo.value_loss(values, targets, half=config.value_half)
         entropy = ppo.entropy(logits).mean()
-        loss = policy_loss + config.vf_coef * value_loss - getattr(self, "ent_coef", config.ent_coef) * entropy
+        loss = policy_loss + config.vf_coef * value_loss - config.ent_coef * entropy
         with torch.no_grad():
             statistics = (
                 policy_loss,
