@@ -164,7 +164,8 @@ class Distiller:
                 terms = check_terms(objective, objective.loss(unpack(type(update.batch), packed, layout(update.batch))))
                 check_values(objective, terms, self._network.latent_size)
             if tried:
-                objective.after_update()
+                with torch.no_grad():
+                    objective.after_update()
                 break
         else:
             self._say(
@@ -247,7 +248,8 @@ class Distiller:
                     self._run((objective.name, lengths), step, packed)
                 else:  # a part of a large update, whose sizes are its own
                     step(packed)
-            objective.after_update()
+            with torch.no_grad():
+                objective.after_update()
 
     def _drawn(
         self, objective: AuxiliaryObjective, episodes: Sequence[Trajectory], rng: np.random.Generator

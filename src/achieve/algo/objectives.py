@@ -173,7 +173,7 @@ class AuxiliaryObjective(nn.Module, ABC):
         """Draw what is random about the next update, on the device; not captured."""
 
     def after_update(self) -> None:
-        """Follow an update, such as with a moving average of the network's weights; not captured."""
+        """Follow an update, such as with a moving average of the network's weights; without gradients, not captured."""
 
     def losses(
         self, update: Update, tables: Callable[[], Tables], prepare: Callable[[], None], rng: np.random.Generator
