@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from achieve import load_agent
+from achieve import load_agent, train
 from achieve.analysis.evaluate import evaluate
 from achieve.errors import ConfigError
 from achieve.run.checkpoint import Checkpoint
@@ -265,6 +265,16 @@ def test_environment_whose_package_is_missing(
     for environment, remedy in (("minigrid", "pip install 'minigrid>=3.2'"), ("heist", "`make heist`")):
         code, _, err = achieve("train", "--config", settings, "--env", environment, "--folder", tmp_path / "run")
         assert code == 2 and remedy in err and err.count("\n") == 1, err
+
+
+@pytest.mark.parametrize(("name", "said"), [("Moody", 1), ("make_env", 0)])
+def test_that_episodes_cannot_be_repeated_is_said_before_it_matters(
+    name: str, said: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = {"name": f"{OWN}:{name}", "unlock_threshold": 0.0}
+    train(tiny_config(env=own, total_steps=1), tmp_path / "run")
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.count("shows something else after another reset with the same seed") == said
 
 
 class StoppedError(Exception):

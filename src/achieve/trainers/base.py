@@ -72,6 +72,11 @@ class BaseTrainer(ABC):
         if config.torch_threads is not None:
             torch.set_num_threads(config.torch_threads)
         self.envs = self.make_envs()
+        if not getattr(self.envs, "repeats", True):
+            self.say(
+                f"{config.env.name} shows something else after another reset with the same seed: its episodes cannot "
+                "be repeated, so a run that is stopped will go on with new ones"
+            )
         self.observation_shape, self.observation_dtype, self.num_actions = check_spaces(self.envs)
         self.generators = Generators.make(config.seed, self.device)
         self.rollouts = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium
@@ -34,6 +34,8 @@ class Description:
     """The reward above which, by its own account, an achievement was unlocked."""
     requirements: tuple[tuple[str, str], ...] | None = None
     """By its own account, which achievement must come right before which; None where it does not say."""
+    repeats: bool = True
+    """Whether two resets with one seed showed the same."""
 
     def observation(self, obs: Any) -> np.ndarray:
         """Return an observation as the vector environment shows it, checked; of images without channels, one."""
@@ -117,8 +119,17 @@ def describe(env: Any, max_achievements: int) -> Description:
         unlock_threshold=_attribute(env, "unlock_threshold"),
         requirements=_requirements(env, names),
     )
-    description.observation(obs)
-    return description
+    shown = np.array(description.observation(obs))  # a copy: many environments return the same array every time
+    return replace(description, repeats=_repeats(env, shown, description))
+
+
+def _repeats(env: Any, shown: np.ndarray, description: Description) -> bool:
+    """Return whether a reset with the same seed shows the same. An error there will come up, and be told, in play."""
+    try:
+        again, _ = check_reset(env.reset(seed=0))
+        return np.array_equal(shown, description.observation(again))
+    except Exception:
+        return True
 
 
 def picture_of(env: Any) -> np.ndarray:

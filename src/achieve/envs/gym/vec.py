@@ -105,6 +105,11 @@ class GymVecEnv(AchievementVecEnv):
         return self._about.named
 
     @property
+    def repeats(self) -> bool:
+        """Whether the environment showed the same after two resets with one seed."""
+        return self._about.repeats
+
+    @property
     def achievement_requirements(self) -> tuple[tuple[str, str], ...] | None:
         """Which achievement must come right before which, where the environment says so."""
         return self._about.requirements
