@@ -172,6 +172,14 @@ def make() -> tuple[UnlockKinds, RolloutBuffer, Recognizer]:
     return kinds, buffer, network
 
 
+def learned(seed: int) -> tuple[UnlockKinds, RolloutBuffer]:
+    """Kinds after a phase."""
+    kinds, buffer, _ = make()
+    fill(buffer, np.random.default_rng(seed))
+    kinds.learn()
+    return kinds, buffer
+
+
 def true_kinds(buffer: RolloutBuffer) -> tuple[np.ndarray, np.ndarray]:
     steps, _ = find_unlocks(buffer.rewards, buffer.dones, 0.5)
     return steps, buffer.flat("observations")[steps + buffer.num_envs, 0].numpy().astype(int)
@@ -256,9 +264,7 @@ def test_where_there_are_too_many_unlocks_some_stand_for_all(monkeypatch: pytest
     found = []
     for most in (3000, 100):
         monkeypatch.setattr(module, "MOST", most)
-        kinds, buffer, _ = make()
-        fill(buffer, np.random.default_rng(7))
-        kinds.learn()
+        kinds, buffer = learned(7)
         tensors = kinds.tensors()
         found.append((tensors["masses"].sum().item(), tensors["together"].sum().item()))
     seen = len(true_kinds(buffer)[0])
@@ -272,9 +278,7 @@ def test_where_there_is_no_room_the_heaviest_examples_stay(monkeypatch: pytest.M
     found = []
     for capacity in (1024, 20):
         monkeypatch.setattr(module, "CAPACITY", capacity)
-        kinds, buffer, _ = make()
-        fill(buffer, np.random.default_rng(8))
-        kinds.learn()
+        kinds, _ = learned(8)
         found.append(np.sort(kinds.tensors()["masses"][: kinds.examples].numpy()))
     assert len(found[0]) > 60 and len(found[1]) == 20
     assert (found[1] == found[0][-20:]).all() and found[0][0] < found[0][-20], "the lightest were left out"

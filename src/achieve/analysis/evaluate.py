@@ -18,7 +18,7 @@ from achieve.own_agent import PlayingAgent
 from achieve.run.env_errors import making_env, using_env
 from achieve.run.files import write_file
 from achieve.run.logs import episode_rows
-from achieve.run.seeding import env_seeds, stream
+from achieve.run.seeding import checked_seed, env_seeds, stream
 from achieve.scoring.episodes import Episodes
 
 PARALLEL = 32
@@ -168,8 +168,7 @@ def unseen_seeds(config: TrainConfig, seed: int, count: int, episodes: int) -> l
     up and avoided. Other environments make their own random numbers from a seed: they get seeds of which no training
     environment had one.
     """
-    if seed < 0:
-        raise ConfigError(f"seed is {seed}; it must be 0 or more")
+    checked_seed(seed)
     if config.env.num_envs > _LOOKED_UP:
         raise ConfigError(f"the agent's config has {config.env.num_envs:,} environments; no run has that many")
     seeds = env_seeds(config.seed, config.env.num_envs)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from achieve.errors import ConfigError
-from achieve.settings import UnfitError
+from achieve.settings import LARGEST, UnfitError
 
 # Their order matters: a new stream is appended, and leaves the others as they are.
 _STREAMS = ("worlds", "weights", "actions", "shuffles", "evaluation", "objectives", "learner")
@@ -27,8 +27,8 @@ def stream(seed: int, name: str) -> np.random.SeedSequence:
 
 def checked_seed(seed: int) -> int:
     """Return a seed; raise ConfigError for what is none."""
-    if not 0 <= seed < 2**63:
-        raise ConfigError(f"seed is {seed}; it must be from 0 to 2^63 - 1")
+    if not 0 <= seed <= LARGEST:
+        raise ConfigError(f"seed is {seed}; it must be {'0 or more' if seed < 0 else 'at most 2^63 - 1'}")
     return seed
 
 
