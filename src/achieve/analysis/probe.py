@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from achieve.agent import Agent
 from achieve.analysis.recordings import Images, Ints, Recordings, encode, representations
 from achieve.errors import ConfigError
+from achieve.nn.cuda_graphs import GraphRunner
 from achieve.nn.layers import NormDense
 
 BINS = 25
@@ -208,14 +209,22 @@ def train_classifier(
         for parameter in model.parameters():
             parameter.uniform_(-bound, bound, generator=generator)
     model = model.to(latents.device)
-    optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate)
+    parameters = list(model.parameters())
+    on_gpu = latents.is_cuda
+    optimizer = torch.optim.Adam(parameters, lr=settings.learning_rate, capturable=on_gpu)
     size = settings.batch_size or len(labels)
-    for epoch in range(settings.epochs):
-        order = torch.randperm(len(labels), generator=generator).to(latents.device)
+
+    def one_epoch(order: Tensor) -> None:
         for batch in order.split(size):
-            optimizer.zero_grad(set_to_none=True)
-            nn.functional.cross_entropy(model(latents[batch]), labels[batch]).backward()
+            loss = nn.functional.cross_entropy(model(latents[batch]), labels[batch])
+            for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+                parameter.grad = gradient
             optimizer.step()
+
+    # An update is so small that a GPU would wait for Python. The first epoch, step by step, sets up Adam's state.
+    run = GraphRunner(lambda: [], enabled=on_gpu, calls_first=1)
+    for epoch in range(settings.epochs):
+        run("epoch", one_epoch, torch.randperm(len(labels), generator=generator).to(latents.device))
         progress(epoch + 1)
     return model
 
