@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from tests.gpu.common import DEVICE
 
 from achieve.analysis.probe import ProbeSettings, train_classifier
+from tests.gpu.common import DEVICE
 
 pytestmark = pytest.mark.gpu
 

@@ -78,6 +78,8 @@ heist      | PPO                                | heist-ppo      | 29.6         
 heist      | Achievement distillation           | heist-ad       | 71.0         |              |      | section 5.7
 minigrid   | PPO                                | minigrid-ppo   | 3.33         |              |      | section 5.7
 minigrid   | Achievement distillation           | minigrid-ad    | 8.04         |              |      | section 5.7
+minigrid-easy | PPO                             | minigrid-easy-ppo |           |              |      | section 5.7
+minigrid-easy | Achievement distillation        | minigrid-easy-ad |            |              |      | section 5.7
 """
 
 

@@ -33,6 +33,9 @@ EXPERIMENTS: dict[str, Experiment] = {
     "qrdqn": Experiment("appendix D: a value-based learner, with and without distillation", ("qrdqn", "qrdqn-ad")),
     "heist": Experiment("appendix E: Procgen Heist, 25M steps", ("heist-ad", "heist-ppo")),
     "minigrid": Experiment("appendix E: the MiniGrid door-key tree", ("minigrid-ad", "minigrid-ppo")),
+    "minigrid-easy": Experiment(
+        "not in the paper: the same tree with twice the time", ("minigrid-easy-ad", "minigrid-easy-ppo")
+    ),
 }
 ALL = "all"
 

@@ -17,7 +17,7 @@ from achieve.viz.table import ColumnOf, Missing, Table, estimate, tabulate
 
 AGENTS: Mapping[str, Sequence[str]] = {
     "crafter": ("ad", "ppo"),
-    "minigrid": ("minigrid-ad", "minigrid-ppo"),
+    "minigrid": ("minigrid-ad", "minigrid-ppo", "minigrid-easy-ad", "minigrid-easy-ppo"),
     "heist": ("heist-ad", "heist-ppo"),
 }
 
