@@ -1,24 +1,14 @@
-"""Every hyperparameter of a run, in one frozen tree; `achieve.presets` has those that carry the paper's names.
-
-The docstring of a field is its help text on the command line, and its type says which values are accepted. The
-resolved config is written into the run folder and is enough to rerun it: :func:`to_dict` and :func:`from_dict` are
-inverses. Symbols are the paper's: Algorithm 1, the objectives J, the contrastive losses L and the regularisers R.
-"""
+"""The tree of settings: a frozen dataclass for each of its tables."""
 
 from __future__ import annotations
 
 import ast
-import dataclasses
 import json
-import re
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from achieve.envs.registry import find_env_spec, is_known, unknown
 from achieve.errors import ConfigError
-from achieve.migration import migrate
-from achieve.plugins import ENCODER_NAMES, OBJECTIVE_NAMES, TRAINER_NAMES, is_plugin
 from achieve.settings import (
     LONGEST,
     NonNegativeFloat,
@@ -26,12 +16,14 @@ from achieve.settings import (
     PositiveFloat,
     PositiveInt,
     Range,
-    UnfitError,
     UnitFloat,
-    check_name,
-    convert,
     shown,
 )
+
+EXTERNAL = "external"
+"""Trainer and preset of runs recorded from agents of other libraries (`achieve.record`); nothing here trains them."""
+
+_RESERVED_OPTIONS = ("name", "id", "num_envs", "seed", "threads", "infos", "unlock_threshold", "render_mode")
 
 
 @dataclass(frozen=True)
@@ -359,36 +351,13 @@ class TrainConfig:
         return self.qrdqn.replay_size // self.env.num_envs
 
 
-EXTERNAL = "external"
-"""Trainer and preset of runs recorded from agents of other libraries (`achieve.record`); nothing here trains them."""
-
-# How and where a run is computed, not what: a run may be resumed with other values.
-RUNTIME_FIELDS = (
-    "device", "torch_threads", "tensorboard", "wandb", "checkpoint_seconds", "checkpoint_replay", "replay_device",
-    "snapshots", "env.threads",
-)  # fmt: skip
-
-# What may differ when a run is resumed: the above, and its length. `achieve.initial.settle` checks the SHA-256.
-FREE_FIELDS = (*RUNTIME_FIELDS, "total_steps", "init_sha256")
-
-# Fields without effect, by trainer.
-_UNUSED = {
-    "ppo": ("trainer", "qrdqn", "checkpoint_replay", "replay_device"),
-    "qrdqn": ("ppo",),
-    EXTERNAL: (
-        "ppo", "qrdqn", "model", "distill", "total_steps", "init_from", "init_sha256", "precision", "compile",
-        "callbacks", *(name for name in RUNTIME_FIELDS if "." not in name),
-    ),
-}  # fmt: skip
-
-# Fields of the network that mean nothing without a recurrent core.
-_CORE_FIELDS = ("core_size", "core_place", "core_heads")
-# Those that mean nothing to other encoders than `tokens`.
-_TOKEN_FIELDS = ("tile_grid", "codebooks", "token_like", "token_sure", "direction_size")
-MOST_TOKENS = 4096
-"""Entries of a codebook, and tiles across or down an image, that are possible."""
-
-_RESERVED_OPTIONS = ("name", "id", "num_envs", "seed", "threads", "infos", "unlock_threshold", "render_mode")
+def with_env(config: TrainConfig, name: str) -> TrainConfig:
+    """Return the same run in another environment, with that one's unlock threshold and without options."""
+    if not is_known(name):
+        raise ConfigError(unknown(name))
+    if name == config.env.name:
+        return config
+    return replace(config, env=replace(config.env, name=name, unlock_threshold=None, options=()))
 
 
 def _read_option(option: str) -> tuple[str, Any]:
@@ -405,270 +374,3 @@ def _read_option(option: str) -> tuple[str, Any]:
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             pass
     return name, value
-
-
-def with_env(config: TrainConfig, name: str) -> TrainConfig:
-    """Return the same run in another environment, with that one's unlock threshold and without options."""
-    if not is_known(name):
-        raise ConfigError(unknown(name))
-    if name == config.env.name:
-        return config
-    return replace(config, env=replace(config.env, name=name, unlock_threshold=None, options=()))
-
-
-def validate(config: TrainConfig) -> None:
-    """Raise :class:`ConfigError` for a value out of range, and for values that do not work together."""
-    distill, model = config.distill, config.model
-    try:
-        convert(TrainConfig, dataclasses.asdict(config))
-        check_name("preset", config.preset)  # which is part of the run folder's name
-    except UnfitError as error:
-        raise ConfigError(str(error)) from None
-    if config.name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", config.name):
-        raise ConfigError(
-            f"name is {config.name!r}; give letters, digits, '.', '_' and '-', at most 100, beginning with one of the "
-            "first two"
-        )
-    _ = config.env.own_settings  # raises for an option that cannot be read
-    if config.init_sha256 is not None:
-        if config.init_from is None:
-            raise ConfigError("init_sha256 has no effect without init_from")
-        if not re.fullmatch("[0-9a-f]{64}", config.init_sha256):
-            raise ConfigError(f"init_sha256 is {config.init_sha256!r}; a SHA-256 has 64 digits from 0 to f")
-    any_number = model.encoder == "spcnn" and model.channels
-    if (len(model.channels) != 3 and not any_number) or min(model.channels) < 1:
-        raise ConfigError(f"model.channels is {model.channels}; give three positive numbers")
-    _validate_tokens(model)
-    if model.memory and not distill.enabled:
-        raise ConfigError("model.memory needs distillation, which makes its representations; use --model.no-memory")
-    if distill.enabled and not distill.objectives:
-        raise ConfigError("distill.objectives is empty; name at least one, or use --distill.no-enabled")
-    if distill.shared_targets and distill.sources_per_update == 1:
-        raise ConfigError(
-            "distill.shared_targets needs several sources in an update, of which each is a target of others; use "
-            f"--distill.sources-per-update {2 * distill.num_targets}"
-        )
-    if len(set(distill.objectives)) < len(distill.objectives):
-        raise ConfigError(f"distill.objectives names one twice: {' '.join(distill.objectives)}")
-    _known_or_plugin("model.encoder", model.encoder, ENCODER_NAMES)
-    if config.trainer != EXTERNAL:
-        _known_or_plugin("trainer", config.trainer, TRAINER_NAMES)
-    for callback in config.callbacks:
-        _known_or_plugin("callbacks", callback)
-    for objective in distill.objectives:
-        _known_or_plugin("distill.objectives", objective, OBJECTIVE_NAMES)
-    if config.trainer == "qrdqn":
-        _validate_qrdqn(config)
-    else:
-        _validate_core(config)
-        _validate_rare(config)
-    if config.trainer != "ppo":
-        return
-    if other := list(differences(config.qrdqn, QRDQNConfig())):
-        raise ConfigError(f"qrdqn.{other[0]} has no effect on PPO; use --preset qrdqn or --trainer qrdqn")
-    if config.rollout_steps == 1:
-        raise ConfigError(
-            "one environment with a rollout of one step has a single advantage, which cannot be normalised; "
-            "increase env.num-envs or ppo.rollout-length"
-        )
-    _validate_minibatches(config)
-
-
-def _validate_rare(config: TrainConfig) -> None:
-    """Raise ConfigError for settings of rare unlocks that have no effect, or that nothing tells kinds apart for."""
-    ppo, default = config.ppo, PPOConfig()
-    for setting in ("rarity_power", "imitation_coef"):
-        if getattr(ppo, setting) and not config.distill.enabled:
-            raise ConfigError(f"ppo.{setting} needs distillation, which tells unlocks apart; use a preset such as ad")
-    if ppo.imitation_coef and config.model.core != "none":
-        raise ConfigError(
-            "ppo.imitation_coef does not work with a recurrent core: states that were kept would be out of date; "
-            "use --model.core none"
-        )
-    for setting, value, names in (
-        ("rarity_power", 0.5, ("rarity_rate", "rarity_limit")),
-        ("imitation_coef", 0.05, ("imitation_batch", "imitation_reach", "imitation_capacity")),
-    ):
-        for name in names:
-            if not getattr(ppo, setting) and getattr(ppo, name) != getattr(default, name):
-                flag = setting.replace("_", "-")
-                raise ConfigError(f"ppo.{name} has no effect without ppo.{setting}; use --ppo.{flag} {value}")
-
-
-def _validate_minibatches(config: TrainConfig) -> None:
-    """Raise ConfigError for minibatches that are not equal, or too small to normalise their advantages."""
-    ppo = config.ppo
-    if config.rollout_steps % ppo.num_minibatches:
-        raise ConfigError(
-            f"a rollout of {config.env.num_envs} x {ppo.rollout_length} = {config.rollout_steps} steps "
-            f"cannot be split into {ppo.num_minibatches} equal minibatches; "
-            "change ppo.num-minibatches or ppo.rollout-length"
-        )
-    if ppo.advantage_norm == "minibatch" and config.rollout_steps == ppo.num_minibatches:
-        raise ConfigError(
-            "a minibatch of one step has a single advantage, which cannot be normalised; reduce ppo.num-minibatches or "
-            "use --ppo.advantage-norm rollout"
-        )
-
-
-def _validate_core(config: TrainConfig) -> None:
-    """Raise ConfigError for settings of a recurrent core that do not fit the rollouts, or that there is no core for."""
-    ppo, model = config.ppo, config.model
-    if model.core == "none":
-        if config.trainer != "ppo":
-            return
-        for table, values, names in (("model", model, _CORE_FIELDS), ("ppo", ppo, ("chunk_length", "burn_in"))):
-            for name in names:
-                if getattr(values, name) != getattr(type(values), name):
-                    raise ConfigError(f"{table}.{name} has no effect without a recurrent core; use --model.core gru")
-        return
-    if ppo.chunk_length > ppo.rollout_length:
-        raise ConfigError(
-            f"ppo.chunk_length is {ppo.chunk_length}, more than the {ppo.rollout_length} steps of a rollout; reduce "
-            "ppo.chunk-length or increase ppo.rollout-length"
-        )
-    if ppo.burn_in >= ppo.rollout_length:
-        raise ConfigError(
-            f"ppo.burn_in is {ppo.burn_in}, and no chunk has that many steps before it in a rollout of "
-            f"{ppo.rollout_length}; reduce ppo.burn-in"
-        )
-    _validate_minibatches(config)  # of a trainer of the user's own too: its chunks are dealt out evenly
-    minibatch = config.rollout_steps // ppo.num_minibatches
-    for what, steps in (("rollout", ppo.rollout_length), ("minibatch", minibatch)):
-        if steps % ppo.chunk_length:
-            raise ConfigError(
-                f"a {what} of {steps} steps cannot be cut into chunks of {ppo.chunk_length}; change ppo.chunk-length, "
-                "ppo.rollout-length or ppo.num-minibatches"
-            )
-
-
-def _known_or_plugin(setting: str, name: str, known: tuple[str, ...] = ()) -> None:
-    if name not in known and not is_plugin(name):
-        others = f"known are {', '.join(known)}, or " if known else ""
-        raise ConfigError(f"{setting} has {shown(name)}; {others}give code of your own as module:Class")
-
-
-def _validate_tokens(model: ModelConfig) -> None:
-    for name in ("tile_grid", "codebooks"):
-        numbers = getattr(model, name)
-        if len(numbers) != 3 or not all(1 <= number <= MOST_TOKENS for number in numbers):
-            raise ConfigError(f"model.{name} is {numbers}; give three numbers from 1 to {MOST_TOKENS:,}")
-    if model.encoder != "tokens":
-        for name in _TOKEN_FIELDS:
-            if getattr(model, name) != getattr(ModelConfig, name):
-                raise ConfigError(f"model.{name} has no effect without --model.encoder tokens")
-
-
-def _validate_qrdqn(config: TrainConfig) -> None:
-    values, rows = config.qrdqn, config.replay_rows
-    if other := list(differences(config.ppo, PPOConfig())):
-        raise ConfigError(f"ppo.{other[0]} has no effect on QR-DQN; its settings are qrdqn.*")
-    none = ModelConfig()
-    if any(getattr(config.model, name) != getattr(none, name) for name in ("core", "value_hidden", *_CORE_FIELDS)):
-        raise ConfigError(
-            "QR-DQN has neither a recurrent core (model.core) nor a hidden layer for values (model.value_hidden); "
-            "use a preset of PPO, such as ppo-gru"
-        )
-    if config.model.encoder == "tokens":
-        raise ConfigError("the codebooks of the tokens encoder grow with PPO's rollouts; QR-DQN needs another encoder")
-    if config.model.normalize_value:
-        raise ConfigError("QR-DQN learns returns as they are; use --model.no-normalize-value")
-    for name in ("rollouts_per_phase", "policy_reg_coef", "value_reg_coef", "policy_reg", "value_reg"):
-        if getattr(config.distill, name) != getattr(DistillConfig, name):
-            raise ConfigError(
-                f"distill.{name} has no effect on QR-DQN, which distils before every target update and preserves its "
-                "quantiles (qrdqn.target_update, qrdqn.quantile_reg_coef)"
-            )
-    # A row to sample, the frame it bootstraps from, and the row being written.
-    if rows < 3:
-        raise ConfigError(
-            f"a replay of {values.replay_size} steps has {rows} for each of {config.env.num_envs} environments, and "
-            "needs 3; increase qrdqn.replay-size"
-        )
-    if values.learning_starts > rows * config.env.num_envs:
-        raise ConfigError(
-            f"qrdqn.learning_starts is {values.learning_starts}, more than a replay of {values.replay_size} steps holds"
-        )
-
-
-def to_dict(config: TrainConfig) -> dict[str, Any]:
-    """Return the config as JSON has it, without what has no effect on its trainer."""
-    tree: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config)))
-    for name in _UNUSED.get(config.trainer, ()):
-        del tree[name]
-    tree["env"]["unlock_threshold"] = config.env.threshold
-    return tree
-
-
-def from_dict(data: Mapping[str, Any]) -> TrainConfig:
-    """Return the config that :func:`to_dict` wrote; raise :class:`ConfigError` for anything else."""
-    try:
-        config: TrainConfig = convert(TrainConfig, migrate(data) if isinstance(data, Mapping) else data)
-    except UnfitError as error:
-        raise ConfigError(str(error)) from None
-    if config.env.unlock_threshold == find_env_spec(config.env.name).unlock_threshold:
-        config = replace(config, env=replace(config.env, unlock_threshold=None))
-    validate(config)
-    return config
-
-
-def from_any_version(data: Mapping[str, Any]) -> tuple[TrainConfig, dict[str, Any]]:
-    """Return a saved config as far as this version has its settings, and by dotted name those that it does not have.
-
-    Objectives that it does not have count as such a setting. A run of a later version, or of somebody's own, can then
-    at least be scored; it must not be continued.
-    """
-    known: dict[str, Any] = {}
-    unknown: dict[str, Any] = {}
-    _sort_settings(TrainConfig, migrate(data), "", known, unknown)
-    _sort_objectives(known.get("distill"), unknown)
-    return from_dict(known if "preset" in known else data), unknown  # which else is hardly a run of any version
-
-
-def _sort_settings(
-    table: Any, data: Mapping[str, Any], prefix: str, known: dict[str, Any], unknown: dict[str, Any]
-) -> None:
-    tables = {setting.name: setting.default_factory for setting in dataclasses.fields(table)}
-    for name, value in data.items():
-        if name not in tables:
-            unknown[f"{prefix}{name}"] = value
-        elif dataclasses.is_dataclass(tables[name]) and isinstance(value, Mapping):
-            _sort_settings(tables[name], value, f"{prefix}{name}.", known.setdefault(name, {}), unknown)
-        else:
-            known[name] = value
-
-
-def _sort_objectives(distill: Any, unknown: dict[str, Any]) -> None:
-    """Replace objectives that this version does not have, if there are any; `unknown` then has the list as it was."""
-    named = distill.get("objectives") if isinstance(distill, dict) else None
-    if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
-        return  # missing, or for `from_dict` to refuse
-    ours = [name for name in named if name in OBJECTIVE_NAMES or is_plugin(name)]
-    if ours != named:
-        unknown["distill.objectives"] = named
-        distill["objectives"] = ours or list(DistillConfig.objectives)
-
-
-def differences(one: Any, other: Any, ignoring: Collection[str] = (), prefix: str = "") -> dict[str, tuple[Any, Any]]:
-    """Return the settings in which two configs differ, by dotted name, with both values.
-
-    ``ignoring`` names settings (`seed`, `env.threads`) and tables (`env`) to leave out.
-    """
-    found: dict[str, tuple[Any, Any]] = {}
-    for setting in dataclasses.fields(one):
-        name = prefix + setting.name
-        mine, theirs = getattr(one, setting.name), getattr(other, setting.name)
-        if name in ignoring or mine == theirs:
-            continue
-        if dataclasses.is_dataclass(mine):
-            found |= differences(mine, theirs, ignoring, f"{name}.")
-        else:
-            found[name] = (mine, theirs)
-    return found
-
-
-def refusal(saved: TrainConfig, wanted: TrainConfig, free: Collection[str], shown: int = 5) -> str | None:
-    """Return `ppo.gamma is 0.95 there, 0.8 here; ...` if a saved run differs from the one wanted, else None."""
-    unlike = differences(saved, wanted, free).items()
-    found = [f"{name} is {there} there, {here} here" for name, (there, here) in unlike]
-    return "; ".join(found[:shown]) + (f"; and {len(found) - shown} more" if found[shown:] else "") or None
