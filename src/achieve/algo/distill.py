@@ -20,7 +20,7 @@ from achieve.algo.learner import check_finite
 from achieve.algo.meters import Meters
 from achieve.algo.objective_checks import check_terms, check_values, made_up_episodes
 from achieve.algo.objectives import OBJECTIVES, AuxiliaryObjective, Context, Tables, Terms, TransportSolver, Update
-from achieve.algo.regularizers import Experience, PolicyValueRegularizer, QuantileRegularizer, Regularizer
+from achieve.algo.regularizers import Experience, Regularizer
 from achieve.config import DistillConfig
 from achieve.data.batches import layout, pack, unpack
 from achieve.data.trajectories import Trajectory
@@ -105,10 +105,7 @@ class Distiller:
         self._told: set[str] = set()
         self.regularizer = regularizer
         fused = available.distillation_kernels(network, experience.device, enabled=cuda_graphs)
-        if isinstance(regularizer, PolicyValueRegularizer):
-            regularizer.fused = fused and regularizer.has_plain_heads
-        elif isinstance(regularizer, QuantileRegularizer):
-            regularizer.fused = fused
+        regularizer.use_kernels(fused)
         self._beside = Beside(enabled=self._cuda_graphs)
         # External: where a captured update waits for it, a replay waits for what it stands for then.
         self._prepared = torch.cuda.Event(external=True) if self._cuda_graphs else None

@@ -42,6 +42,9 @@ class Regularizer(Protocol):
     names: tuple[str, ...]
     coefs: tuple[float, ...]
 
+    def use_kernels(self, enabled: bool) -> None:
+        """Use GPU kernels, if this regulariser has any for the network, or plain PyTorch."""
+
     def allocate(self, steps: int) -> None:
         """Make room for the frozen copy's outputs on this many steps; called before anything is captured."""
 
@@ -67,10 +70,8 @@ class PolicyValueRegularizer:
         """Use the kernels of `achieve.nn.kernels.penalty`, which are for plain heads."""
         self.coefs: tuple[float, ...] = (config.policy_reg_coef, config.value_reg_coef)
 
-    @property
-    def has_plain_heads(self) -> bool:
-        """Whether there are kernels for the network's heads."""
-        return self._network.has_plain_heads
+    def use_kernels(self, enabled: bool) -> None:
+        self.fused = enabled and self._network.has_plain_heads
 
     def allocate(self, steps: int) -> None:
         device = self._experience.device
@@ -139,6 +140,9 @@ class QuantileRegularizer:
         self.fused = False
         """Use the kernels of `achieve.nn.kernels.quantile_penalty`."""
         self.coefs: tuple[float, ...] = (coef, 0.0, 0.0)
+
+    def use_kernels(self, enabled: bool) -> None:
+        self.fused = enabled
 
     def allocate(self, steps: int) -> None:
         network = self._network
