@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from achieve.reproduce import mps
+from achieve.reproduce import mps, mps_trial
 from achieve.reproduce.mps import CONTROL, LOGS, PIPES, multi_process_service
 
 DAEMON = """#!/bin/sh
@@ -46,7 +47,7 @@ def test_a_service_of_our_own_is_started_tried_and_stopped(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     said: list[str] = []
     trial = f"import os; assert os.path.exists(os.environ['{PIPES}'] + '/control')"
-    monkeypatch.setattr(mps, "TRIAL", trial)
+    monkeypatch.setattr(mps, "TRIAL", [sys.executable, "-c", trial])
     with multi_process_service(said.append) as environment:
         assert environment[PIPES] == environment[LOGS] and Path(environment[PIPES]).is_dir()
         assert journal.read_text().split("\n") == ["start all", ""]  # it serves every GPU
@@ -66,11 +67,24 @@ def test_one_that_does_not_work_is_not_used(
     monkeypatch.setenv("JOURNAL", str(tmp_path / "journal"))
     monkeypatch.setenv("START_CODE", code)
     said: list[str] = []
-    monkeypatch.setattr(mps, "TRIAL", trial)
+    monkeypatch.setattr(mps, "TRIAL", [sys.executable, "-c", trial])
     with multi_process_service(said.append) as environment:
         assert environment == {}
     assert "quit" in (tmp_path / "journal").read_text()
     assert said[0].startswith("runs take turns on the GPU") and why in said[0]
+
+
+def test_a_driver_that_cannot_be_loaded_is_named(
+    programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(programs / CONTROL, DAEMON)
+    monkeypatch.setenv("JOURNAL", str(tmp_path / "journal"))
+    (tmp_path / mps_trial.DRIVER).touch()  # found before a real one, and no library
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    said: list[str] = []
+    with multi_process_service(said.append) as environment:
+        assert environment == {}
+    assert f"(NVIDIA's driver cannot be loaded: {tmp_path / mps_trial.DRIVER}: " in said[0]
 
 
 def test_a_service_that_is_there_is_never_touched(

@@ -19,7 +19,8 @@ CONTROL = "nvidia-cuda-mps-control"
 PIPES = "CUDA_MPS_PIPE_DIRECTORY"
 LOGS = "CUDA_MPS_LOG_DIRECTORY"
 DEFAULT_PIPES = Path("/tmp/nvidia-mps")
-TRIAL = "import torch; torch.ones(8, device='cuda').sum().item()"
+# A script by its path: `-m` would import the package, too.
+TRIAL = [sys.executable, "-I", "-S", str(Path(__file__).with_name("mps_trial.py"))]
 
 
 @contextmanager
@@ -41,7 +42,7 @@ def multi_process_service(say: Callable[[str], None]) -> Iterator[dict[str, str]
         # The service must see every GPU: a run's own CUDA_VISIBLE_DEVICES picks among those the service has.
         environment = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"} | added
         # In some containers it starts and does not serve, so it is tried.
-        problem = _problem([control, "-d"], environment) or _problem([sys.executable, "-c", TRIAL], environment)
+        problem = _problem([control, "-d"], environment) or _problem(TRIAL, environment)
         if problem:
             say(f"runs take turns on the GPU: the multi-process service (MPS) does not work here ({problem})")
         else:
