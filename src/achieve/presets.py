@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from achieve.config import (
@@ -208,6 +210,15 @@ def variant(config: TrainConfig) -> str:
         return (config.name or config.preset) + origin
     told = [setting(name, value) for name, (value, _) in changes(config).items() if not name.startswith("init_")]
     return ", ".join([config.preset, *told]) + origin
+
+
+def default_folder(config: TrainConfig) -> Path:
+    """Return `runs/<name>-s<seed>`, or without a name `runs/<preset>-s<seed>`; if the environment is not that of the
+    preset, `runs/<preset>-<env>-s<seed>`.
+    """
+    own = PRESETS[config.preset].env if config.preset in PRESETS else EnvConfig()
+    environment = "" if config.env.name == own.name else "-" + re.sub(r"[^\w.-]+", "-", config.env.name)
+    return Path("runs") / f"{config.name or config.preset + environment}-s{config.seed}"
 
 
 def setting(name: str, value: Any) -> str:

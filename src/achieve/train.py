@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-from achieve.config import EXTERNAL, EnvConfig, TrainConfig, to_dict, validate
+from achieve.config import EXTERNAL, TrainConfig, to_dict, validate
 from achieve.errors import ConfigError, RunFolderError
 from achieve.initial import settle, take_weights
 from achieve.plugins import load_class, source_digests
-from achieve.presets import PRESETS, refuse_preset_name
+from achieve.presets import default_folder, refuse_preset_name
 from achieve.run.checkpoint import CheckpointWriter, load_checkpoint
 from achieve.run.env_errors import using_env
 from achieve.run.folder import RunFolder, read_summary, refuse_packed
@@ -61,8 +60,9 @@ def train(
 
     Args:
         config: see :func:`achieve.presets.get_preset`.
-        folder: the run folder, by default that of :func:`default_folder`. If it holds a run with this config, that run
-            is resumed. Another `total_steps` ends it earlier or, with PPO, extends it even after its end.
+        folder: the run folder, by default that of :func:`achieve.presets.default_folder`. If it holds a run with this
+            config, that run is resumed. Another `total_steps` ends it earlier or, with PPO, extends it even after its
+            end.
         quiet: no progress display.
         warm_up: the compilation of this run's GPU kernels, if it has begun already.
 
@@ -170,15 +170,6 @@ def spaces_of(trainer: BaseTrainer) -> Spaces:
     """Return what a run's environments show and accept."""
     dtype = str(trainer.observation_dtype).removeprefix("torch.")
     return Spaces(trainer.observation_shape, dtype, trainer.num_actions)
-
-
-def default_folder(config: TrainConfig) -> Path:
-    """Return `runs/<name>-s<seed>`, or without a name `runs/<preset>-s<seed>`; if the environment is not that of the
-    preset, `runs/<preset>-<env>-s<seed>`.
-    """
-    own = PRESETS[config.preset].env if config.preset in PRESETS else EnvConfig()
-    environment = "" if config.env.name == own.name else "-" + re.sub(r"[^\w.-]+", "-", config.env.name)
-    return Path("runs") / f"{config.name or config.preset + environment}-s{config.seed}"
 
 
 def _trackers(config: TrainConfig, run: RunFolder, step: int) -> Iterator[Tracker]:

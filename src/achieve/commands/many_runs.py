@@ -127,10 +127,11 @@ def show_finished(plan: Plan, stop: StopRequest | None = None) -> list[str]:
 
 def _show_plan(plan: Plan) -> None:
     from achieve.reproduce import estimates
+    from achieve.reproduce.gpus import gpu_count
     from achieve.reproduce.plan import State
     from achieve.run.progress import duration
 
-    gpus = estimates.gpu_count(plan.runs[0].run.config.device)
+    gpus = gpu_count(plan.runs[0].run.config.device)
     rates = estimates.rates(plan, gpus)
     states = [state for state in State if plan.of(state)]
     rows = []

@@ -122,13 +122,12 @@ def train_seeds(parsed: TrainArguments, arguments: list[str]) -> None:
     """Train several seeds of one config; a single one is trained as by `--seed`."""
     from achieve.commands.many_runs import make_runs, parse_seeds, show_finished, without_flags
     from achieve.reproduce.plan import RunSpec
-    from achieve.train import default_folder
 
     if _value_of("--seed", arguments) is not None:
         raise ConfigError("give --seed or --seeds, not both")
     configs.validate(parsed.train)
     wanted = [replace(parsed.train, seed=seed) for seed in parse_seeds(parsed.seeds or "")]
-    folders = [default_folder(config) for config in wanted]
+    folders = [presets.default_folder(config) for config in wanted]
     parent = parsed.folder or folders[0].parent
     if len(wanted) == 1:
         _train_one(replace(parsed, train=wanted[0], folder=parent / folders[0].name))
@@ -142,10 +141,9 @@ def train_seeds(parsed: TrainArguments, arguments: list[str]) -> None:
 def _open_watch(parsed: TrainArguments) -> None:
     """Start `achieve watch` on the folder of the run, or of the runs, in a process of its own."""
     from achieve.app import serving
-    from achieve.train import default_folder
 
     serving.require_app()
-    folder = parsed.folder or default_folder(parsed.train)
+    folder = parsed.folder or presets.default_folder(parsed.train)
     if parsed.folder is None or parsed.seeds is None:
         folder = folder.parent
     folder.mkdir(parents=True, exist_ok=True)
@@ -169,10 +167,10 @@ def _train_one(parsed: TrainArguments) -> None:
 
 def _train_with(parsed: TrainArguments, warm_up: WarmUp | None) -> None:
     from achieve.run.device import resolve_device
-    from achieve.train import Interrupted, default_folder, train
+    from achieve.train import Interrupted, train
 
     device = resolve_device(parsed.train.device)
-    folder = parsed.folder or default_folder(parsed.train)
+    folder = parsed.folder or presets.default_folder(parsed.train)
     encoder = parsed.train.model.encoder
     small = "quick-max" if parsed.train.env.name == "crafter" else "quick"
     if device.type == "cpu" and encoder == "residual":

@@ -23,15 +23,6 @@ TOKENS_ON_H200 = 3084.2
 ON_A_CORE = {"residual": 40.0, "strided": 400.0, "tokens": 1200.0}
 
 
-def gpu_count(device: str) -> int:
-    """Return how many GPUs runs with this `device` can use here; opens no CUDA context, which would hold memory."""
-    if device == "cpu":
-        return 0
-    import torch
-
-    return torch.cuda.device_count()
-
-
 def steps_per_second(config: TrainConfig, gpus: int) -> float:
     """Return a rough rate; NaN where none is known (QR-DQN without a GPU)."""
     if gpus and config.model.encoder == "tokens":

@@ -18,7 +18,8 @@ from typing import NamedTuple
 from rich.console import Console
 
 import achieve
-from achieve.reproduce.estimates import gpu_count, rates
+from achieve.reproduce.estimates import rates
+from achieve.reproduce.gpus import VISIBLE, gpu_count
 from achieve.reproduce.live_table import DONE, FAILED, STOPPED, LiveTable
 from achieve.reproduce.plan import Plan, Planned, RunSpec
 from achieve.reproduce.process import Outcome, achieve_command, run_logged
@@ -30,7 +31,6 @@ from achieve.run.signals import StopRequest
 from achieve.run.trackers import missing_extra
 
 POLL = 0.5
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 class Order(NamedTuple):

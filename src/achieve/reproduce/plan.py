@@ -11,9 +11,7 @@ from typing import Any
 
 from achieve.config import FREE_FIELDS, TrainConfig, from_dict, refusal
 from achieve.errors import AchieveError, ConfigError, RunFolderError
-from achieve.initial import settle
 from achieve.reproduce.tail_metrics import read_progress
-from achieve.run.checkpoint import has_checkpoint
 from achieve.run.files import reason
 from achieve.run.folder import read_config, read_summary
 
@@ -107,7 +105,11 @@ def make_plan(runs: Sequence[RunSpec], folder: Path) -> Plan:
 
 def inspect(run: RunSpec, path: Path) -> Planned:
     """Return what a run's folder says; raises where it is not this run's, or the run cannot start at all."""
-    config = settle(run.config, path)
+    config = run.config
+    if config.init_from is not None:
+        from achieve.initial import settle  # it loads PyTorch, which takes seconds
+
+        config = settle(config, path)
     try:
         entries = [entry.name for entry in path.iterdir()] if path.exists() else []
     except OSError as error:
@@ -139,6 +141,8 @@ def _complete(run: RunSpec, path: Path, summary: Mapping[str, Any]) -> Planned:
         return Planned(run, path, State.FINISHED, run.steps, summary)
     if steps > run.steps:
         raise RunFolderError(f"{path} is complete after {steps:,} steps, more than the {run.steps:,} wanted")
+    from achieve.run.checkpoint import has_checkpoint  # it loads PyTorch, too
+
     if run.config.trainer == "qrdqn" or not has_checkpoint(path / "checkpoint"):
         raise RunFolderError(f"{path} is complete after {steps:,} steps and cannot go on to {run.steps:,}")
     return Planned(run, path, State.INTERRUPTED, steps)
