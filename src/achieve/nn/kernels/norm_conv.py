@@ -16,8 +16,9 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from achieve.nn.kernels import convolution
 
-# Programs that keep most of a GPU busy: below, tiles are made smaller. An H200 has 132 multiprocessors.
-ENOUGH_PROGRAMS = 100
+# Below so many programs, tiles are made smaller. An H200 has 132 multiprocessors; half as many act as fast when alone,
+# and leave room when several runs act at the same time.
+ENOUGH_PROGRAMS = 60
 # Windows of a max-pool whose pixels' gradients a program computes: four pixels each.
 POOLED_WINDOWS = 32
 # Stretches of tiles whose sums by class are added up apart, as many as are then read at once; of more tiles than a few
