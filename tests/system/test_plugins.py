@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from achieve import load_agent, train
 from achieve.agent import export_agent
@@ -20,7 +22,8 @@ from achieve.algo.objectives import Update
 from achieve.config import from_dict
 from achieve.errors import ConfigError, UntrustedError
 from achieve.plugins import load_class
-from achieve.train import make_trainer
+from achieve.run.tensors import read_metadata
+from achieve.train import Interrupted, make_trainer
 from achieve.trainers.ppo import PPOTrainer
 from achieve.trust import imports_named_by
 from examples.own_objective import InverseDynamics
@@ -134,6 +137,39 @@ def test_a_learners_networks_are_drawn_from_the_seed_and_saved() -> None:
     assert torch.equal(first[drawn], same[drawn]) and not torch.equal(first[drawn], other[drawn])
     assert {name for name in first if name.startswith("learner/adam.")} >= {"learner/adam.0.weight.exp_avg"}
     assert first["network/policy.weight"].equal(same["network/policy.weight"])
+
+
+class LooksAhead(PPOLearner):
+    """Notes all that a rollout led to, the row after its last one."""
+
+    seen: ClassVar[dict[int, list[torch.Tensor]]] = {}
+
+    def rewards(self, first: int, last: int) -> NDArray[np.float32]:
+        buffer = self.buffer
+        row = [getattr(buffer, name)[last].clone() for name in ("observations", "memory", "states")]
+        before = self.seen.setdefault(buffer.first_row + last, row)
+        assert all(map(torch.equal, row, before))
+        return super().rewards(first, last) + row[0].float().mean().item()
+
+
+class LooksAheadTrainer(PPOTrainer):
+    learner_class = LooksAhead
+
+
+@pytest.mark.parametrize("kind", ["ad", "ad-gru"])
+def test_what_a_rollout_led_to_is_there_after_a_stop(kind: str, tmp_path: Path) -> None:
+    """At every second place at which it could stop, among them before minibatches of PPO."""
+    config = small_config(kind, trainer=f"{__name__}:LooksAheadTrainer", checkpoint_seconds=1e9)
+    LooksAhead.seen.clear()
+    whole = train(config, tmp_path / "whole", quiet=True)
+    run, parts, after = tmp_path / "parts", None, 2
+    while parts is None:
+        with suppress(Interrupted), stopping(after):
+            parts = train(config, run, quiet=True)
+        state = json.loads(read_metadata(run / "checkpoint" / "checkpoint.safetensors")["state"])
+        # A phase of distillation begins anew.
+        after = after + 2 if state["stage"] == "distilling" else 2
+    assert parts["weights_sha256"] == whole["weights_sha256"]
 
 
 class Forgetful(PPOLearner):

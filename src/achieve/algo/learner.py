@@ -115,6 +115,8 @@ class PPOLearner:
     def rewards(self, first: int, last: int) -> NDArray[np.float32]:
         """Return the rewards [T, N] that advantages are estimated from, of these rows of the buffer.
 
+        Row ``last`` is what they led to: its observations, memories and states are there, too.
+
         A run that is stopped during the updates comes here again when it resumes, so nothing may change here.
         ``buffer.rewards`` must stay as they are: they also say which steps unlocked something.
         """

@@ -235,6 +235,11 @@ class PPOTrainer(BaseTrainer):
         buffer.fresh = np.array(state["fresh"], dtype=bool)
         buffer.filled, self.collector.row, self.learner.done = state["filled"], state["row"], state["minibatches"]
         buffer.first_row = self._first_row(state)
-        if self.rare is not None and state["stage"] != COLLECTING:
+        if state["stage"] != COLLECTING:
             # The row after the last one, which no file has, is what the next rollout begins with.
-            buffer.observations[buffer.filled].copy_(self.collector.observation)
+            for values, now in zip(
+                (buffer.observations, buffer.memory, buffer.states),
+                (self.collector.observation, self.collector.memory, self.collector.state),
+                strict=True,
+            ):
+                values[buffer.filled].copy_(now)
