@@ -112,7 +112,7 @@ def test_metadata_that_is_no_agent(tmp_path: Path, weights: dict[str, Any], text
         ("image_shape", [16, 24, HUGE], "too few for the network"),
         ("image_shape", [10**300, 8, 1], "image_shape is a huge number"),
         ("image_shape", [16, 31, 3], None),
-        ("image_shape", [16, 48, 3], "too few for the network"),
+        ("image_shape", [16, 48, 3], "is missing or has another size"),
         ("image_shape", [16, 16, 3], "is missing or has another size"),
         ("model.hidden_size", HUGE, "too few for the network"),
         ("model.dense_size", HUGE, "too few for the network"),

@@ -17,7 +17,6 @@ import json
 import math
 from collections.abc import Mapping
 from importlib.resources import files
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -29,7 +28,7 @@ from torch import Tensor
 from achieve.algo.contrastive import next_memory
 from achieve.algo.quantile import action_values, epsilon_greedy_logits
 from achieve.config import EXTERNAL, EnvConfig, TrainConfig, from_dict, to_dict
-from achieve.errors import ConfigError, DivergedError, RunFolderError
+from achieve.errors import AchieveError, ConfigError, DivergedError, RunFolderError
 from achieve.nn.model import AchievementNetwork, ActorCritic, QuantileNetwork
 from achieve.openmp import make_sleep
 from achieve.plugins import ENCODER_NAMES
@@ -251,23 +250,17 @@ def load_agent(
     auxiliary = auxiliary and any(name.startswith(AUXILIARY) for name in tensors)
     acting = {name: t for name, t in tensors.items() if auxiliary or not name.startswith(AUXILIARY)}
     elements = sum(t.numel() for t in acting.values())
-    if _fewest_weights(about) > elements:
+    if _elements_needed(about) > 2 * elements:  # up to there, it is said below which of them does not fit
         raise RunFolderError(
             f"{source}: its weights do not fit its config: they are {elements:,} numbers, too few for the network and "
             f"the observations of {' x '.join(map(str, about.observation_shape))} that it describes"
         )
-    network: AchievementNetwork
-    made: dict[str, Any] = {"auxiliary": auxiliary, "dtype": about.dtype}
     # Initial weights would be drawn in vain, which takes long where there are many millions. The prediction networks
     # and the tokens encoder have tensors beside their state, an encoder of the user's own may have some: they are made
     # as in training.
     whole = auxiliary or config.model.encoder not in ENCODER_NAMES or config.model.encoder == "tokens"
     with contextlib.nullcontext() if whole else torch.device("meta"):
-        if config.trainer == "qrdqn":
-            made["num_quantiles"] = config.qrdqn.num_quantiles
-            network = QuantileNetwork(config.model, about.observation_shape, about.num_actions, **made)
-        else:
-            network = ActorCritic(config.model, about.observation_shape, about.num_actions, **made)
+        network = _make_network(about, auxiliary=auxiliary)
     needed = network.state_dict()
     missing = torch.empty(0, dtype=torch.bool)
     for name in needed | acting:
@@ -290,36 +283,29 @@ class About(NamedTuple):
     dtype: torch.dtype = torch.uint8
 
 
-def _fewest_weights(about: About) -> int:
-    """Return the size of the largest layers, so that no network is made for which there are no weights."""
-    config, shape, num_actions, _ = about
-    model = config.model
-    outputs = num_actions * (config.qrdqn.num_quantiles if config.trainer == "qrdqn" else 1)
-    alone = model.core != "none" and model.core_place == "alone" and model.core_heads == "both"
-    heads = (model.core_size if alone else model.hidden_size) * model.value_hidden
-    if model.core != "none":
-        heads += 3 * model.core_size * (model.hidden_size + model.core_size) + model.core_size * outputs
-    if model.core == "none" or model.core_place == "joined":
-        heads += model.hidden_size * outputs
-    above = model.dense_size * model.hidden_size + heads
-    if model.encoder == "mlp":
-        return (math.prod(shape) + model.dense_size) * model.dense_size + above
-    if model.encoder == "tokens":
-        tiles, tops, wholes = model.codebooks
-        inputs = 9 * tiles + tops + wholes
-        return inputs * (model.dense_size + model.direction_size) + model.dense_size**2 + above
-    if model.encoder not in IMAGE_ENCODERS:  # an encoder of the user's own, of any size
-        return heads
-    height, width, inputs = shape
-    if model.encoder == "spcnn":
-        convolutions = sum(25 * one * two for one, two in pairwise((inputs, *model.channels)))
-        return convolutions + height * width * model.channels[-1] * model.hidden_size + heads
-    a, b, c = model.channels
-    if model.encoder == "residual":
-        convolutions = sum(9 * one * two + 36 * two * two for one, two in zip((inputs, a, b), (a, b, c), strict=True))
-    else:
-        convolutions = 64 * inputs * a + 16 * a * b + 9 * b * c
-    return convolutions + (height // 8) * (width // 8) * c * model.dense_size + above
+def _make_network(about: About, *, auxiliary: bool) -> AchievementNetwork:
+    """Return the network that weights belong to, with weights of its own."""
+    config, shape, num_actions, dtype = about
+    made: dict[str, Any] = {"auxiliary": auxiliary, "dtype": dtype}
+    if config.trainer == "qrdqn":
+        return QuantileNetwork(config.model, shape, num_actions, num_quantiles=config.qrdqn.num_quantiles, **made)
+    return ActorCritic(config.model, shape, num_actions, **made)
+
+
+def _elements_needed(about: About) -> float:
+    """Return how many numbers an agent's network has, before there is memory for them: a file may say anything.
+
+    Zero where that cannot be known, with an encoder of the user's own that asks what is in its tensors.
+    """
+    own = about.config.model.encoder not in ENCODER_NAMES
+    try:
+        with torch.device("meta"):
+            network = _make_network(about, auxiliary=False)
+    except AchieveError:
+        raise
+    except Exception:
+        return 0 if own else math.inf  # the one else known: sizes that no number of 64 bits holds
+    return sum(tensor.numel() for tensor in network.state_dict().values())
 
 
 def find_weights(source: str | Path) -> Path:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from achieve import load_agent, make_vec, train
-from achieve.agent import AUXILIARY, About, Agent, _fewest_weights, export_agent
+from achieve.agent import AUXILIARY, About, Agent, _elements_needed, export_agent
 from achieve.analysis.evaluate import evaluate
 from achieve.config import ModelConfig, TrainConfig
 from achieve.errors import ConfigError, RunFolderError
@@ -22,6 +22,7 @@ from achieve.nn.model import ActorCritic
 from achieve.run.checkpoint import load_checkpoint, save_checkpoint
 from achieve.run.weights import file_sha256, load_weights, save_weights
 from achieve.train import PPOTrainer
+from examples.own_encoder import PatchEncoder
 from tests.system.tiny import NUM_ENVS, ROLLOUT, ROLLOUTS_PER_PHASE, STEPS, tiny_config
 
 ACTIONS = 17
@@ -272,21 +273,25 @@ def test_acts_for_gymnasium_users(finished: Path) -> None:
     env.close()
 
 
-@pytest.mark.parametrize("encoder", ["residual", "strided", "spcnn", "mlp", "tokens"])
-@pytest.mark.parametrize("core", ["none", "gru", "lstm"])
-def test_no_network_has_fewer_weights_than_are_asked_for(encoder: str, core: str) -> None:
-    """So that no agent is refused which training has left, however its heads are put together."""
-    shape = {"tokens": (63, 63, 3), "mlp": (20,)}.get(encoder, (64, 64, 3))
-    for place, heads, value_hidden, memory in product(("joined", "alone"), ("both", "policy"), (0, 512), (True, False)):
-        model = ModelConfig(
-            encoder=encoder, core=core, core_place=place, core_heads=heads, value_hidden=value_hidden,  # type: ignore[arg-type]
-            core_size=64, memory=memory, hidden_size=512, dense_size=64, channels=(4, 8, 8), norm=encoder != "spcnn",
-        )  # fmt: skip
-        about = About(replace(TrainConfig(), model=model), shape, 5)
-        with torch.device("meta"):
-            network = ActorCritic(model, shape, 5, auxiliary=False)
-        have = sum(tensor.numel() for tensor in network.state_dict().values())
-        assert 0 < _fewest_weights(about) <= have, (place, heads, value_hidden, memory)
+class Curious(PatchEncoder):
+    """Looks into a tensor, which has no content where sizes are found out."""
+
+    def __init__(self, shape: tuple[int, ...], config: ModelConfig) -> None:
+        super().__init__(shape, config)
+        assert torch.zeros(3).tolist() == [0, 0, 0]
+
+
+def test_how_many_weights_are_needed_is_known_without_making_them() -> None:
+    """Also of sizes for which no machine has the memory, and of some that no number holds."""
+
+    def needed(**settings: Any) -> float:
+        return _elements_needed(About(replace(TrainConfig(), model=ModelConfig(**settings)), (64, 64, 3), 5))
+
+    network = ActorCritic(ModelConfig(), (64, 64, 3), 5, auxiliary=False)
+    assert needed() == sum(tensor.numel() for tensor in network.state_dict().values())
+    assert 10**13 < needed(hidden_size=2**40) < math.inf
+    assert needed(hidden_size=2**62) == math.inf
+    assert needed(encoder="examples.own_encoder:PatchEncoder") > 0 == needed(encoder=f"{__name__}:Curious")
 
 
 @pytest.mark.parametrize(
