@@ -302,9 +302,9 @@ def _elements_needed(about: About) -> float:
         with torch.device("meta"):
             network = _make_network(about, auxiliary=False)
     except AchieveError:
-        raise
+        return math.prod(about.observation_shape)  # at the least; if it has so many, it is refused where it is made
     except Exception:
-        return 0 if own else math.inf  # the one else known: sizes that no number of 64 bits holds
+        return 0 if own else math.inf  # sizes that no number of 64 bits holds
     return sum(tensor.numel() for tensor in network.state_dict().values())
 
 
