@@ -59,10 +59,11 @@ _preset(
 )
 
 # The paper says of MiniGrid that it follows Crafter's protocol, and of neither which hyperparameters were used. We use
-# Crafter's for MiniGrid, with the time limit that made PPO's task about as hard as it was for the paper's
-# (docs/minigrid.md). In Heist an episode shows one maze for up to 1,000 steps, so an agent sees few mazes and
-# easily overfits to them (docs/environments.md has the measurements). Rollout length and GAE lambda are those of
-# Procgen's own training code; the many environments, the single epoch and the discount are ours.
+# Crafter's for MiniGrid, with a time limit that was chosen to make the task as hard for PPO as the paper's was, and
+# comes nearer to that than the environment's own (docs/minigrid.md). In Heist an episode shows one maze for up to 1,000
+# steps, so an agent sees few mazes and easily overfits to them (docs/environments.md has the measurements). Rollout
+# length and GAE lambda are those of Procgen's own training code; the many environments, the single epoch and the
+# discount are ours.
 _MINIGRID = EnvConfig(name="minigrid", options=("max_steps=350",))
 _MINIGRID_EASY = EnvConfig(name="minigrid")
 _HEIST = EnvConfig(name="heist", num_envs=256)

@@ -37,13 +37,14 @@ def runs_section(gathered: Gathered) -> Section:
         ("counted", "counted", str, lambda run: f"no: {run.uncounted}" if run.uncounted else "yes"),
     ]
     commands = "\n".join(f"{run.command or 'not recorded'}    # {run.path}" for run in runs)
+    title = "The command of each run, as it was given then: presets may have changed since"
     return Section(
         key="runs",
         title="All runs",
         about="A run counts if it is as long as the published ones and has its preset's settings; a seed counts once. "
         "Runs per device: how many shared its device, itself included, on average.",
         tables=[tabulate("runs", "All runs", runs, columns)] if runs else [],
-        folded=[("The command of each run", commands)] if runs else [],
+        folded=[(title, commands)] if runs else [],
         missing=None if runs else "No run was found.",
     )
 
