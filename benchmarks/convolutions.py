@@ -285,11 +285,12 @@ def time_towers(label: str, seconds: float, choice: str | None = None, start: st
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             step()
-        graphs.append((f"{images}{'' if both else ' forward'}", graph))
+        # The step keeps what the graph reads.
+        graphs.append((f"{images}{'' if both else ' forward'}", graph, step))
     while start and time.time() < float(start):
         time.sleep(0.01)
     said = []
-    for name, graph in graphs:
+    for name, graph, _ in graphs:
         graph.replay()
         torch.cuda.synchronize()
         count, began = 0, time.time()

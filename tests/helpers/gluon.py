@@ -44,6 +44,11 @@ class Pointer:
     def __add__(self, offset: Any) -> Pointer:
         return Pointer(self.memory, self.offset + offset)
 
+    def to(self, dtype: torch.dtype) -> Pointer:
+        """As a number, which only what needs no number may take."""
+        assert dtype == torch.uint64
+        return self
+
 
 class Shared:
     """A view of shared memory."""
@@ -157,6 +162,12 @@ def _copy(source: Descriptor, at: list[Any], barrier: Barrier, to: Shared, wante
         barrier.come(math.prod(source.block) * 2)
 
 
+def _prefetch(assembly: str, constraints: str, args: list[Pointer], **options: Any) -> None:
+    """All that kernels have in assembly."""
+    assert assembly.startswith("prefetch.global.L2 [$1];")
+    assert args[0].offset.min() >= 0 and args[0].offset.max() < len(args[0].memory)
+
+
 def _warpgroup_mma(a: Shared, b: Shared, total: Any, *, is_async: bool) -> Product:
     assert is_async
     before = total if isinstance(total, Product) else Product(total, [])
@@ -192,7 +203,8 @@ class _Constexpr:
 def _language() -> SimpleNamespace:
     layout: Callable[..., None] = lambda *_, **__: None  # noqa: E731
     return SimpleNamespace(
-        constexpr=_Constexpr, float32=torch.float32, int64=torch.int64, static_range=range,
+        constexpr=_Constexpr, float32=torch.float32, int32=torch.int32, int64=torch.int64, uint64=torch.uint64,
+        static_range=range, inline_asm_elementwise=_prefetch,
         program_id=lambda axis: values(_program[axis]), num_warps=lambda: 4,
         arange=lambda start, end, layout=None: values(torch.arange(start, end)),
         zeros=lambda shape, dtype, layout=None: values(torch.zeros(shape, dtype=dtype)),
