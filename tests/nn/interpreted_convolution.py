@@ -5,21 +5,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from achieve.nn.kernels import norm_conv
+from achieve.nn.kernels import hopper, norm_conv
 from achieve.nn.kernels.norm_conv import Before, Folded, Gradient, Tile, WeightTile
 from achieve.nn.kernels.norms import norm_forward
 from achieve.nn.kernels.pools import pool_forward
 from achieve.nn.kernels.tower import Tower
 from achieve.nn.layers import NormConv
+from tests.helpers.gluon import played
 
 EPS = 1e-5
 TILE = Tile(64, 16, 16, 4, 1)
 TMA = TILE._replace(rows=32, tma=True)
+GLUON = TILE._replace(rows=32, stages=2, gluon=True)
+
+
+@pytest.fixture(autouse=True)
+def gluon() -> Iterator[None]:
+    """Triton's interpreter does not know Gluon."""
+    with played(hopper, "forward", "backward", "weight_gradient"):
+        yield
 
 
 def draw(*shape: int, seed: int, offset: float = 0.0) -> Tensor:
@@ -84,9 +95,9 @@ def test_a_norm_leaves_the_sums_of_what_it_makes(side: int) -> None:
 
 # With every shape; and whole rows of images, for the tensor memory accelerator.
 TILES = [
-    pytest.param(shape, tile, marks=[pytest.mark.long] if shape == SHAPES[1] and tile is not TMA else [])
+    pytest.param(shape, tile, marks=[pytest.mark.long] if shape == SHAPES[1] and tile in (None, TILE) else [])
     for shape in SHAPES
-    for tile in (None, TILE, *([TMA] if shape in SHAPES[:2] else []))
+    for tile in (None, TILE, *([TMA, GLUON, GLUON._replace(stages=3)] if shape in SHAPES[:2] else []))
 ]
 
 
@@ -134,7 +145,8 @@ def test_input_gradient(shape: tuple[int, ...], tile: Tile | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "tile"), [(SHAPES[0], TILE), (SHAPES[0], TMA), pytest.param(SHAPES[1], TILE, marks=pytest.mark.long),
+    ("shape", "tile"), [(SHAPES[0], TILE), (SHAPES[0], TMA), (SHAPES[0], GLUON._replace(rows=64)),
+                        pytest.param(SHAPES[1], TILE, marks=pytest.mark.long), (SHAPES[1], GLUON),
                         *((shape, TILE) for shape in SHAPES[2:])]
 )  # fmt: skip
 @pytest.mark.parametrize("kept", [True, False])
@@ -201,6 +213,9 @@ def test_beginning_at_a_pool(shape: tuple[int, ...]) -> None:
         (SHAPES[2], WeightTile(16, 16, 3, 32, 4, 1, 1)),
         (SHAPES[0], WeightTile(16, 16, 1, 32, 4, 1, 18, tma=True)),
         (SHAPES[1], WeightTile(16, 16, 3, 32, 4, 1, 30, tma=True)),
+        (SHAPES[0], WeightTile(16, 16, 3, 32, 4, 2, 18, gluon=True)),
+        (SHAPES[1], WeightTile(16, 16, 3, 64, 4, 3, 3, gluon=True)),
+        (SHAPES[1], WeightTile(32, 16, 3, 64, 4, 2, 9, gluon=True)),
     ],
 )
 def test_weight_gradients(shape: tuple[int, ...], tile: WeightTile | None) -> None:
