@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 _program: list[int] = []
+_programs: list[int] = []
 
 
 class Values(Tensor):
@@ -141,7 +142,7 @@ def _load(at: Pointer, mask: Any = True, other: float = 0.0) -> Any:
 
 
 def _store(at: Pointer, value: Any, mask: Any = True) -> None:
-    offset, mask, value = torch.broadcast_tensors(torch.as_tensor(at.offset), torch.as_tensor(mask), value)
+    offset, mask, value = torch.broadcast_tensors(*map(torch.as_tensor, (at.offset, mask, value)))
     at.memory[offset[mask]] = value[mask].to(at.memory.dtype).as_subclass(Tensor)
 
 
@@ -193,6 +194,10 @@ def _mma_v2(a: Tensor, b: Tensor, total: Tensor) -> Any:
     return values(total + a.float() @ b.float())
 
 
+def _maximum(x: Any, y: Any) -> Any:
+    return max(x, y) if isinstance(x, int) else values(torch.maximum(x, torch.as_tensor(y, dtype=x.dtype)))
+
+
 class _Constexpr:
     """Stands in annotations, and for numbers that are known beforehand."""
 
@@ -205,12 +210,13 @@ def _language() -> SimpleNamespace:
     return SimpleNamespace(
         constexpr=_Constexpr, float32=torch.float32, int32=torch.int32, int64=torch.int64, uint64=torch.uint64,
         static_range=range, inline_asm_elementwise=_prefetch,
-        program_id=lambda axis: values(_program[axis]), num_warps=lambda: 4,
+        program_id=lambda axis: values(_program[axis]), num_programs=lambda axis: _programs[axis], num_warps=lambda: 4,
+        cdiv=lambda x, y: -(-x // y),
         arange=lambda start, end, layout=None: values(torch.arange(start, end)),
         zeros=lambda shape, dtype, layout=None: values(torch.zeros(shape, dtype=dtype)),
         where=lambda which, x, y: values(torch.where(which, x, y)),
         minimum=lambda x, y: min(x, y),
-        maximum=lambda x, y: values(torch.maximum(x, torch.as_tensor(y, dtype=x.dtype))),
+        maximum=_maximum,
         sqrt=torch.sqrt, sum=lambda x, axis: values(x.sum(axis)), convert_layout=lambda x, layout: x,
         allocate_shared_memory=_allocate, load=_load, store=_store,
         NVMMASharedLayout=layout, NVMMADistributedLayout=layout, BlockedLayout=layout, SliceLayout=layout,
@@ -226,13 +232,15 @@ class Launcher:
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         def launch(*arguments: Any, num_warps: int, maxnreg: int | None = None, **named: Any) -> None:
-            given = [
-                Pointer(torch.as_strided(x, (x.numel(),), (1,), x.storage_offset())) if isinstance(x, Tensor) else x
-                for x in arguments
-            ]
+            def given(x: Any) -> Any:
+                flat = isinstance(x, Tensor) and torch.as_strided(x, (x.numel(),), (1,), x.storage_offset())
+                return Pointer(flat) if isinstance(flat, Tensor) else x
+
+            positional, by_name = list(map(given, arguments)), {name: given(x) for name, x in named.items()}
+            _programs[:] = grid
             for place in itertools.product(*map(range, grid)):
                 _program[:] = place
-                self.function(*given, **named)
+                self.function(*positional, **by_name)
 
         return launch
 

@@ -181,10 +181,27 @@ def _store_parts(part_ptr, first, second, tile, column_tile, TILES: gl.constexpr
     gl.store(at + parts, second)
 
 
-@gluon.jit(do_not_specialize=["parts"])
+@gluon.jit
+def _is_padding(real_ptr, least, image):
+    """As in `convolution.py`."""
+    return image >= gl.load(real_ptr, mask=image >= least, other=least)
+
+
+@gluon.jit
+def _store_zeros(ptr, first, column, C: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr):
+    """A tile of zeros."""
+    rows: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BN, BN // 8], [gl.num_warps(), 1], [1, 0])
+    pixel = gl.arange(0, BM, layout=gl.SliceLayout(1, rows))
+    channel = column + gl.arange(0, BN, layout=gl.SliceLayout(0, rows))
+    at = ptr + (first * C + (pixel * C)[:, None] + channel[None, :])
+    gl.store(at, gl.zeros([BM, BN], ptr.dtype.element_ty, rows))
+
+
+@gluon.jit(do_not_specialize=["parts", "real_ptr", "least"])
 def forward(
     x_desc, edge_desc, weight_desc, table_ptr, part_ptr, skip_ptr, relu_ptr, out_ptr, out_part_ptr, moment_ptr, eps,
-    parts, H: gl.constexpr, W: gl.constexpr, C: gl.constexpr, OUT: gl.constexpr, PARTS: gl.constexpr,
+    parts, real_ptr, least,
+    H: gl.constexpr, W: gl.constexpr, C: gl.constexpr, OUT: gl.constexpr, PARTS: gl.constexpr,
     RELU: gl.constexpr, ADD: gl.constexpr, KEEP: gl.constexpr, SUMS: gl.constexpr,
     BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
@@ -195,9 +212,19 @@ def forward(
     column_tile = gl.program_id(0) % column_tiles
     image = tile // tiles
     top = (tile % tiles) * (BM // W)
+    first = image.to(gl.int64) * (H * W) + top * W
+    if _is_padding(real_ptr, least, image):
+        _store_zeros(out_ptr, first, column_tile * BN, OUT, BM, BN)
+        if KEEP:
+            _store_zeros(relu_ptr, first, column_tile * BN, OUT, BM, BN)
+        if SUMS:
+            _store_parts(out_part_ptr, 0.0, 0.0, tile, column_tile, tiles, column_tiles)
+        gl.store(moment_ptr + image * 2, 0.0)
+        gl.store(moment_ptr + image * 2 + 1, 1.0)
+        return
     means, squares = _load_parts(part_ptr, image, parts, PARTS)
     if ADD:
-        _prefetch(skip_ptr, image.to(gl.int64) * (H * W) + top * W, column_tile * BN, OUT, BM, BN)
+        _prefetch(skip_ptr, first, column_tile * BN, OUT, BM, BN)
     total = _accumulate(
         x_desc, edge_desc, weight_desc, image, top, column_tile * BN, W, C, OUT, False, BM, BN, BK, STAGES
     )
@@ -236,10 +263,10 @@ def forward(
         _store_parts(out_part_ptr, _total(seen), _total(squared), tile, column_tile, tiles, column_tiles)
 
 
-@gluon.jit(do_not_specialize=["parts"])
+@gluon.jit(do_not_specialize=["parts", "real_ptr", "least"])
 def backward(
     grad_desc, edge_desc, weight_desc, x_ptr, part_ptr, moment_ptr, grad_sum_ptr, grad_x_ptr,
-    relu_ptr, table_ptr, moment_before_ptr, out_ptr, out_part_ptr, out_class_ptr, parts,
+    relu_ptr, table_ptr, moment_before_ptr, out_ptr, out_part_ptr, out_class_ptr, parts, real_ptr, least,
     H: gl.constexpr, W: gl.constexpr, C: gl.constexpr, OUT: gl.constexpr, PARTS: gl.constexpr,
     HAS_GRAD_SUM: gl.constexpr, STORE_X: gl.constexpr, BEFORE: gl.constexpr, KEPT: gl.constexpr,
     BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, STAGES: gl.constexpr,
@@ -251,11 +278,24 @@ def backward(
     column_tile = gl.program_id(0) % column_tiles
     image = tile // tiles
     top = (tile % tiles) * (BM // W)
+    start = image.to(gl.int64) * (H * W) + top * W
+    if _is_padding(real_ptr, least, image):
+        if STORE_X:
+            _store_zeros(grad_x_ptr, start, column_tile * BN, C, BM, BN)
+        if BEFORE:
+            _store_zeros(out_ptr, start, column_tile * BN, C, BM, BN)
+            flat: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [gl.num_warps(), 1], [1, 0])
+            kind = gl.arange(0, 16, layout=gl.SliceLayout(1, flat))
+            channel = column_tile * BN + gl.arange(0, BN, layout=gl.SliceLayout(0, flat))
+            entry = (kind * C)[:, None] + channel[None, :]
+            zeros = gl.zeros([16, BN], gl.float32, flat)
+            gl.store(out_class_ptr + tile.to(gl.int64) * (9 * C) + entry, zeros, mask=(kind < 9)[:, None])
+            _store_parts(out_part_ptr, 0.0, 0.0, tile, column_tile, tiles, column_tiles)
+        return
     shifts, slopes = _load_parts(part_ptr, image, parts, PARTS)
     mean = gl.load(moment_ptr + image * 2)
     rstd = gl.load(moment_ptr + image * 2 + 1)
     rstd_before = gl.load(moment_before_ptr + image * 2 + 1) if BEFORE else rstd
-    start = image.to(gl.int64) * (H * W) + top * W
     _prefetch(x_ptr, start, column_tile * BN, C, BM, BN)
     if HAS_GRAD_SUM:
         _prefetch(grad_sum_ptr, start, column_tile * BN, C, BM, BN)
@@ -340,9 +380,9 @@ def _begin_rows(
     tma.async_copy_global_to_shared(edge_desc, [image, 0, top + down, 1, channel], ready, right, wanted)
 
 
-@gluon.jit(do_not_specialize=["pixels", "steps"])
+@gluon.jit(do_not_specialize=["real_ptr", "least", "images"])
 def weight_gradient(
-    grad_desc, x_desc, edge_desc, out_ptr, pixels, steps,
+    grad_desc, x_desc, edge_desc, out_ptr, real_ptr, least, images,
     H: gl.constexpr, W: gl.constexpr, C: gl.constexpr, OUT: gl.constexpr,
     BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
@@ -353,8 +393,11 @@ def weight_gradient(
     group = gl.program_id(0) // c_tiles % 3
     output = gl.program_id(0) // (c_tiles * 3) * BM
     split = gl.program_id(1)
+    real = gl.load(real_ptr, mask=least < images, other=images)
+    pixels = gl.minimum(real, images).to(gl.int32) * (H * W)
+    steps = gl.cdiv(gl.cdiv(pixels, gl.num_programs(1)), BK)
     first_pixel = split * steps * BK
-    count = gl.minimum(steps, (pixels - first_pixel) // BK)
+    count = gl.maximum(0, gl.minimum(steps, (pixels - first_pixel) // BK))
     down = group - 1
     dtype: gl.constexpr = x_desc.dtype
     columns: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)

@@ -17,6 +17,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from achieve.nn.kernels import convolution
+from achieve.nn.padding import Real
 
 # Below so many programs, tiles are made smaller. An H200 has 132 multiprocessors; half as many act as fast when alone,
 # and leave room when several runs act at the same time.
@@ -264,6 +265,18 @@ def fold(layers: Sequence[tuple[Tensor, Tensor, Tensor]], into: list[Folded]) ->
     return into
 
 
+def _real(real: Real | None, x: Tensor) -> dict[str, Any]:
+    """What tells kernels which images are real: all of them, if nothing is said."""
+    if real is None:
+        return {"real_ptr": _unread(x.device), "least": len(x)}
+    return {"real_ptr": real.images, "least": real.least}
+
+
+@cache
+def _unread(device: torch.device) -> Tensor:
+    return torch.zeros(1, dtype=torch.int64, device=device)
+
+
 def image_sums(x: Tensor) -> Tensor:
     """Sums and sums of squares of images, in parts: [N, 2, parts]."""
     n, c, h, w = x.shape
@@ -293,6 +306,7 @@ def convolve(
     skip: Tensor | None = None,
     keep: bool = False,
     tile: Tile | None = None,
+    real: Real | None = None,
 ) -> Result:
     """``conv(norm(x))``, its ReLU with ``relu``, plus ``skip`` if any; with ``keep``, the ReLU is stored apart too."""
     n, c, h, w = x.shape
@@ -307,7 +321,7 @@ def convolve(
     moments = torch.empty(n, 2, device=x.device)
     kernels.forward[(n * tiles * column_tiles,)](
         *factors, folded.table, sums, out if skip is None else skip, out if kept is None else kept, out,
-        out_sums, moments, eps, H=h, W=w, C=c, OUT=outputs, **_parts(sums),
+        out_sums, moments, eps, H=h, W=w, C=c, OUT=outputs, **_parts(sums), **_real(real, x),
         RELU=relu, ADD=skip is not None, KEEP=keep, SUMS=relu, **options,
     )  # fmt: skip
     return Result(out, kept, out_sums, moments)
@@ -364,6 +378,7 @@ def convolve_backward(
     store: bool,
     before: Before | None,
     tile: Tile | None = None,
+    real: Real | None = None,
 ) -> tuple[Tensor | None, Gradient | None]:
     """The gradient of a convolution's raw input, ``grad_sum`` added, if to be stored; that of the one before it."""
     n, c, h, w = x.shape
@@ -377,7 +392,7 @@ def convolve_backward(
     kernels.backward[(n * tiles * (c // tile.columns),)](
         *factors, x, grad.sums, moments, x if grad_sum is None else grad_sum,
         x if grad_x is None else grad_x, x if kept is None else kept, own.table, moments_before,
-        *(result or (x, moments, moments)), H=h, W=w, C=c, OUT=outputs, **_parts(grad.sums),
+        *(result or (x, moments, moments)), H=h, W=w, C=c, OUT=outputs, **_parts(grad.sums), **_real(real, x),
         HAS_GRAD_SUM=grad_sum is not None, STORE_X=store, BEFORE=before is not None, KEPT=kept is not None, **options,
     )  # fmt: skip
     return grad_x, result
@@ -393,6 +408,7 @@ def weight_gradient(
     affine: Tensor,
     tile: WeightTile | None = None,
     into: Tensor | None = None,
+    real: Real | None = None,
 ) -> Tensor:
     """The gradient of a convolution's weights, [O, C, 3, 3] in float32, channels last; written ``into``, if given.
 
@@ -415,7 +431,7 @@ def weight_gradient(
         by_pixel = grad.scaled.permute(0, 2, 3, 1).reshape(-1, outputs)
         factors = (_blocks(by_pixel, tile.depth, tile.outputs), _image_blocks(x, tile.depth, tile.inputs))
     kernels.weight_gradient[(groups, splits)](
-        *factors, parts, n * h * w, steps, H=h, W=w, C=c, OUT=outputs,
+        *factors, parts, **_real(real, x), images=n, H=h, W=w, C=c, OUT=outputs,
         BM=tile.outputs, BN=tile.inputs, BK=tile.depth, num_warps=tile.warps, **options,
     )  # fmt: skip
     tiles = grad.class_sums.shape[1]
