@@ -30,7 +30,6 @@ from achieve.nn.kernels.norm_conv import (
 )
 from achieve.nn.kernels.pools import pool_forward
 from achieve.nn.layers import NormConv
-from achieve.nn.padding import Real
 
 # Convolutions of a stack's blocks.
 BLOCK_LAYERS = 4
@@ -52,7 +51,6 @@ class _Tower(torch.autograd.Function):
         eps: list[float],
         train: bool,
         flat: FlatParameters | None,
-        real: Real | None,
         *parameters: Tensor,
     ) -> Tensor:
         sums = image_sums(x) if sums is None else sums
@@ -61,9 +59,8 @@ class _Tower(torch.autograd.Function):
         for index, (weights, small) in enumerate(zip(folded, eps, strict=True)):
             adds = index % 2 == 1
             result = convolve(
-                x, sums, weights, small, relu=index < BLOCK_LAYERS, skip=skip if adds else None, keep=adds and train,
-                real=real,
-            )  # fmt: skip
+                x, sums, weights, small, relu=index < BLOCK_LAYERS, skip=skip if adds else None, keep=adds and train
+            )
             # What the ReLU made of this convolution's output: kept apart where a skip connection was added to it.
             saved += [x, result.moments, result.out if result.kept is None else result.kept]
             x, sums = result.out, result.sums
@@ -74,7 +71,7 @@ class _Tower(torch.autograd.Function):
             saved[-1:] = [x, winner]
         if train:
             ctx.save_for_backward(*saved)
-        ctx.folded, ctx.flat, ctx.parameters, ctx.real = folded, flat, parameters, real
+        ctx.folded, ctx.flat, ctx.parameters = folded, flat, parameters
         return x
 
     @staticmethod
@@ -89,8 +86,7 @@ class _Tower(torch.autograd.Function):
             grad = begin_pool_backward(grad_x, pooled, winner, ctx.shape, folded[-1], moments[-1])
         else:
             grad = begin_backward(grad_x, relus[-1], folded[-1], moments[-1], relu=True)
-        most = max(weights.weight.shape[0] for weights in folded)
-        owner = _Gradients(ctx.flat, parameters, inputs, most, ctx.real)
+        owner = _Gradients(ctx.flat, parameters, inputs, max(weights.weight.shape[0] for weights in folded))
         for index in reversed(range(count)):
             owner.add(index, grad, inputs[index], moments[index])
             joins = index % 2 == 0  # its input is also a skip connection's: the entry's of the blocks, or a sum
@@ -99,11 +95,11 @@ class _Tower(torch.autograd.Function):
                 before = Before(relus[index - 1] if joins else None, folded[index - 1], moments[index - 1])
             stored, passed = convolve_backward(
                 grad, folded[index], inputs[index], moments[index],
-                grad_sum=grad_x if joins and index < BLOCK_LAYERS else None, store=joins, before=before, real=ctx.real,
+                grad_sum=grad_x if joins and index < BLOCK_LAYERS else None, store=joins, before=before,
             )  # fmt: skip
             grad_x = cast(Tensor, stored) if joins else grad_x
             grad = cast(Gradient, passed)
-        return grad_x, *[None] * 6, *owner.finish()
+        return grad_x, *[None] * 5, *owner.finish()
 
 
 class _Gradients:
@@ -113,14 +109,9 @@ class _Gradients:
     """
 
     def __init__(
-        self,
-        flat: FlatParameters | None,
-        parameters: Sequence[Tensor],
-        inputs: Sequence[Tensor],
-        most: int,
-        real: Real | None,
+        self, flat: FlatParameters | None, parameters: Sequence[Tensor], inputs: Sequence[Tensor], most: int
     ) -> None:
-        self._flat, self._parameters, self._real = flat, parameters, real
+        self._flat, self._parameters = flat, parameters
         self._count = len(inputs)
         self._found: dict[int, Tensor] = {}
         with self._beside():
@@ -137,9 +128,7 @@ class _Gradients:
             into = None
             if self._flat is not None and weight.grad is None:
                 into, _ = self._flat.place(cast(nn.Parameter, weight))
-            found = weight_gradient(
-                grad, x, moments, weight, gain, bias, self._affine[index], into=into, real=self._real
-            )
+            found = weight_gradient(grad, x, moments, weight, gain, bias, self._affine[index], into=into)
         if into is None:
             self._found[index] = found
 
@@ -177,19 +166,15 @@ class Tower:
             self._cached = empty_folded(self._weights, self._dtype)
         self._fold(self._cached)  # in place: captured graphs read from there
 
-    def __call__(
-        self, x: Tensor, *, cached: bool, sums: Tensor | None = None, real: Real | None = None
-    ) -> Tensor:
+    def __call__(self, x: Tensor, *, cached: bool, sums: Tensor | None = None) -> Tensor:
         """Return the blocks' output, or that of the following convolution and max-pool.
 
-        ``sums`` are those of ``x`` as :func:`image_sums` returns them, where they are known. Of images that are not
-        ``real`` it returns zeros, and takes the gradient as zero, which it has to be.
+        ``sums`` are those of ``x`` as :func:`image_sums` returns them, where they are known.
         """
         folded = self._cached if cached else self._fold(empty_folded(self._weights, self._dtype))
         parameters = [p for layer in self._layers() for p in layer]
         eps = [norm.eps for norm in self._norms]
-        train = torch.is_grad_enabled()
-        return cast(Tensor, _Tower.apply(x, sums, folded, eps, train, self._flat, real, *parameters))
+        return cast(Tensor, _Tower.apply(x, sums, folded, eps, torch.is_grad_enabled(), self._flat, *parameters))
 
     def _layers(self) -> list[tuple[Tensor, Tensor, Tensor]]:
         return [(weight, norm.weight, norm.bias) for weight, norm in zip(self._weights, self._norms, strict=True)]
