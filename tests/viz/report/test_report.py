@@ -20,7 +20,7 @@ from achieve.config import EnvConfig, TrainConfig, with_env
 from achieve.errors import RunFolderError
 from achieve.presets import PRESETS
 from achieve.scoring.score import MeanStd
-from achieve.viz.report import build, write_report
+from achieve.viz.report import build, rates, write_report
 from achieve.viz.report.experiments import furthest, shorter_runs
 from achieve.viz.report.section import Section
 from tests.viz.report.runs import make_run, score
@@ -97,6 +97,16 @@ def test_figures_are_those_of_the_logs(written: Path) -> None:
     expected = improvement(ours, theirs)
     assert float(over["probability"]) == pytest.approx(expected.value)
     assert (over["agent"], over["over"], over["seeds"], over["seeds_over"]) == ("ad", "ppo", "3", "2")
+
+
+@pytest.mark.parametrize(("agent", "baseline"), [names for names in rates.AGENTS.values() if len(names) == 2])
+def test_an_agent_has_one_colour_in_all_pictures(tmp_path: Path, agent: str, baseline: str) -> None:
+    """Colours go by the order: that of the bars of success rates is that of the learning curves."""
+    make_run(tmp_path / "baseline", baseline)
+    make_run(tmp_path / "agent", agent)
+    captions = [media.caption for section in build(gather([tmp_path]))[0] for media in section.pictures]
+    curves = [caption for caption in captions if re.search(rf"\b{agent} \(1 seed\)", caption)]
+    assert curves and all(re.match(rf"{agent} \(1 seed\)[,;] {baseline} \(1 seed\)", caption) for caption in curves)
 
 
 def test_what_was_not_run_has_no_number(written: Path) -> None:
