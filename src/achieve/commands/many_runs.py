@@ -151,4 +151,6 @@ def _show_plan(plan: Plan) -> None:
     where = f"each of {gpus} GPUs" if gpus > 1 else "the GPU" if gpus else "the CPU"
     words = [f"about {duration(time)}, one at a time on {where}"] if time else []
     words += [f"an unknown time for {unknown}"] if unknown else []
-    say(f"{len(plan.to_do)} runs to make in {plan.folder}: {', and '.join(words)}")
+    # A run may have been stopped after its last step, before its summary.
+    number = "1 run" if len(plan.to_do) == 1 else f"{len(plan.to_do)} runs"
+    say(f"{number} to make in {plan.folder}: {', and '.join(words) or 'no steps are left'}")
