@@ -100,8 +100,10 @@ def test_figures_are_those_of_the_logs(written: Path) -> None:
 
 
 @pytest.mark.parametrize(("agent", "baseline"), [names for names in rates.AGENTS.values() if len(names) == 2])
-def test_an_agent_has_one_colour_in_all_pictures(tmp_path: Path, agent: str, baseline: str) -> None:
-    """Colours go by the order: that of the bars of success rates is that of the learning curves."""
+def test_an_agent_has_the_colour_of_its_bars_in_its_learning_curves(
+    tmp_path: Path, agent: str, baseline: str
+) -> None:
+    """Colours go by the order: an agent and its baseline come first, in the same order."""
     make_run(tmp_path / "baseline", baseline)
     make_run(tmp_path / "agent", agent)
     captions = [media.caption for section in build(gather([tmp_path]))[0] for media in section.pictures]

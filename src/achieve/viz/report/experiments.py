@@ -77,7 +77,7 @@ def experiment_section(name: str, gathered: Gathered) -> Section:
     runs = {entry.preset: gathered.seeds(entry.preset) for entry in entries if entry.preset}
     recorded = {entry.recorded: gathered.recorded(entry.recorded) for entry in entries if entry.recorded}
     runs |= {name: some for name, some in recorded.items() if some}
-    # An agent and its baseline come first, as in all other pictures: an agent keeps its colour.
+    # An agent and its baseline come first, in the order that they have in the bars of success rates: colours go by it.
     there = {preset: runs[preset] for preset in dict.fromkeys((*_BASELINES.get(name, ()), *runs)) if runs.get(preset)}
     measure = _measure(entries[0].env)
     # An experiment of which only what Table 1 draws was run has nothing to add.
