@@ -114,6 +114,15 @@ def test_import_is_light_and_registers_the_environments(tmp_path: Path) -> None:
     assert run_python("-c", code, path=ROOT / "src", cwd=tmp_path).strip() == "[]"
 
 
+def test_a_run_does_without_the_compiler_of_pytorch(tmp_path: Path) -> None:
+    code = (
+        "import sys; from achieve.cli import main; "
+        "main('train --preset quick --total-steps 2048 --no-report --quiet --folder run'.split()); "
+        "print('torch._dynamo' in sys.modules)"
+    )
+    assert run_python("-c", code, path=ROOT / "src", cwd=tmp_path).split()[-1] == "False", "seconds of imports"
+
+
 IN_ANY_ORDER = """
 import os, torch, numba, scipy.stats  # what takes the time, once for all processes
 for first in ("import achieve.train", "from achieve.train import train", "import achieve.cli", ""):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.optim.adam import adam
 
 from achieve.nn.model import AchievementNetwork
 
@@ -47,23 +49,27 @@ class ClippedAdam:
             self._moments = self._flat.state()
             return
         self._one = torch.ones((), device=self.parameters[0].device)
-        self.adam = torch.optim.Adam(
-            self.parameters, lr=learning_rate, eps=eps, fused=True, capturable=on_gpu
-        )
-        for p in self.parameters:
-            self.adam.state[p] = {
+        # As a function: to make a `torch.optim.Adam` loads PyTorch's compiler, which takes seconds.
+        self.adam = partial(
+            adam, lr=learning_rate, beta1=0.9, beta2=0.999, eps=eps, weight_decay=0.0, amsgrad=False, maximize=False,
+            fused=True, capturable=on_gpu,
+        )  # fmt: skip
+        self._moments = {
+            p: {
                 "step": torch.zeros((), dtype=torch.float32, device=p.device),
                 "exp_avg": torch.zeros_like(p, memory_format=torch.preserve_format),
                 "exp_avg_sq": torch.zeros_like(p, memory_format=torch.preserve_format),
             }
-        self._moments = {p: self.adam.state[p] for p in self.parameters}
+            for p in self.parameters
+        }
 
     def zero_grad(self) -> None:
         """Forget the gradients there are."""
         if self._flat is not None:
             self._flat.zero_grad()
             return
-        self.adam.zero_grad(set_to_none=True)
+        for p in self.parameters:
+            p.grad = None
 
     def step(self, skip: Tensor | None = None) -> Tensor:
         """Clip the gradients and step. Return their norm before clipping.
@@ -79,9 +85,13 @@ class ClippedAdam:
         broken = (~norm.isfinite()).float()
         self.skipped.add_(broken)
         # The hooks gradient scalers use: with found_inf 1 the fused step leaves weights and state alone.
-        self.adam.grad_scale = self._one  # type: ignore[attr-defined]
-        self.adam.found_inf = broken if skip is None else torch.maximum(broken, skip)  # type: ignore[attr-defined]
-        self.adam.step()
+        found_inf = broken if skip is None else torch.maximum(broken, skip)
+        learned: list[Tensor] = [p for p in self.parameters if p.grad is not None]
+        grads = [p.grad for p in learned if p.grad is not None]
+        moments = [self._moments[p] for p in self.parameters if p.grad is not None]
+        steps, first, second = ([one[key] for one in moments] for key in ("step", "exp_avg", "exp_avg_sq"))
+        with torch.no_grad():
+            self.adam(learned, grads, first, second, [], steps, grad_scale=self._one, found_inf=found_inf)
         return norm
 
     def take_skipped(self) -> int:
