@@ -200,14 +200,36 @@ def test_padding_appends_and_packing_is_lossless() -> None:
     trajectory = episode(9, [4])
     (batch,) = batches.prediction_batches(trajectory, 16, np.random.default_rng(0))
     padded = batches.pad(batch, images=12, positive=16, negative=16, before=16, after=16)
-    assert batches.layout(padded) == (12, 16, 16, 16, 16, 1)
+    assert batches.layout(padded) == (1, 12, 16, 16, 16, 16, 1)
+    assert batch.real == batches.ALL and padded.real == 9
     row = torch.from_numpy(batches.pack(padded))
     parts = batches.unpack(PredictionBatch, row, batches.layout(padded))
     for name, values in parts.items():
-        original = getattr(batch, name)
+        original = getattr(padded if name == "real" else batch, name)
         assert values.dtype == torch.int64
         assert values[: len(original)].tolist() == original.tolist()
         assert not values[len(original) :].any()
+
+
+def test_what_was_padded_says_how_many_images_are_real() -> None:
+    """Each kind of batch; a repeated image is encoded once. And how many it is at least is known by the size."""
+    rng = np.random.default_rng(0)
+    some = [episode(90, [4, 30]), episode(40, [7]), episode(45, [1, 9])]
+    (first,) = batches.prediction_batches(some[0], 512, rng)
+    source, target = batches.matching_batch(some[0], some[1:], 2, 24, rng)
+    shared = batches.shared_batch(some, 2, 4, 24, rng)
+    for batch in (first, source, target, shared, batches.AnchorBatch(some[1].steps)):
+        padded = batch.padded()
+        real = len(set(batch.images.tolist()))
+        assert padded.real.tolist() == [real] and len(padded.images) >= real
+        sizes = batches.TARGET_SIZES if isinstance(batch, TargetBatch | batches.AnchorBatch) else batches.IMAGE_SIZES
+        assert batches.least(len(padded.images), sizes) <= real
+    for sizes in (batches.IMAGE_SIZES, batches.TARGET_SIZES):
+        for size in (1, *sizes[:-1], sizes[-1] + 1):
+            assert batches.least(batches.bucket(size + 1, sizes), sizes) <= size + 1
+            padded = batches.bucket(size, sizes)
+            assert batches.least(padded, sizes) <= size
+            assert batches.bucket(batches.least(padded, sizes), sizes) == padded
 
 
 def test_packing_keeps_the_largest_place_of_a_large_buffer() -> None:
@@ -254,4 +276,4 @@ def test_predictions_of_one_number_of_images_are_padded_alike() -> None:
     parts = batches.prediction_batches(episode(90, [4]), 45, rng)
     layouts = {len(part.images): batches.layout(part) for part in (whole.padded(), *(p.padded() for p in parts))}
     for size, layout in layouts.items():
-        assert layout == (size, size, size, size, size, 1)
+        assert layout == (1, size, size, size, size, size, 1)

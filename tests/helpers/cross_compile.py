@@ -101,7 +101,7 @@ def pretend(capability: Capability) -> None:
 
     modules: Any = (available, dense, fused, norm_conv, tower)
     for module in modules:
-        for name in ("has_tma", "_stages"):
+        for name in ("has_tma", "has_gluon", "_stages"):
             if hasattr(module, name):
                 setattr(module, name, as_there(getattr(norm_conv, name)))
     for module in (dense, tower):

@@ -165,7 +165,7 @@ class Matching:
         """What the objective makes of it without kernels, the latents given."""
         config = self.config
         solve = partial(partial_transport, reg=config.transport_reg, iterations=config.transport_iters)
-        network = SimpleNamespace(encode=lambda images: phi, latent_size=phi.shape[1])
+        network = SimpleNamespace(encode=lambda images, real: phi, latent_size=phi.shape[1])
         experience = SimpleNamespace(device=DEVICE, flat=lambda name: phi)
         objective = AchievementMatching(Context(network, experience, config, solve))  # type: ignore[arg-type]
         objective.targets, objective.noise = self.targets, self.noise

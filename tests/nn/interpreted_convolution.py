@@ -5,21 +5,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from achieve.nn.kernels import norm_conv
+from achieve.nn.kernels import hopper, norm_conv
 from achieve.nn.kernels.norm_conv import Before, Folded, Gradient, Tile, WeightTile
 from achieve.nn.kernels.norms import norm_forward
 from achieve.nn.kernels.pools import pool_forward
 from achieve.nn.kernels.tower import Tower
 from achieve.nn.layers import NormConv
+from achieve.nn.padding import Real
+from tests.helpers.gluon import played
 
 EPS = 1e-5
 TILE = Tile(64, 16, 16, 4, 1)
 TMA = TILE._replace(rows=32, tma=True)
+GLUON = TILE._replace(rows=32, stages=2, gluon=True)
+
+
+@pytest.fixture(autouse=True)
+def gluon() -> Iterator[None]:
+    """Triton's interpreter does not know Gluon."""
+    with played(hopper, "forward", "backward", "weight_gradient"):
+        yield
 
 
 def draw(*shape: int, seed: int, offset: float = 0.0) -> Tensor:
@@ -84,9 +96,9 @@ def test_a_norm_leaves_the_sums_of_what_it_makes(side: int) -> None:
 
 # With every shape; and whole rows of images, for the tensor memory accelerator.
 TILES = [
-    pytest.param(shape, tile, marks=[pytest.mark.long] if shape == SHAPES[1] and tile is not TMA else [])
+    pytest.param(shape, tile, marks=[pytest.mark.long] if shape == SHAPES[1] and tile in (None, TILE) else [])
     for shape in SHAPES
-    for tile in (None, TILE, *([TMA] if shape in SHAPES[:2] else []))
+    for tile in (None, TILE, *([TMA, GLUON, GLUON._replace(stages=3)] if shape in SHAPES[:2] else []))
 ]
 
 
@@ -134,7 +146,8 @@ def test_input_gradient(shape: tuple[int, ...], tile: Tile | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "tile"), [(SHAPES[0], TILE), (SHAPES[0], TMA), pytest.param(SHAPES[1], TILE, marks=pytest.mark.long),
+    ("shape", "tile"), [(SHAPES[0], TILE), (SHAPES[0], TMA), (SHAPES[0], GLUON._replace(rows=64)),
+                        pytest.param(SHAPES[1], TILE, marks=pytest.mark.long), (SHAPES[1], GLUON),
                         *((shape, TILE) for shape in SHAPES[2:])]
 )  # fmt: skip
 @pytest.mark.parametrize("kept", [True, False])
@@ -201,6 +214,9 @@ def test_beginning_at_a_pool(shape: tuple[int, ...]) -> None:
         (SHAPES[2], WeightTile(16, 16, 3, 32, 4, 1, 1)),
         (SHAPES[0], WeightTile(16, 16, 1, 32, 4, 1, 18, tma=True)),
         (SHAPES[1], WeightTile(16, 16, 3, 32, 4, 1, 30, tma=True)),
+        (SHAPES[0], WeightTile(16, 16, 3, 32, 4, 2, 18, gluon=True)),
+        (SHAPES[1], WeightTile(16, 16, 3, 64, 4, 3, 3, gluon=True)),
+        (SHAPES[1], WeightTile(32, 16, 3, 64, 4, 2, 9, gluon=True)),
     ],
 )
 def test_weight_gradients(shape: tuple[int, ...], tile: WeightTile | None) -> None:
@@ -217,6 +233,79 @@ def test_weight_gradients(shape: tuple[int, ...], tile: WeightTile | None) -> No
     )
     for mine, wanted in zip((weight, *affine.sum(0)), expected, strict=True):
         torch.testing.assert_close(mine.double(), wanted, atol=1e-3, rtol=1e-4)
+
+
+# Four images, of which three are real; how many they are at least may be all of the real ones, or fewer.
+PADDED = (4, 16, 32, 8, 8)
+WEIGHT_TILES = (
+    WeightTile(16, 16, 1, 32, 4, 1, 18), WeightTile(16, 16, 3, 32, 4, 1, 18, tma=True),
+    WeightTile(16, 16, 3, 32, 4, 2, 18, gluon=True),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("least", [1, 3])
+@pytest.mark.parametrize("number", range(3))
+def test_images_that_fill_a_batch_up_are_not_read_and_change_nothing(least: int, number: int) -> None:
+    tile, weight_tile = (TILE, TMA, GLUON)[number], WEIGHT_TILES[number]
+    layer = Layer(*PADDED)
+    layer.x[3] = torch.nan
+    real = Real(torch.tensor([3]), least)
+    skip, upstream = draw(4, 32, 8, 8, seed=9), draw(4, 32, 8, 8, seed=5)
+    few = Layer(*PADDED)
+    few.x = few.x[:3].contiguous(memory_format=torch.channels_last)
+    result = layer.convolve(skip=skip, keep=True, tile=tile, real=real)
+    wanted = few.convolve(skip=skip[:3], keep=True, tile=tile)
+    for mine, theirs in zip(result, wanted, strict=True):
+        assert torch.equal(mine[:3], theirs)
+    assert not result.out[3].any() and not result.kept[3].any() and not result.sums[3].any()
+    assert result.moments[3].tolist() == [0, 1]
+    upstream[3] = 0
+    grad = norm_conv.begin_backward(upstream, result.kept, layer.folded, result.moments, relu=True)
+    less = norm_conv.begin_backward(upstream[:3], wanted.kept, few.folded, wanted.moments, relu=True)
+    earlier, other = Layer(4, 16, 16, 8, 8, seed=30), draw(4, 16, 8, 8, seed=6)
+    moments = earlier.convolve().moments
+    for spoilt in (grad.scaled, grad.sums, other, moments):
+        spoilt[3] = torch.nan
+    stored, passed = norm_conv.convolve_backward(
+        grad, layer.folded, layer.x, result.moments, grad_sum=other, store=True, tile=tile, real=real,
+        before=Before(layer.x, earlier.folded, moments),
+    )  # fmt: skip
+    expected, left = norm_conv.convolve_backward(
+        less, few.folded, few.x, wanted.moments, grad_sum=other[:3], store=True, tile=tile,
+        before=Before(few.x, earlier.folded, moments[:3]),
+    )  # fmt: skip
+    for mine, theirs in zip((stored, *passed), (expected, *left), strict=True):
+        assert torch.equal(mine[:3], theirs)
+        assert not mine[3].any()
+    weights = []
+    for one, its_grad, of, given in ((layer, grad, result, real), (few, less, wanted, None)):
+        affine = torch.zeros(9 * 32, 2, 16)
+        found = norm_conv.weight_gradient(
+            its_grad, one.x, of.moments, one.weight, one.gain, one.bias, affine, weight_tile, real=given
+        )
+        weights.append([found, *affine.sum(0)])
+    for mine, theirs in zip(*weights, strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-4)
+
+
+def test_a_tower_of_a_batch_filled_up() -> None:
+    """Its output and all gradients are those of the real images alone."""
+    torch.manual_seed(0)
+    layers = [NormConv(16, 32 if i == 4 else 16, norm=True, gain=1.0) for i in range(5)]
+    x, upstream = draw(4, 16, 8, 8, seed=0).relu(), draw(4, 32, 4, 4, seed=1)
+    x[3] = 7
+    upstream[3] = 0
+    found = []
+    for images, real in ((4, Real(torch.tensor([3]), 2)), (3, None)):
+        start = x[:images].clone(memory_format=torch.preserve_format).requires_grad_()
+        out = Tower(layers, torch.float32)(start, cached=False, real=real)
+        parameters = [p for layer in layers for p in layer.parameters()]
+        at_x, *others = torch.autograd.grad(out, [start, *parameters], upstream[:images])
+        found.append([out[:3], at_x[:3], *others])
+        if images == 4:
+            assert not out[3].any() and not at_x[3].any()
+    for mine, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("per_stretch", [1, 2])

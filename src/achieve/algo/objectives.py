@@ -22,11 +22,15 @@ from achieve.algo.regularizers import Experience
 from achieve.algo.transport import cosine_cost
 from achieve.config import DistillConfig
 from achieve.data.batches import (
+    ALL,
+    IMAGE_SIZES,
+    TARGET_SIZES,
     PredictionBatch,
     SourceBatch,
     TargetBatch,
     anchors_apart,
     join_sources,
+    least,
     matching_batch,
     mixed_prediction_batches,
     prediction_batches,
@@ -35,6 +39,7 @@ from achieve.data.batches import (
 from achieve.data.trajectories import Trajectory
 from achieve.errors import ConfigError
 from achieve.nn.model import AchievementNetwork
+from achieve.nn.padding import Real
 from achieve.plugins import load_class
 
 # Images encoded at once without gradients. In Crafter a source's targets have at most 704; where hundreds of rewards
@@ -220,7 +225,8 @@ class AchievementPrediction(AuxiliaryObjective):
     @torch.no_grad()
     def prepare(self, batch: Tables) -> None:
         """Encode the anchors that are apart."""
-        phi = self.context.network.encode(self.context.pick("observations", batch["images"]))
+        observations = self.context.pick("observations", batch["images"])
+        phi = self.context.network.encode(observations, real=_real(batch, TARGET_SIZES))
         self.apart[: len(phi)].copy_(phi)
 
     def _anchored(self, batch: Tables, phi: Tensor) -> Tensor:
@@ -236,7 +242,7 @@ class AchievementPrediction(AuxiliaryObjective):
         network, pick = self.context.network, self.context.pick
         steps, positive, negative = batch["images"], batch["positive"], batch["negative"]
         weights = (torch.arange(len(positive), device=steps.device) < batch["count"]).float()
-        phi = network.encode(pick("observations", steps))
+        phi = network.encode(pick("observations", steps), real=_real(batch))
         psi = network.predict(phi, pick("actions", steps), pick("memory", steps))
         with torch.no_grad():  # the anchor, nu of the next achievement
             known, after = self._anchored(batch, phi), batch["after"]
@@ -258,7 +264,7 @@ class AchievementPrediction(AuxiliaryObjective):
         network, pick = self.context.network, self.context.pick
         steps, positive, negative = batch["images"], batch["positive"], batch["negative"]
         table = film_table(network)
-        phi = network.encode(pick("observations", steps))
+        phi = network.encode(pick("observations", steps), real=_real(batch))
         direction = predict_direction(network, phi, pick("actions", steps), pick("memory", steps), table)
         loss, accuracy, weights = prediction_loss(
             direction, self._anchored(batch, phi), positive, negative, batch["before"], batch["after"], batch["count"],
@@ -369,7 +375,7 @@ class AchievementMatching(AuxiliaryObjective):
     @torch.no_grad()
     def prepare(self, batch: Tables) -> None:
         """Encode the targets' achievements."""
-        phi = self._latents(batch["images"])
+        phi = self._latents(batch["images"], _real(batch, TARGET_SIZES))
         if self.context.fused:
             from achieve.nn.kernels.contrastive import represent
 
@@ -387,7 +393,7 @@ class AchievementMatching(AuxiliaryObjective):
             return self._fused_loss(batch)
         network, pick, config = self.context.network, self.context.pick, self.context.config
         steps, states, columns = batch["images"], batch["states"], batch["columns"]
-        phi = network.encode(pick("observations", steps))
+        phi = network.encode(pick("observations", steps), real=_real(batch))
         similarity = self.similarity(batch, phi)
         if matches is None:
             matches = self.matches(similarity.detach(), batch)
@@ -409,7 +415,7 @@ class AchievementMatching(AuxiliaryObjective):
         from achieve.nn.kernels.contrastive import matching_loss
 
         config, steps = self.context.config, batch["images"]
-        phi = self.context.network.encode(self.context.pick("observations", steps))
+        phi = self.context.network.encode(self.context.pick("observations", steps), real=_real(batch))
         shared = "partners" in batch
         if not shared:
             self.context.wait()
@@ -495,14 +501,22 @@ class AchievementMatching(AuxiliaryObjective):
             "after": after,
             "states": place[2 * len(rows) :],
             "capacity": (batch["capacity"] - first_state).clamp(0, len(states)),
+            "real": torch.full_like(batch["capacity"], ALL),
         }
         return self.loss(needed, matches)
 
     @torch.no_grad()
-    def _latents(self, steps: Tensor) -> Tensor:
+    def _latents(self, steps: Tensor, real: Real | None = None) -> Tensor:
         parts = steps.split(ENCODED_AT_ONCE)
         encode, pick = self.context.network.encode, self.context.pick
+        if len(parts) == 1:
+            return encode(pick("observations", steps), real=real)
         return torch.cat([encode(pick("observations", part)) for part in parts])
+
+
+def _real(batch: Tables, sizes: Sequence[int] = IMAGE_SIZES) -> Real | None:
+    """How many of a batch's images are real, if it was padded to one of these sizes."""
+    return Real(batch["real"], least(len(batch["images"]), sizes)) if "real" in batch else None
 
 
 OBJECTIVES: dict[str, type[AuxiliaryObjective]] = {

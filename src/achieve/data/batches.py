@@ -8,7 +8,7 @@ padding never takes part in a loss.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,13 +24,30 @@ T = TypeVar("T", "PredictionBatch", "AnchoredBatch", "AnchorBatch", "SourceBatch
 # Sizes that batches are padded to where updates are replayed: fine enough to waste little, few enough to capture.
 IMAGE_SIZES = (*range(16, 321, 16), *range(352, 513, 32), *range(576, 1281, 64))
 TARGET_SIZES = (*range(32, 513, 16), 608, 704, *range(768, 2049, 128))
+# More images than there are in any batch: where none is padding, all are real.
+ALL = 2**30
 # States are only looked up: their number costs next to nothing, and one size does for most.
 STATE_SIZES = (512,)
 WIDTHS = (24, 32, 48, 64)
 
 
+def _all() -> IntArray:
+    return np.array([ALL], dtype=np.int64)
+
+
 @dataclass(frozen=True)
-class PredictionBatch:
+class Encoded:
+    """What every batch says of the images it encodes.
+
+    Attributes:
+        real: [1], how many of them there are before those that only fill the batch up.
+    """
+
+    real: IntArray = field(default_factory=_all, kw_only=True)
+
+
+@dataclass(frozen=True)
+class PredictionBatch(Encoded):
     """One prediction update. ``images`` index the buffer, the rest index ``images``.
 
     Attributes:
@@ -79,7 +96,7 @@ class AnchoredBatch(PredictionBatch):
 
 
 @dataclass(frozen=True)
-class AnchorBatch:
+class AnchorBatch(Encoded):
     """Steps to encode without gradients, for the anchors of a prediction update.
 
     Attributes:
@@ -94,7 +111,7 @@ class AnchorBatch:
 
 
 @dataclass(frozen=True)
-class TargetBatch:
+class TargetBatch(Encoded):
     """The target side of a matching update: up to ``K`` trajectories for each of ``S`` sources.
 
     They have at most ``W`` achievements each.
@@ -121,7 +138,7 @@ class TargetBatch:
 
 
 @dataclass(frozen=True)
-class SourceBatch:
+class SourceBatch(Encoded):
     """The source side of a matching update, with room for ``S`` sources.
 
     Attributes:
@@ -374,6 +391,7 @@ def first_places(values: IntArray) -> tuple[IntArray, IntArray]:
 def pad(batch: T, **sizes: int) -> T:
     """The same update with the named arrays lengthened by zeros to these sizes."""
     values = {f.name: getattr(batch, f.name) for f in fields(batch)}
+    values["real"] = np.minimum(batch.real, len(batch.images))
     for name, size in sizes.items():
         values[name] = _padded(values[name], size)
     return type(batch)(**values)
@@ -385,6 +403,11 @@ def bucket(size: int, sizes: Sequence[int]) -> int:
         if size <= candidate:
             return candidate
     return -(-size // sizes[-1]) * sizes[-1]
+
+
+def least(size: int, sizes: Sequence[int]) -> int:
+    """How many there are at least in what was padded to ``size``."""
+    return max((smaller for smaller in sizes if smaller < size), default=0) + 1
 
 
 def pack(batch: Any) -> NDArray[np.int32]:

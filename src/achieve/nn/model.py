@@ -17,6 +17,7 @@ from achieve.nn.init import orthogonal, scale_rows
 from achieve.nn.kernels import available
 from achieve.nn.layers import MLP
 from achieve.nn.normalizer import ValueNormalizer
+from achieve.nn.padding import Real
 from achieve.nn.recurrent import RecurrentCore
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class FastEncoder(Protocol):
 
     def cache_weights(self) -> None: ...
 
-    def features(self, images: Tensor, *, cached: bool) -> Tensor: ...
+    def features(self, images: Tensor, *, cached: bool, real: Real | None = None) -> Tensor: ...
 
     def head(self, features: Tensor) -> Tensor: ...
 
@@ -138,13 +139,16 @@ class AchievementNetwork(nn.Module):
         if self._fast is not None:
             self._fast.cache_weights()
 
-    def encode(self, images: Shaped[Tensor, "B ..."], *, cached: bool = False) -> Float[Tensor, "B D"]:
+    def encode(
+        self, images: Shaped[Tensor, "B ..."], *, cached: bool = False, real: Real | None = None
+    ) -> Float[Tensor, "B D"]:
         """Return ``phi``, in float32.
 
-        ``cached`` may use weights converted at the last :meth:`cache_weights`.
+        ``cached`` may use weights converted at the last :meth:`cache_weights`. Latents of images that are not ``real``
+        are finite and mean nothing; no gradient may flow into them.
         """
         if self._fast is not None:
-            return self._fast.head(self._fast.features(images, cached=cached))
+            return self._fast.head(self._fast.features(images, cached=cached, real=real))
         with torch.autocast(images.device.type, dtype=self._autocast, enabled=self._autocast is not None):
             if not isinstance(self.encoder, ImageEncoder):
                 return cast(Tensor, self.encoder(images)).float()

@@ -83,6 +83,12 @@ def _border_class(pixel, H: tl.constexpr, W: tl.constexpr):
 
 
 @triton.jit
+def _is_padding(real_ptr, least, image):
+    """Whether an image only fills its batch up. Of the first ``least`` it is known without looking that they do not."""
+    return image >= tl.load(real_ptr, mask=image >= least, other=least)
+
+
+@triton.jit
 def _accumulate(
     x_ptr, weight_ptr, image, tile, first, pixel, exists, column_tile,
     H: tl.constexpr, W: tl.constexpr, K: tl.constexpr, N: tl.constexpr, FLIP: tl.constexpr,
@@ -131,9 +137,10 @@ def _accumulate(
     return total
 
 
-@triton.jit(do_not_specialize=["parts"])
+@triton.jit(do_not_specialize=["parts", "real_ptr", "least"])
 def forward(
     x_ptr, weight_ptr, table_ptr, part_ptr, skip_ptr, relu_ptr, out_ptr, out_part_ptr, moment_ptr, eps, parts,
+    real_ptr, least,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUT: tl.constexpr, PARTS: tl.constexpr,
     RELU: tl.constexpr, ADD: tl.constexpr, KEEP: tl.constexpr, SUMS: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TMA: tl.constexpr,
@@ -141,6 +148,16 @@ def forward(
     """A tile of ``conv(norm(x))``, of its ReLU, or of that and a skip connection; and the sums of the norm after it."""
     tiles: tl.constexpr = (H * W + BM - 1) // BM
     tile, column_tile, image, first, pixel, exists, column = _place(H * W, OUT, BM, BN)
+    if _is_padding(real_ptr, least, image):
+        nothing = tl.zeros([BM, BN], out_ptr.dtype.element_ty)
+        tl.store(out_ptr + _offsets(first, column, OUT, BM), nothing, mask=exists[:, None])
+        if KEEP:
+            tl.store(relu_ptr + _offsets(first, column, OUT, BM), nothing, mask=exists[:, None])
+        if SUMS:
+            _store_parts(out_part_ptr, 0.0, 0.0, tile, column_tile, tiles, OUT // BN)
+        tl.store(moment_ptr + image * 2, 0.0)
+        tl.store(moment_ptr + image * 2 + 1, 1.0)
+        return
     means, squares = _load_parts(part_ptr, image, parts, PARTS)
     total = _accumulate(
         x_ptr, weight_ptr, image, tile, first, pixel, exists, column_tile, H, W, C, OUT, False, BM, BN, BK, TMA
@@ -230,16 +247,27 @@ def _store_gradient(
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["parts"])
+@triton.jit(do_not_specialize=["parts", "real_ptr", "least"])
 def backward(
     grad_ptr, weight_ptr, x_ptr, part_ptr, moment_ptr, grad_sum_ptr, grad_x_ptr,
-    relu_ptr, table_ptr, moment_before_ptr, out_ptr, out_part_ptr, out_class_ptr, parts,
+    relu_ptr, table_ptr, moment_before_ptr, out_ptr, out_part_ptr, out_class_ptr, parts, real_ptr, least,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUT: tl.constexpr, PARTS: tl.constexpr,
     HAS_GRAD_SUM: tl.constexpr, STORE_X: tl.constexpr, BEFORE: tl.constexpr, KEPT: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TMA: tl.constexpr,
 ):  # fmt: skip
     """A tile of the gradient of the raw input ``x``, and of the convolution before, whose ReLU ``x`` holds."""
     tile, column_tile, image, first, pixel, exists, column = _place(H * W, C, BM, BN)
+    if _is_padding(real_ptr, least, image):
+        nothing = tl.zeros([BM, BN], x_ptr.dtype.element_ty)
+        if STORE_X:
+            tl.store(grad_x_ptr + _offsets(first, column, C, BM), nothing, mask=exists[:, None])
+        if BEFORE:
+            tl.store(out_ptr + _offsets(first, column, C, BM), nothing, mask=exists[:, None])
+            kind = tl.arange(0, 16)
+            entry = tile.to(tl.int64) * (9 * C) + kind[:, None] * C + column[None, :]
+            tl.store(out_class_ptr + entry, tl.zeros([16, BN], tl.float32), mask=(kind < 9)[:, None])
+            _store_parts(out_part_ptr, 0.0, 0.0, tile, column_tile, (H * W + BM - 1) // BM, C // BN)
+        return
     shifts, slopes = _load_parts(part_ptr, image, parts, PARTS)
     mean = tl.load(moment_ptr + image * 2)
     rstd = tl.load(moment_ptr + image * 2 + 1)
@@ -420,9 +448,16 @@ def _shifted(x_ptr, pixel, live, c, h, w, down, right, H: tl.constexpr, W: tl.co
     return tl.load(x_ptr + (pixel + (down * W + right))[:, None] * C + c[None, :], mask=inside[:, None], other=0.0)
 
 
-@triton.jit(do_not_specialize=["pixels", "steps"])
+@triton.jit
+def _stretch(real_ptr, least, images, HW: tl.constexpr, BK: tl.constexpr):
+    """The pixels of a batch's real images, and how many times ``BK`` of them each program takes."""
+    pixels = tl.minimum(tl.load(real_ptr, mask=least < images, other=images), images) * HW
+    return pixels, tl.cdiv(tl.cdiv(pixels, tl.num_programs(1)), BK)
+
+
+@triton.jit(do_not_specialize=["real_ptr", "least", "images"])
 def weight_gradient(
-    grad_ptr, x_ptr, out_ptr, pixels, steps,
+    grad_ptr, x_ptr, out_ptr, real_ptr, least, images,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUT: tl.constexpr, TAPS: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TMA: tl.constexpr,
 ):  # fmt: skip
@@ -434,6 +469,7 @@ def weight_gradient(
     group = (pid // c_tiles) % groups
     o = (pid // (c_tiles * groups)) * BM + tl.arange(0, BM)
     split = tl.program_id(1)
+    pixels, steps = _stretch(real_ptr, least, images, H * W, BK)
     start = split.to(tl.int64) * steps * BK
     first = tl.zeros([BM, BN], tl.float32)
     if TAPS == 3:
@@ -448,7 +484,7 @@ def weight_gradient(
         # Descriptors, as in _accumulate: of pixels by outputs, and of images.
         begin = start.to(tl.int32)
         channel = (pid % c_tiles) * BN
-        for pixel in range(begin, tl.minimum(begin + steps * BK, pixels), BK):
+        for pixel in range(begin, tl.minimum(start + steps * BK, pixels).to(tl.int32), BK):
             image = pixel // (H * W)
             top = (pixel % (H * W)) // W + down
             grad = grad_ptr.load([pixel, (pid // (c_tiles * groups)) * BM]).T

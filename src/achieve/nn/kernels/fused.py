@@ -28,6 +28,7 @@ from achieve.nn.kernels.norms import norm_backward, norm_forward
 from achieve.nn.kernels.output import features, features_backward
 from achieve.nn.kernels.pools import pool_backward, pool_bias_backward, pool_forward
 from achieve.nn.layers import NormConv
+from achieve.nn.padding import Real
 
 # Gradients enter the convolutions with a largest entry of 2^-HEADROOM: sums over all pixels of all images must stay
 # below fp16's 65504, and what is a million times smaller above its 6e-8.
@@ -353,10 +354,11 @@ class FusedEncoder:
         """Return a convolution's weight in half precision, channels last. The first convolution's has its own form."""
         return self._half_of[layer.weight]
 
-    def features(self, images: Tensor, *, cached: bool = False) -> Tensor:
+    def features(self, images: Tensor, *, cached: bool = False, real: Real | None = None) -> Tensor:
         """Bytes [B, H, W, C] -> [B, channels, H/8, W/8], float32.
 
-        ``cached`` uses the weights as they were at the last :meth:`cache_weights`.
+        ``cached`` uses the weights as they were at the last :meth:`cache_weights`. Images that are not ``real`` take
+        little time, and are not to be used.
         """
         if not cached:
             with torch.no_grad():
@@ -372,7 +374,7 @@ class FusedEncoder:
             following = stacks[index + 1].entry if index + 1 < len(stacks) else None
             pooled = own and tower.fits(x)
             if pooled:
-                z, skip = self._towers[index](x, cached=cached, sums=sums), None
+                z, skip = self._towers[index](x, cached=cached, sums=sums, real=real), None
             else:
                 z, skip = self._blocks(stack, x, following)
         return cast(Tensor, _Features.apply(z, skip, self.flat))

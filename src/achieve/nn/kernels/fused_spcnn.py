@@ -26,6 +26,7 @@ from achieve.nn.kernels.adam import BLOCK
 from achieve.nn.kernels.flat import FlatParameters, HalfWeights
 from achieve.nn.kernels.fused import HEADROOM
 from achieve.nn.kernels.output import largest
+from achieve.nn.padding import Real
 
 # The largest gradient by an output of the dense layer becomes 2^4: those by its inputs are a few hundred times smaller,
 # as its weights are.
@@ -198,10 +199,11 @@ class FusedSizePreserving:
             self._versions = versions
             self.half.weights.copy_(self.flat.values[: len(self.half.weights)])
 
-    def features(self, images: Tensor, *, cached: bool = False) -> Tensor:
+    def features(self, images: Tensor, *, cached: bool = False, real: Real | None = None) -> Tensor:
         """Bytes [B, H, W, C] -> [B, channels, H, W], in half precision.
 
-        ``cached`` uses the weights as they were at the last :meth:`cache_weights`.
+        ``cached`` uses the weights as they were at the last :meth:`cache_weights`. Whether images are ``real`` makes no
+        difference here.
         """
         if not cached:
             self.cache_weights()

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from importlib import import_module
+from types import ModuleType
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -15,10 +17,13 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from achieve.nn.kernels import convolution
+from achieve.nn.padding import Real
 
 # Below so many programs, tiles are made smaller. An H200 has 132 multiprocessors; half as many act as fast when alone,
 # and leave room when several runs act at the same time.
 ENOUGH_PROGRAMS = 60
+# Versions of Triton whose Gluon the kernels of `hopper.py` are written for.
+GLUON_OF = frozenset({(3, 6), (3, 7)})
 # Windows of a max-pool whose pixels' gradients a program computes: four pixels each.
 POOLED_WINDOWS = 32
 # Stretches of tiles whose sums by class are added up apart, as many as are then read at once; of more tiles than a few
@@ -32,7 +37,8 @@ MOST_STRETCHES = 128
 class Tile(NamedTuple):
     """Pixels by output channels of a program, and how many input channels it takes at a time.
 
-    With ``tma`` the tensor memory accelerator loads the factors: a tile must then be whole rows of an image.
+    With ``tma`` the tensor memory accelerator loads the factors: a tile must then be whole rows of an image. With
+    ``gluon`` it does so as the kernels of `hopper.py` say.
     """
 
     rows: int
@@ -42,12 +48,13 @@ class Tile(NamedTuple):
     stages: int
     registers: int | None = None
     tma: bool = False
+    gluon: bool = False
 
 
 class WeightTile(NamedTuple):
     """Outputs by inputs of a program, for one tap or for three, and how many pixels it takes at a time.
 
-    There are about so many programs: each adds up its own stretch of pixels.
+    There are about so many programs: each adds up its own stretch of pixels. ``tma`` and ``gluon``: see :class:`Tile`.
     """
 
     outputs: int
@@ -58,6 +65,13 @@ class WeightTile(NamedTuple):
     stages: int
     programs: int = 132
     tma: bool = False
+    gluon: bool = False
+
+
+# Tiles in Gluon where they are faster: reading an image three times in place of nine pays where outputs are few.
+GLUON_NARROW = Tile(256, 64, 32, 4, 3, gluon=True)
+# Backward only.
+GLUON_SMALL = Tile(64, 128, 32, 4, 3, gluon=True)
 
 
 class Folded(NamedTuple):
@@ -79,6 +93,11 @@ def choose_tile(x: Tensor, outputs: int, *, backward: bool = False) -> Tile:
     """Return the largest tile with which there are enough programs."""
     images, inputs, height, width = x.shape
     pixels = height * width
+    tile = GLUON_SMALL if backward and pixels == GLUON_SMALL.rows else GLUON_NARROW
+    if has_gluon(x.device) and inputs % tile.depth == 0 and outputs == tile.columns and width % 8 == 0:
+        enough = images * pixels >= ENOUGH_PROGRAMS * tile.rows
+        if enough and _whole_rows(x, tile.rows):
+            return tile
     largest = rows, columns = min(128, max(16, triton.next_power_of_2(pixels))), min(128, outputs)
     while images * pixels * outputs < ENOUGH_PROGRAMS * rows * columns and rows * columns > 512:
         if rows >= columns and rows > 16:
@@ -100,6 +119,8 @@ def choose_weight_tile(x: Tensor, outputs: int) -> WeightTile:
     _, inputs, height, width = x.shape
     # The smallest images leave each program few pixels to add up.
     small = height * width <= 64
+    if has_gluon(x.device) and inputs % 64 == 0 and outputs % 64 == 0 and _whole_rows(x, 64) and width % 8 == 0:
+        return WeightTile(64, 64, 3, 64, 4, 4, 132 if small else 264, gluon=True)
     rows, columns = min(64 if small else 128, outputs), min(64, inputs)
     wide = rows * columns >= 128 * 64
     tma = has_tma(x.device) and _whole_rows(x, 64) and rows >= 64 and columns == 64
@@ -118,6 +139,21 @@ def has_tma(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
+@cache
+def gluon_kernels() -> ModuleType | None:
+    """The kernels in Gluon, if this Triton has a Gluon that they are written for: it is still being changed."""
+    if tuple(map(int, triton.__version__.split(".")[:2])) not in GLUON_OF:
+        return None
+    return import_module("achieve.nn.kernels.hopper")
+
+
+@cache
+def has_gluon(device: torch.device) -> bool:
+    """Whether the kernels in Gluon run on this device: their products are those of compute capability 9.0 alone."""
+    exact = device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)
+    return exact and gluon_kernels() is not None
+
+
 def _whole_rows(x: Tensor, rows: int) -> bool:
     """Whether a tile of so many pixels is whole rows of one image."""
     height, width = x.shape[2:]
@@ -129,6 +165,31 @@ def _image_blocks(x: Tensor, tile_rows: int, channels: int) -> TensorDescriptor:
     block = [1, tile_rows // x.shape[3], x.shape[3], channels]
     x = x.permute(0, 2, 3, 1)
     return TensorDescriptor(x, list(x.shape), list(x.stride()), block)
+
+
+def _in_parts(x: Tensor, pixels: int, channels: int) -> tuple[Any, Any]:
+    """Describes images by every fourth column, in blocks of so many pixels: of all four parts, and of one."""
+    hopper = cast(Any, gluon_kernels())
+    width, every = x.shape[3], hopper.PARTS_OF_ROW.value
+    parts = x.permute(0, 2, 3, 1).unflatten(2, (width // every, every)).permute(0, 3, 1, 2, 4)
+    rest = [pixels // width, width // every, channels]
+    return hopper.describe(parts, [1, every, *rest]), hopper.describe(parts, [1, 1, *rest])
+
+
+def _multiplied(x: Tensor, weight: Tensor, tile: Tile, block: tuple[int, int]) -> tuple[Any, tuple[Any, ...], Any]:
+    """The module of the kernels of this tile, their first arguments, which load images and weights, and the last."""
+    rows, _ = _tiles(x.shape[2] * x.shape[3], tile.rows)
+    options: dict[str, Any] = {
+        "BM": rows, "BN": tile.columns, "BK": tile.depth, "num_warps": tile.warps, "maxnreg": tile.registers
+    }  # fmt: skip
+    if tile.gluon:
+        hopper = cast(Any, gluon_kernels())
+        factors = (*_in_parts(x, rows, tile.depth), hopper.describe(weight.flatten(1), list(block)))
+        return hopper, factors, options | {"STAGES": tile.stages}
+    options |= {"TMA": tile.tma, "num_stages": tile.stages}
+    if tile.tma:
+        return convolution, (_image_blocks(x, rows, tile.depth), _blocks(weight.flatten(1), *block)), options
+    return convolution, (x, weight), options
 
 
 def _blocks(x: Tensor, rows: int, columns: int) -> TensorDescriptor:
@@ -204,6 +265,18 @@ def fold(layers: Sequence[tuple[Tensor, Tensor, Tensor]], into: list[Folded]) ->
     return into
 
 
+def _real(real: Real | None, x: Tensor) -> dict[str, Any]:
+    """What tells kernels which images are real: all of them, if nothing is said."""
+    if real is None:
+        return {"real_ptr": _unread(x.device), "least": len(x)}
+    return {"real_ptr": real.images, "least": real.least}
+
+
+@cache
+def _unread(device: torch.device) -> Tensor:
+    return torch.zeros(1, dtype=torch.int64, device=device)
+
+
 def image_sums(x: Tensor) -> Tensor:
     """Sums and sums of squares of images, in parts: [N, 2, parts]."""
     n, c, h, w = x.shape
@@ -233,28 +306,23 @@ def convolve(
     skip: Tensor | None = None,
     keep: bool = False,
     tile: Tile | None = None,
+    real: Real | None = None,
 ) -> Result:
     """``conv(norm(x))``, its ReLU with ``relu``, plus ``skip`` if any; with ``keep``, the ReLU is stored apart too."""
     n, c, h, w = x.shape
     outputs = folded.weight.shape[0]
     tile = tile or choose_tile(x, outputs)
-    rows, tiles = _tiles(h * w, tile.rows)
-    factors: tuple[Any, Any] = (x, folded.weight)
-    if tile.tma:
-        factors = (
-            _image_blocks(x, rows, tile.depth), _blocks(folded.weight.flatten(1), tile.columns, tile.depth)
-        )  # fmt: skip
+    _, tiles = _tiles(h * w, tile.rows)
+    kernels, factors, options = _multiplied(x, folded.weight, tile, (tile.columns, tile.depth))
     out = _like(x, outputs)
     kept = _like(x, outputs) if keep else None
     column_tiles = outputs // tile.columns
     out_sums = _empty_sums(n, tiles * column_tiles, x.device)
     moments = torch.empty(n, 2, device=x.device)
-    convolution.forward[(n * tiles * column_tiles,)](
+    kernels.forward[(n * tiles * column_tiles,)](
         *factors, folded.table, sums, out if skip is None else skip, out if kept is None else kept, out,
-        out_sums, moments, eps, H=h, W=w, C=c, OUT=outputs, **_parts(sums),
-        RELU=relu, ADD=skip is not None, KEEP=keep, SUMS=relu,
-        BM=rows, BN=tile.columns, BK=tile.depth, TMA=tile.tma,
-        num_warps=tile.warps, num_stages=tile.stages, maxnreg=tile.registers,
+        out_sums, moments, eps, H=h, W=w, C=c, OUT=outputs, **_parts(sums), **_real(real, x),
+        RELU=relu, ADD=skip is not None, KEEP=keep, SUMS=relu, **options,
     )  # fmt: skip
     return Result(out, kept, out_sums, moments)
 
@@ -310,27 +378,22 @@ def convolve_backward(
     store: bool,
     before: Before | None,
     tile: Tile | None = None,
+    real: Real | None = None,
 ) -> tuple[Tensor | None, Gradient | None]:
     """The gradient of a convolution's raw input, ``grad_sum`` added, if to be stored; that of the one before it."""
     n, c, h, w = x.shape
     outputs = folded.weight.shape[0]
     tile = tile or choose_tile(grad.scaled, c, backward=True)
-    rows, tiles = _tiles(h * w, tile.rows)
-    factors: tuple[Any, Any] = (grad.scaled, folded.weight)
-    if tile.tma:
-        factors = (
-            _image_blocks(grad.scaled, rows, tile.depth), _blocks(folded.weight.flatten(1), tile.depth, tile.columns)
-        )  # fmt: skip
+    _, tiles = _tiles(h * w, tile.rows)
+    kernels, factors, options = _multiplied(grad.scaled, folded.weight, tile, (tile.depth, tile.columns))
     grad_x = _like(x, c) if store else None
     result = _empty_gradient(x, tiles, tile.columns) if before is not None else None
     kept, own, moments_before = before if before is not None else (None, folded, moments)
-    convolution.backward[(n * tiles * (c // tile.columns),)](
+    kernels.backward[(n * tiles * (c // tile.columns),)](
         *factors, x, grad.sums, moments, x if grad_sum is None else grad_sum,
         x if grad_x is None else grad_x, x if kept is None else kept, own.table, moments_before,
-        *(result or (x, moments, moments)), H=h, W=w, C=c, OUT=outputs, **_parts(grad.sums),
-        HAS_GRAD_SUM=grad_sum is not None, STORE_X=store, BEFORE=before is not None, KEPT=kept is not None,
-        BM=rows, BN=tile.columns, BK=tile.depth, TMA=tile.tma,
-        num_warps=tile.warps, num_stages=tile.stages, maxnreg=tile.registers,
+        *(result or (x, moments, moments)), H=h, W=w, C=c, OUT=outputs, **_parts(grad.sums), **_real(real, x),
+        HAS_GRAD_SUM=grad_sum is not None, STORE_X=store, BEFORE=before is not None, KEPT=kept is not None, **options,
     )  # fmt: skip
     return grad_x, result
 
@@ -345,6 +408,7 @@ def weight_gradient(
     affine: Tensor,
     tile: WeightTile | None = None,
     into: Tensor | None = None,
+    real: Real | None = None,
 ) -> Tensor:
     """The gradient of a convolution's weights, [O, C, 3, 3] in float32, channels last; written ``into``, if given.
 
@@ -357,14 +421,18 @@ def weight_gradient(
     steps = triton.cdiv(triton.cdiv(n * h * w, max(1, tile.programs // groups)), tile.depth)
     splits = triton.cdiv(n * h * w, steps * tile.depth)
     parts = torch.empty(splits, outputs, 9, c, device=x.device)
-    factors: tuple[Any, Any] = (grad.scaled, x)
-    if tile.tma:
+    kernels: Any = gluon_kernels() if tile.gluon else convolution
+    factors: tuple[Any, ...] = (grad.scaled, x)
+    options: dict[str, Any] = {"TAPS": tile.taps, "TMA": tile.tma, "num_stages": tile.stages}
+    if tile.gluon:
+        factors = (_in_parts(grad.scaled, tile.depth, tile.outputs)[0], *_in_parts(x, tile.depth, tile.inputs))
+        options = {"STAGES": tile.stages}
+    elif tile.tma:
         by_pixel = grad.scaled.permute(0, 2, 3, 1).reshape(-1, outputs)
         factors = (_blocks(by_pixel, tile.depth, tile.outputs), _image_blocks(x, tile.depth, tile.inputs))
-    convolution.weight_gradient[(groups, splits)](
-        *factors, parts, n * h * w, steps, H=h, W=w, C=c, OUT=outputs, TAPS=tile.taps,
-        BM=tile.outputs, BN=tile.inputs, BK=tile.depth, TMA=tile.tma,
-        num_warps=tile.warps, num_stages=tile.stages,
+    kernels.weight_gradient[(groups, splits)](
+        *factors, parts, **_real(real, x), images=n, H=h, W=w, C=c, OUT=outputs,
+        BM=tile.outputs, BN=tile.inputs, BK=tile.depth, num_warps=tile.warps, **options,
     )  # fmt: skip
     tiles = grad.class_sums.shape[1]
     per_program, stretches = _stretches(n * tiles)

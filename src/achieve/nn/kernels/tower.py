@@ -30,6 +30,7 @@ from achieve.nn.kernels.norm_conv import (
 )
 from achieve.nn.kernels.pools import pool_forward
 from achieve.nn.layers import NormConv
+from achieve.nn.padding import Real
 
 # Convolutions of a stack's blocks.
 BLOCK_LAYERS = 4
@@ -51,6 +52,7 @@ class _Tower(torch.autograd.Function):
         eps: list[float],
         train: bool,
         flat: FlatParameters | None,
+        real: Real | None,
         *parameters: Tensor,
     ) -> Tensor:
         sums = image_sums(x) if sums is None else sums
@@ -59,8 +61,9 @@ class _Tower(torch.autograd.Function):
         for index, (weights, small) in enumerate(zip(folded, eps, strict=True)):
             adds = index % 2 == 1
             result = convolve(
-                x, sums, weights, small, relu=index < BLOCK_LAYERS, skip=skip if adds else None, keep=adds and train
-            )
+                x, sums, weights, small, relu=index < BLOCK_LAYERS, skip=skip if adds else None, keep=adds and train,
+                real=real,
+            )  # fmt: skip
             # What the ReLU made of this convolution's output: kept apart where a skip connection was added to it.
             saved += [x, result.moments, result.out if result.kept is None else result.kept]
             x, sums = result.out, result.sums
@@ -71,7 +74,7 @@ class _Tower(torch.autograd.Function):
             saved[-1:] = [x, winner]
         if train:
             ctx.save_for_backward(*saved)
-        ctx.folded, ctx.flat, ctx.parameters = folded, flat, parameters
+        ctx.folded, ctx.flat, ctx.parameters, ctx.real = folded, flat, parameters, real
         return x
 
     @staticmethod
@@ -86,7 +89,8 @@ class _Tower(torch.autograd.Function):
             grad = begin_pool_backward(grad_x, pooled, winner, ctx.shape, folded[-1], moments[-1])
         else:
             grad = begin_backward(grad_x, relus[-1], folded[-1], moments[-1], relu=True)
-        owner = _Gradients(ctx.flat, parameters, inputs, max(weights.weight.shape[0] for weights in folded))
+        most = max(weights.weight.shape[0] for weights in folded)
+        owner = _Gradients(ctx.flat, parameters, inputs, most, ctx.real)
         for index in reversed(range(count)):
             owner.add(index, grad, inputs[index], moments[index])
             joins = index % 2 == 0  # its input is also a skip connection's: the entry's of the blocks, or a sum
@@ -95,11 +99,11 @@ class _Tower(torch.autograd.Function):
                 before = Before(relus[index - 1] if joins else None, folded[index - 1], moments[index - 1])
             stored, passed = convolve_backward(
                 grad, folded[index], inputs[index], moments[index],
-                grad_sum=grad_x if joins and index < BLOCK_LAYERS else None, store=joins, before=before,
+                grad_sum=grad_x if joins and index < BLOCK_LAYERS else None, store=joins, before=before, real=ctx.real,
             )  # fmt: skip
             grad_x = cast(Tensor, stored) if joins else grad_x
             grad = cast(Gradient, passed)
-        return grad_x, *[None] * 5, *owner.finish()
+        return grad_x, *[None] * 6, *owner.finish()
 
 
 class _Gradients:
@@ -109,9 +113,14 @@ class _Gradients:
     """
 
     def __init__(
-        self, flat: FlatParameters | None, parameters: Sequence[Tensor], inputs: Sequence[Tensor], most: int
+        self,
+        flat: FlatParameters | None,
+        parameters: Sequence[Tensor],
+        inputs: Sequence[Tensor],
+        most: int,
+        real: Real | None,
     ) -> None:
-        self._flat, self._parameters = flat, parameters
+        self._flat, self._parameters, self._real = flat, parameters, real
         self._count = len(inputs)
         self._found: dict[int, Tensor] = {}
         with self._beside():
@@ -128,7 +137,9 @@ class _Gradients:
             into = None
             if self._flat is not None and weight.grad is None:
                 into, _ = self._flat.place(cast(nn.Parameter, weight))
-            found = weight_gradient(grad, x, moments, weight, gain, bias, self._affine[index], into=into)
+            found = weight_gradient(
+                grad, x, moments, weight, gain, bias, self._affine[index], into=into, real=self._real
+            )
         if into is None:
             self._found[index] = found
 
@@ -166,15 +177,19 @@ class Tower:
             self._cached = empty_folded(self._weights, self._dtype)
         self._fold(self._cached)  # in place: captured graphs read from there
 
-    def __call__(self, x: Tensor, *, cached: bool, sums: Tensor | None = None) -> Tensor:
+    def __call__(
+        self, x: Tensor, *, cached: bool, sums: Tensor | None = None, real: Real | None = None
+    ) -> Tensor:
         """Return the blocks' output, or that of the following convolution and max-pool.
 
-        ``sums`` are those of ``x`` as :func:`image_sums` returns them, where they are known.
+        ``sums`` are those of ``x`` as :func:`image_sums` returns them, where they are known. Of images that are not
+        ``real`` it returns zeros, and takes the gradient as zero, which it has to be.
         """
         folded = self._cached if cached else self._fold(empty_folded(self._weights, self._dtype))
         parameters = [p for layer in self._layers() for p in layer]
         eps = [norm.eps for norm in self._norms]
-        return cast(Tensor, _Tower.apply(x, sums, folded, eps, torch.is_grad_enabled(), self._flat, *parameters))
+        train = torch.is_grad_enabled()
+        return cast(Tensor, _Tower.apply(x, sums, folded, eps, train, self._flat, real, *parameters))
 
     def _layers(self) -> list[tuple[Tensor, Tensor, Tensor]]:
         return [(weight, norm.weight, norm.bias) for weight, norm in zip(self._weights, self._norms, strict=True)]
