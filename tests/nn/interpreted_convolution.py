@@ -235,6 +235,18 @@ def test_weight_gradients(shape: tuple[int, ...], tile: WeightTile | None) -> No
         torch.testing.assert_close(mine.double(), wanted, atol=1e-3, rtol=1e-4)
 
 
+def test_fewer_programs_add_up_weight_gradients_where_runs_share_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(norm_conv, "has_gluon", lambda device: True)
+    for side in (32, 8):
+        x = torch.empty(16, 64, side, side)
+        monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
+        alone = norm_conv.choose_weight_tile(x, 128)
+        monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "somewhere")
+        shared = norm_conv.choose_weight_tile(x, 128)
+        assert shared.gluon and shared.programs < alone.programs
+        assert shared._replace(programs=alone.programs) == alone
+
+
 # Four images, of which three are real; how many they are at least may be all of the real ones, or fewer.
 PADDED = (4, 16, 32, 8, 8)
 WEIGHT_TILES = (

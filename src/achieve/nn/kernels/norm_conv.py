@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
@@ -22,6 +23,9 @@ from achieve.nn.padding import Real
 # Below so many programs, tiles are made smaller. An H200 has 132 multiprocessors; half as many act as fast when alone,
 # and leave room when several runs act at the same time.
 ENOUGH_PROGRAMS = 60
+# Programs of a weight gradient. Each leaves sums to be written and added up: fewer are less work, and take longer only
+# where no other run fills the GPU meanwhile.
+WEIGHT_PROGRAMS, SMALL_WEIGHT_PROGRAMS, SHARED_WEIGHT_PROGRAMS = 264, 132, 99
 # Versions of Triton whose Gluon the kernels of `hopper.py` are written for.
 GLUON_OF = frozenset({(3, 6), (3, 7)})
 # Windows of a max-pool whose pixels' gradients a program computes: four pixels each.
@@ -120,7 +124,8 @@ def choose_weight_tile(x: Tensor, outputs: int) -> WeightTile:
     # The smallest images leave each program few pixels to add up.
     small = height * width <= 64
     if has_gluon(x.device) and inputs % 64 == 0 and outputs % 64 == 0 and _whole_rows(x, 64) and width % 8 == 0:
-        return WeightTile(64, 64, 3, 64, 4, 4, 132 if small else 264, gluon=True)
+        programs = SMALL_WEIGHT_PROGRAMS if small else WEIGHT_PROGRAMS
+        return WeightTile(64, 64, 3, 64, 4, 4, SHARED_WEIGHT_PROGRAMS if _shares_gpu() else programs, gluon=True)
     rows, columns = min(64 if small else 128, outputs), min(64, inputs)
     wide = rows * columns >= 128 * 64
     tma = has_tma(x.device) and _whole_rows(x, 64) and rows >= 64 and columns == 64
@@ -130,7 +135,13 @@ def choose_weight_tile(x: Tensor, outputs: int) -> WeightTile:
         if wide and inputs >= 128:
             return WeightTile(rows, 128, 1, 64, 8, stages, tma=True)
         return WeightTile(rows, columns, 3, 64, 8 if wide else 4, stages, tma=True)
-    return WeightTile(rows, columns, 3, 64, 8 if wide else 4, _stages(x.device), 132 if wide or small else 264, tma)
+    programs = SMALL_WEIGHT_PROGRAMS if wide or small else WEIGHT_PROGRAMS
+    return WeightTile(rows, columns, 3, 64, 8 if wide else 4, _stages(x.device), programs, tma)
+
+
+def _shares_gpu() -> bool:
+    """Whether other runs use the GPU at the same moment: `--jobs` tells them of the service that lets them."""
+    return "CUDA_MPS_PIPE_DIRECTORY" in os.environ
 
 
 @cache
