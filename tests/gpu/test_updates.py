@@ -37,6 +37,32 @@ SLOWLY = 1e-6
 CLOSE = 0.1  # of the way gone
 
 
+def test_graphs_that_share_memory_are_replayed_in_turn() -> None:
+    """What lies in memory during a step of one lies where that of the other does; results do not."""
+    total, size = torch.zeros(1, device=DEVICE), 2**26
+
+    def step(x: torch.Tensor) -> None:
+        many = x.expand(size) * 2
+        total.add_((many + many.flip(0)).mean())
+
+    first = GraphRunner(lambda: [total], enabled=True)
+    second = GraphRunner(lambda: [total], enabled=True, calls_first=1, shares=first)
+    ones = torch.ones(1, device=DEVICE)
+    first("step", step, ones)
+    second("step", step, ones)  # called
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    second("step", step, ones)
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() - before < size
+    for number in (3, 5, 7):
+        for runner in (first, second):
+            runner("step", step, number * ones)
+    assert total.item() == 4 * (3 + 2 * (3 + 5 + 7))
+
+
 def test_garbage_collected_graphs_do_not_spoil_a_capture() -> None:
     """Graphs of an earlier learner, in a cycle, are freed at any allocation; a capture must not notice."""
     total = torch.zeros(3, device=DEVICE)

@@ -56,3 +56,14 @@ def test_memory_that_warming_up_took_is_given_up(reserved: dict[str, int]) -> No
     reserved.update(calls=1)
     GraphRunner(list, enabled=False)._make_room()
     assert reserved["emptied"] == 1 and not reserved["calls"]
+
+
+def test_runners_that_are_never_replayed_at_the_same_time_share_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda priority: object())
+    first, alone = (GraphRunner(list, enabled=True) for _ in range(2))
+    second = GraphRunner(list, enabled=True, shares=first)
+    assert second._pool is first._pool and second._stream is first._stream
+    assert alone._pool is not first._pool and alone._stream is not first._stream
+    called = GraphRunner(list, enabled=False)
+    assert GraphRunner(list, enabled=True, shares=called)._pool is not None

@@ -77,6 +77,7 @@ class Distiller:
         regularizer: holds the learner's outputs in place.
         solve: the partial transport solver.
         cuda_graphs: replay updates as captured graphs, on a GPU.
+        shares: what replays updates that are never made during a phase: phases then use its memory.
         raise_if_stopped: called between updates.
         say: told where an objective cannot be captured, or draws no updates, and where rewards are not sparse.
     """
@@ -92,6 +93,7 @@ class Distiller:
         regularizer: Regularizer,
         solve: TransportSolver,
         cuda_graphs: bool,
+        shares: GraphRunner | None = None,
         raise_if_stopped: Callable[[], None] = lambda: None,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -100,6 +102,7 @@ class Distiller:
         self._config = config
         self._threshold = threshold
         self._cuda_graphs = cuda_graphs and experience.device.type == "cuda"
+        self._shares = shares
         self._raise_if_stopped = raise_if_stopped
         self._say = say
         self._told: set[str] = set()
@@ -177,7 +180,8 @@ class Distiller:
             self.regularizer.allocate(self._steps)
             # A size that comes once is not worth a graph.
             self._run, self._run_ahead = (
-                GraphRunner(self._state, enabled=self._cuda_graphs, say=self._say, calls_first=1) for _ in range(2)
+                GraphRunner(self._state, enabled=self._cuda_graphs, say=self._say, calls_first=1, shares=shares)
+                for shares in (self._shares, None)
             )
 
     def _state(self) -> list[Tensor]:

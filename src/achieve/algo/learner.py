@@ -82,6 +82,11 @@ class PPOLearner:
         self._first = torch.zeros((), dtype=torch.int64, device=buffer.device)
         self._run = GraphRunner(self._state, enabled=cuda_graphs and buffer.device.type == "cuda")
 
+    @property
+    def graphs(self) -> GraphRunner:
+        """What replays its updates: never while something else of the run learns."""
+        return self._run
+
     def _state(self) -> list[Tensor]:
         sums = self._meters.sums, self._imitation_meters.sums
         return [*all_state(self.network, [self.optimizer]), *sums, *self._own_tensors().values()]

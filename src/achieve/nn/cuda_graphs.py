@@ -45,6 +45,8 @@ class GraphRunner:
         calls_first: how often a key is called before it is captured, which saves capturing what is rare. Those calls
             are the warm-up: nothing is saved and put back then.
         priority: of the kernels of its graphs.
+        shares: a runner of the same priority whose graphs are never replayed at the same time. What lies in memory
+            during a step of one may then lie where that of the other does.
     """
 
     _kept: ClassVar[int] = 0
@@ -58,6 +60,7 @@ class GraphRunner:
         say: Callable[[str], None] | None = None,
         calls_first: int = 0,
         priority: Priority = Priority.UPDATES,
+        shares: GraphRunner | None = None,
     ) -> None:
         self.priority = priority
         self._state = state
@@ -72,6 +75,9 @@ class GraphRunner:
         # may be replayed while those of another run. Its kernels keep its priority, so that those of a step's main line
         # go before those it puts beside them.
         self._stream = torch.cuda.Stream(priority=priority) if enabled else None
+        if enabled and shares is not None and shares.enabled:
+            # What a graph needs on its way is kept by pool and by stream.
+            self._pool, self._stream = shares._pool, shares._stream
 
     def __call__(
         self, key: Hashable, step: Callable[..., None], *inputs: Tensor

@@ -19,6 +19,7 @@ from achieve.algo.transport import partial_transport
 from achieve.config import FREE_FIELDS, TrainConfig, from_dict, refusal, to_dict, validate
 from achieve.envs import find_env_spec
 from achieve.errors import CheckpointError, ConfigError
+from achieve.nn.cuda_graphs import GraphRunner
 from achieve.nn.kernels import available
 from achieve.nn.model import AchievementNetwork
 from achieve.nn.optim import ClippedAdam
@@ -161,8 +162,10 @@ class BaseTrainer(ABC):
     def weights_taken(self) -> None:  # noqa: B027, optional
         """React to other initial weights of the network (`--init-from`)."""
 
-    def make_distiller(self, experience: Experience, regularizer: Regularizer) -> Distiller:
-        """Return the auxiliary phase on this experience."""
+    def make_distiller(
+        self, experience: Experience, regularizer: Regularizer, shares: GraphRunner | None = None
+    ) -> Distiller:
+        """Return the auxiliary phase on this experience; ``shares``: see :class:`Distiller`."""
         config = self.config
         objectives = find_objectives(config.distill)
         with self.drawing_weights("objectives"):
@@ -175,6 +178,7 @@ class BaseTrainer(ABC):
                 regularizer=regularizer,
                 solve=self._transport_solver(),
                 cuda_graphs=config.compile,
+                shares=shares,
                 raise_if_stopped=self.raise_if_stopped,
                 say=self.say,
             )

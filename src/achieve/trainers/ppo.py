@@ -70,7 +70,7 @@ class PPOTrainer(BaseTrainer):
         self.rare = self._make_rare(memory_size) if config.ppo.rarity_power or config.ppo.imitation_coef else None
         if config.distill.enabled:
             regularizer = PolicyValueRegularizer(self.network, self.buffer, config.distill)
-            self.distiller = self.make_distiller(self.buffer, regularizer)
+            self.distiller = self.make_distiller(self.buffer, regularizer, self.learner.graphs)
 
     def _make_rare(self, memory_size: int) -> RareUnlocks:
         """Return what PPO makes of rare unlocks, and let it imitate those that are kept."""
