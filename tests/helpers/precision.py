@@ -8,22 +8,24 @@ error that Adam blew up.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 
+from achieve.nn import optim
+
 
 @pytest.fixture
 def in_float64(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    adam_step = torch.optim.Adam.step
+    adam = optim.adam
 
-    def step(self: torch.optim.Adam) -> None:
+    def step(*tensors: Any, grad_scale: torch.Tensor, found_inf: torch.Tensor, **settings: Any) -> None:
         # These two have to be float32 whatever the parameters are.
-        for name in ("grad_scale", "found_inf"):
-            setattr(self, name, getattr(self, name).to(torch.float32))
-        adam_step(self)
+        single = {"grad_scale": grad_scale.to(torch.float32), "found_inf": found_inf.to(torch.float32)}
+        adam(*tensors, **single, **settings)
 
-    monkeypatch.setattr(torch.optim.Adam, "step", step)
+    monkeypatch.setattr(optim, "adam", step)
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
     torch.set_default_dtype(torch.float64)
     yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import torch
 
 from achieve import kernel_check
 from achieve.kernel_check import Compared, Scene, Way, compare, played, verdict
+from achieve.nn import optim
 from achieve.nn.kernels import available
 from achieve.nn.model import ActorCritic
 from tests.helpers.envs import NAMES, SIZE, TinyEnv
@@ -81,16 +83,16 @@ def test_a_wrong_encoder_is_found_in_every_part(scene: Scene, monkeypatch: pytes
 
 
 def test_an_optimiser_that_does_not_clip_is_found(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    step = torch.optim.Adam.step
+    adam = optim.adam
 
-    def halfway(self: torch.optim.Adam, closure: None = None) -> None:
-        before = [p.detach().clone() for group in self.param_groups for p in group["params"]]
-        step(self, closure)
+    def halfway(params: list[torch.Tensor], *tensors: list[torch.Tensor], **settings: Any) -> None:
+        before = [p.detach().clone() for p in params]
+        adam(params, *tensors, **settings)
         with torch.no_grad():
-            for p, old in zip((p for group in self.param_groups for p in group["params"]), before, strict=True):
+            for p, old in zip(params, before, strict=True):
                 p.copy_(old + 0.9 * (p - old))
 
-    monkeypatch.setattr(torch.optim.Adam, "step", halfway)
+    monkeypatch.setattr(optim, "adam", halfway)
     assert {one.name for one in compare(scene) if not one.right} == {"Adam: the step of a gradient"}
 
 

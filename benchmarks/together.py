@@ -1,0 +1,216 @@
+"""Updates of the auxiliary phase while several processes make them at once, as runs with `--jobs` do.
+
+    python -m benchmarks.together                      # four processes under NVIDIA's multi-process service
+    python -m benchmarks.together --processes 1 --only 'in use' triton
+
+Each row is the package with some of its convolutions changed; what a process does in place of what is in use is in
+``VARIANTS``. All processes learn from the same made-up episodes of random images, and begin each part together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from achieve.algo import objectives
+from achieve.algo.distill import Distiller
+from achieve.algo.objectives import find_objectives
+from achieve.algo.regularizers import PolicyValueRegularizer
+from achieve.algo.transport import partial_transport
+from achieve.data.trajectories import Trajectory
+from achieve.presets import get_preset
+from achieve.reproduce.mps import multi_process_service
+from achieve.run.device import resolve_device
+from benchmarks.phase import Phase
+from benchmarks.report import Table, machine, publish
+
+LENGTHS, UNLOCKS = (190, 330), (9, 16)
+PATIENCE = 300
+"""Seconds that processes wait for each other: kernels may have to be compiled."""
+Change = Callable[[], None]
+
+
+def _nothing() -> None:
+    """What is in use."""
+
+
+def _without_gluon() -> None:
+    from achieve.nn.kernels import norm_conv
+
+    _set(norm_conv, has_gluon=lambda device: False)
+
+
+def _with_padding() -> None:
+    _set(objectives, _real=lambda *_: None)
+
+
+def _programs(count: int) -> Change:
+    def change() -> None:
+        from achieve.nn.kernels import norm_conv
+
+        names = ("WEIGHT_PROGRAMS", "SMALL_WEIGHT_PROGRAMS", "SHARED_WEIGHT_PROGRAMS")
+        _set(norm_conv, **dict.fromkeys(names, count))
+
+    return change
+
+
+def _tile(stages: int, *sides: int) -> Change:
+    """Tiles in Gluon with so many stages, also where there are 128 outputs and images of such a side."""
+
+    def change() -> None:
+        from achieve.nn.kernels import norm_conv
+
+        narrow = norm_conv.GLUON_NARROW._replace(stages=stages)
+        choose = norm_conv.choose_tile
+
+        def chosen(x: Any, outputs: int, *, backward: bool = False) -> Any:
+            found = choose(x, outputs, backward=backward)
+            wide = outputs == 128 and x.shape[2] in sides and found.tma
+            return narrow if wide else found
+
+        _set(norm_conv, GLUON_NARROW=narrow, choose_tile=chosen)
+
+    return change
+
+
+def _one_stream() -> None:
+    from contextlib import nullcontext
+
+    from achieve.nn.kernels import tower
+
+    owner: Any = tower._Gradients
+    _set(owner, _beside=lambda self, *read: nullcontext())
+
+
+VARIANTS: dict[str, Change] = {
+    "in use": _nothing,
+    "triton": _without_gluon,
+    "padding": _with_padding,
+    "264 programs": _programs(264),
+    "132 programs": _programs(132),
+    "66 programs": _programs(66),
+    "two stages": _tile(2),
+    "three stages, 128 outputs at 16x16": _tile(3, 16),
+    "three stages, 128 outputs": _tile(3, 16, 32),
+    "two stages, 128 outputs": _tile(2, 16, 32),
+    "one stream": _one_stream,
+}
+_before: list[tuple[Any, str, Any]] = []
+
+
+def _set(owner: Any, **values: Any) -> None:
+    for name, value in values.items():
+        _before.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, value)
+
+
+def _undo() -> None:
+    while _before:
+        setattr(*_before.pop())
+
+
+def episodes(count: int, num_envs: int) -> list[Trajectory]:
+    """Episodes one after another in each environment, about as long and as rich as those of a good agent."""
+    rng, at, found = np.random.default_rng(0), [0] * num_envs, []
+    for number in range(count):
+        env, length = number % num_envs, int(rng.integers(*LENGTHS))
+        steps = (np.arange(length) + at[env]) * num_envs + env
+        at[env] += length
+        unlocks = np.sort(rng.choice(length - 1, int(rng.integers(*UNLOCKS)), replace=False))
+        found.append(Trajectory(steps, unlocks))
+    return found
+
+
+def work(number: int, barrier: Any, results: Any, args: argparse.Namespace) -> None:
+    """One process: each variant's updates, captured and then repeated for some seconds."""
+    torch.set_num_threads(1)
+    config = get_preset(args.preset)
+    made = episodes(args.episodes, config.env.num_envs)
+    phase = Phase(config, made, resolve_device(args.device))
+    settings = replace(config.distill, num_epochs=1)
+    for name in args.only:
+        VARIANTS[name]()
+        distiller = Distiller(
+            phase.network, phase.buffer, settings, 0.5,
+            objectives=find_objectives(settings),
+            regularizer=PolicyValueRegularizer(phase.network, phase.buffer, settings),
+            solve=partial(partial_transport, reg=settings.transport_reg, iterations=settings.transport_iters),
+            cuda_graphs=phase.compiled,
+        )  # fmt: skip
+        rng, generator = np.random.default_rng(0), torch.Generator(phase.device).manual_seed(0)
+        distiller._fit_experience()
+        distiller._freeze(made)
+        for objective in distiller.objectives.values():
+            drawn = list(distiller._drawn(objective, made, rng))
+            for _ in range(2 if phase.compiled else 0):  # called, captured
+                distiller._epoch(objective, drawn, rng, generator)
+            phase.wait()
+            barrier.wait(PATIENCE)
+            start, count = time.perf_counter(), 0
+            while time.perf_counter() < start + args.seconds:
+                distiller._epoch(objective, drawn, rng, generator)
+                phase.wait()
+                count += len(drawn)
+            results.put((name, objective.name, number, 1e3 * (time.perf_counter() - start) / count))
+        _undo()
+        del distiller
+        gc.collect()
+        if phase.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def measured(args: argparse.Namespace) -> Iterator[Table]:
+    """The tables."""
+    yield machine(["achieve", "torch", "triton"])
+    context = multiprocessing.get_context("spawn")
+    barrier, results = context.Barrier(args.processes), context.Queue()
+    with multi_process_service(print) as environment:
+        os.environ.update(environment)
+        workers = [
+            context.Process(target=work, args=(number, barrier, results, args), daemon=True)
+            for number in range(args.processes)
+        ]
+        for worker in workers:
+            worker.start()
+        found: dict[tuple[str, str], list[float]] = {}
+        for _ in range(2 * len(args.only) * args.processes):
+            name, objective, _, milliseconds = results.get(timeout=PATIENCE)
+            found.setdefault((name, objective), []).append(milliseconds)
+        for worker in workers:
+            worker.join()
+    yield Table(
+        f"Milliseconds an update of `{args.preset}`, {args.processes} processes at once",
+        ("convolutions", "objective", "mean", "least", "most"),
+        [(*key, sum(each) / len(each), min(each), max(each)) for key, each in found.items()],
+        f"{args.episodes} episodes of {LENGTHS[0]} to {LENGTHS[1] - 1} steps, {UNLOCKS[0]} to {UNLOCKS[1] - 1} unlocks",
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, print, and write what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--processes", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each objective")
+    parser.add_argument("--preset", default="ad")
+    parser.add_argument("--episodes", type=int, default=112)
+    parser.add_argument("--only", nargs="+", choices=VARIANTS, default=list(VARIANTS), metavar="VARIANT")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the tables as JSON")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the report")
+    args = parser.parse_args(arguments)
+    publish("Updates of several processes at once", "python -m benchmarks.together", measured(args), args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""The benchmark of several processes: each is timed with each change, and changes are undone."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from achieve.algo import objectives
+from benchmarks import together
+from benchmarks.together import VARIANTS, episodes, main
+from tests.conftest import Optional
+
+
+def test_episodes_fill_the_environments() -> None:
+    made = episodes(20, 4)
+    steps = np.concatenate([episode.steps for episode in made])
+    assert len(np.unique(steps)) == len(steps)
+    assert all((np.diff(episode.steps) == 4).all() for episode in made), "one environment each"
+    assert all(9 <= len(episode.unlocks) < 16 and episode.unlocks.max() < len(episode) - 1 for episode in made)
+
+
+def test_changes_are_undone(optional: Optional) -> None:
+    optional.check(find_spec("triton"), "the package triton")
+    from achieve.nn.kernels import norm_conv, tower
+
+    def state() -> list[object]:
+        return [dict(vars(owner)) for owner in (norm_conv, tower._Gradients, objectives)]
+
+    before = state()
+    for name, change in VARIANTS.items():
+        change()
+        assert (state() == before) is (name == "in use"), name
+        together._undo()
+        assert state() == before
+
+
+@pytest.mark.long
+def test_the_report(tmp_path: Path) -> None:
+    path = tmp_path / "together.json"
+    short = ["--processes", "2", "--episodes", "4", "--seconds", "0.05", "--device", "cpu", "--json", str(path)]
+    main(["--preset", "quick", *short, "--only", "in use", "padding"])
+    _, times = json.loads(path.read_text())["tables"]
+    assert [row[:2] for row in times["rows"]] == [
+        [name, objective] for name in ("in use", "padding") for objective in ("matching", "prediction")
+    ]
+    assert all(0 < least <= mean <= most for _, _, mean, least, most in times["rows"])
