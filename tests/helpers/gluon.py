@@ -72,14 +72,6 @@ class Shared:
         """The same memory with its dimensions in another order."""
         return Shared(self.memory, self.offset, self.shape, order)
 
-    def store(self, value: Tensor) -> None:
-        """Write."""
-        self.view().copy_(value)
-
-    def load(self, layout: object) -> Any:
-        """Read."""
-        return values(self.view().clone())
-
     def view(self) -> Tensor:
         """As a tensor."""
         return self.memory[self.offset : self.offset + math.prod(self.shape)].view(self.shape).permute(self.order)
@@ -132,7 +124,7 @@ class Barriers:
 class Product:
     """A sum of products, of which some are not computed yet."""
 
-    def __init__(self, total: Tensor, pending: list[tuple[Shared | Tensor, Shared]]) -> None:
+    def __init__(self, total: Tensor, pending: list[tuple[Shared, Shared]]) -> None:
         self.total, self.pending = total, pending
 
 
@@ -177,7 +169,7 @@ def _prefetch(assembly: str, constraints: str, args: list[Pointer], **options: A
     assert args[0].offset.min() >= 0 and args[0].offset.max() < len(args[0].memory)
 
 
-def _warpgroup_mma(a: Shared | Tensor, b: Shared, total: Any, *, is_async: bool) -> Product:
+def _warpgroup_mma(a: Shared, b: Shared, total: Any, *, is_async: bool) -> Product:
     assert is_async
     before = total if isinstance(total, Product) else Product(total, [])
     return Product(before.total, [*before.pending, (a, b)])
@@ -193,8 +185,7 @@ def _warpgroup_mma_wait(num_outstanding: int, deps: list[Any]) -> Any:
         done = max(0, len(product.pending) - left)
         total = product.total
         for a, b in product.pending[:done]:
-            first = a.view() if isinstance(a, Shared) else a
-            total = total + first.float() @ b.view().float()
+            total = total + a.view().float() @ b.view().float()
         found.append(Product(total, product.pending[done:]) if num_outstanding else values(total))
     return found[0] if len(found) == 1 else tuple(found)
 
@@ -229,7 +220,7 @@ def _language() -> SimpleNamespace:
         sqrt=torch.sqrt, sum=lambda x, axis: values(x.sum(axis)), convert_layout=lambda x, layout: x,
         allocate_shared_memory=_allocate, load=_load, store=_store,
         NVMMASharedLayout=layout, NVMMADistributedLayout=layout, BlockedLayout=layout, SliceLayout=layout,
-        DotOperandLayout=layout, SwizzledSharedLayout=layout,
+        DotOperandLayout=layout,
     )  # fmt: skip
 
 
@@ -264,8 +255,7 @@ def played(module: ModuleType, *kernels: str) -> Iterator[None]:
             init=lambda barrier, count: None, expect=_expect, wait=_wait, invalidate=lambda barrier: None,
             MBarrierLayout=lambda: None,
         ),
-        wait_for_all_warps=lambda: None, fence_async_shared=lambda: None,
-        warpgroup_mma=_warpgroup_mma, warpgroup_mma_wait=_warpgroup_mma_wait,
+        wait_for_all_warps=lambda: None, warpgroup_mma=_warpgroup_mma, warpgroup_mma_wait=_warpgroup_mma_wait,
     )  # fmt: skip
     for name, value in vars(module).items():
         if hasattr(value, "fn") and isinstance(value.fn, FunctionType):
