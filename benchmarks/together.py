@@ -13,6 +13,7 @@ import argparse
 import gc
 import multiprocessing
 import os
+import queue
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -170,6 +171,16 @@ def work(number: int, barrier: Any, results: Any, args: argparse.Namespace) -> N
             torch.cuda.empty_cache()
 
 
+def _next(results: Any, workers: Sequence[Any]) -> Any:
+    while True:
+        try:
+            return results.get(timeout=1)
+        except queue.Empty:
+            for worker in workers:
+                if worker.exitcode:
+                    raise SystemExit(f"{worker.name} ended with code {worker.exitcode}; its error is above") from None
+
+
 def measured(args: argparse.Namespace) -> Iterator[Table]:
     """The tables."""
     yield machine(["achieve", "torch", "triton"])
@@ -185,7 +196,7 @@ def measured(args: argparse.Namespace) -> Iterator[Table]:
             worker.start()
         found: dict[tuple[str, str], list[float]] = {}
         for _ in range(2 * len(args.only) * args.processes):
-            name, objective, _, milliseconds = results.get(timeout=PATIENCE)
+            name, objective, _, milliseconds = _next(results, workers)
             found.setdefault((name, objective), []).append(milliseconds)
         for worker in workers:
             worker.join()

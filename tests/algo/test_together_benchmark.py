@@ -48,3 +48,9 @@ def test_the_report(tmp_path: Path) -> None:
         [name, objective] for name in ("in use", "padding") for objective in ("matching", "prediction")
     ]
     assert all(0 < least <= mean <= most for _, _, mean, least, most in times["rows"])
+
+
+@pytest.mark.long
+def test_a_process_that_fails_ends_it(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="ended with code 1"):
+        main(["--preset", "quick", "--processes", "1", "--episodes", "0", "--device", "cpu"])
