@@ -9,11 +9,11 @@ started several times at once.
 
 from __future__ import annotations
 
+import argparse
 import json
 import multiprocessing
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -32,6 +32,7 @@ SIZES = (512, 224)
 FAR = 3e-2
 """Sums cancel: they may differ by more than rounding. A wrong index gives 1."""
 WORKERS = 15
+
 
 def tiles(*rows: tuple[int, int, int, int, int]) -> list[Tile]:
     """Tiles in Gluon by rows, columns, depth, warps and stages."""
@@ -303,8 +304,22 @@ def time_towers(label: str, seconds: float, choice: str | None = None, start: st
     print(label, *said, flush=True)
 
 
-if __name__ == "__main__":
-    if sys.argv[1] == "towers":
-        time_towers(sys.argv[2], float(sys.argv[3]), *sys.argv[4:])
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Compare tiles, or time the stacks."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", metavar="OUT or towers")
+    parser.add_argument("towers", nargs="*", metavar="LABEL SECONDS [OUT.choice [START]]")
+    args = parser.parse_args(arguments)
+    if (args.what == "towers") != (2 <= len(args.towers) <= 4):
+        parser.error("give OUT, or towers LABEL SECONDS [OUT.choice [START]]")
+    if not torch.cuda.is_available():
+        parser.error("there is no GPU to time anything on")
+    if args.what == "towers":
+        label, seconds, *more = args.towers
+        time_towers(label, float(seconds), *more)
     else:
-        compare(sys.argv[1])
+        compare(args.what)
+
+
+if __name__ == "__main__":
+    main()

@@ -3,8 +3,9 @@
     python -m benchmarks.together                      # four processes under NVIDIA's multi-process service
     python -m benchmarks.together --processes 1 --only 'in use' triton
 
-Each row is the package with some of its convolutions changed; what a process does in place of what is in use is in
-``VARIANTS``. All processes learn from the same made-up episodes of random images, and begin each part together.
+Each row is the package with some of its convolutions changed; what is done in place of what is in use is in
+``VARIANTS``. There, `padding` means that images which only fill a batch up are computed, too. All processes learn from
+the same made-up episodes of random images, and begin each part together.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import os
 import queue
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -86,18 +88,26 @@ def _tile(stages: int, *sides: int) -> Change:
 
 
 def _one_stream() -> None:
-    from contextlib import nullcontext
-
     from achieve.nn.kernels import tower
 
     owner: Any = tower._Gradients
     _set(owner, _beside=lambda self, *read: nullcontext())
 
 
+def _all(*changes: Change) -> Change:
+    def change() -> None:
+        for one in changes:
+            one()
+
+    return change
+
+
 VARIANTS: dict[str, Change] = {
     "in use": _nothing,
     "triton": _without_gluon,
     "padding": _with_padding,
+    "triton, padding": _all(_without_gluon, _with_padding),
+    "264 programs, padding": _all(_programs(264), _with_padding),
     "264 programs": _programs(264),
     "132 programs": _programs(132),
     "66 programs": _programs(66),
@@ -171,6 +181,19 @@ def work(number: int, barrier: Any, results: Any, args: argparse.Namespace) -> N
             torch.cuda.empty_cache()
 
 
+@contextmanager
+def _environment(added: dict[str, str]) -> Iterator[None]:
+    """Processes that begin within the block find these variables."""
+    before = dict(os.environ)
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            del os.environ[name]
+        os.environ.update(before)
+
+
 def _next(results: Any, workers: Sequence[Any]) -> Any:
     while True:
         try:
@@ -186,8 +209,8 @@ def measured(args: argparse.Namespace) -> Iterator[Table]:
     yield machine(["achieve", "torch", "triton"])
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(args.processes), context.Queue()
-    with multi_process_service(print) as environment:
-        os.environ.update(environment)
+    shared = args.processes > 1 and resolve_device(args.device).type == "cuda"
+    with multi_process_service(print) if shared else nullcontext({}) as environment, _environment(environment):
         workers = [
             context.Process(target=work, args=(number, barrier, results, args), daemon=True)
             for number in range(args.processes)
@@ -195,7 +218,8 @@ def measured(args: argparse.Namespace) -> Iterator[Table]:
         for worker in workers:
             worker.start()
         found: dict[tuple[str, str], list[float]] = {}
-        for _ in range(2 * len(args.only) * args.processes):
+        parts = len(get_preset(args.preset).distill.objectives)
+        for _ in range(parts * len(args.only) * args.processes):
             name, objective, _, milliseconds = _next(results, workers)
             found.setdefault((name, objective), []).append(milliseconds)
         for worker in workers:

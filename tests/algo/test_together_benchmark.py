@@ -54,3 +54,15 @@ def test_the_report(tmp_path: Path) -> None:
 def test_a_process_that_fails_ends_it(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="ended with code 1"):
         main(["--preset", "quick", "--processes", "1", "--episodes", "0", "--device", "cpu"])
+
+
+@pytest.mark.parametrize("given", [[], ["out.json", "1"], ["towers", "here"], ["out.json"]])
+def test_tiles_are_timed_on_a_gpu_alone(
+    given: list[str], capsys: pytest.CaptureFixture[str], optional: Optional
+) -> None:
+    optional.check(find_spec("triton"), "the package triton")
+    from benchmarks import convolutions
+
+    with pytest.raises(SystemExit):
+        convolutions.main(given)
+    assert "usage" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -230,6 +231,16 @@ def test_what_was_padded_says_how_many_images_are_real() -> None:
             padded = batches.bucket(size, sizes)
             assert batches.least(padded, sizes) <= size
             assert batches.bucket(batches.least(padded, sizes), sizes) == padded
+
+
+def test_a_batch_of_an_objective_of_ones_own_is_padded() -> None:
+    @dataclass(frozen=True)
+    class Pairs:
+        first: np.ndarray
+        second: np.ndarray
+
+    padded = batches.pad(Pairs(np.arange(1, 4), np.arange(1, 3)), first=5)  # type: ignore[type-var]
+    assert padded.first.tolist() == [1, 2, 3, 0, 0] and padded.second.tolist() == [1, 2]
 
 
 def test_packing_keeps_the_largest_place_of_a_large_buffer() -> None:

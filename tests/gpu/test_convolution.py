@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from achieve.nn.kernels.tower import Tower
 from achieve.nn.layers import NormConv
+from achieve.nn.padding import Real
 from tests.gpu.common import DEVICE
 
 pytestmark = pytest.mark.gpu
@@ -78,3 +79,22 @@ def test_the_same_twice() -> None:
         result = own(start, cached=False)
         runs.append([result, *torch.autograd.grad(result, [start, *parameters], upstream)])
     assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
+
+
+@pytest.mark.parametrize("case", [(300, 64, 128, 32, 32), (300, 128, 128, 16, 16), (300, 128, 128, 8, 8)])
+def test_images_that_only_fill_a_batch_up_take_no_part(case: tuple[int, ...]) -> None:
+    layers, x, upstream = tower(*case)
+    parameters = [p for layer in layers for p in layer.parameters()]
+    few = 205
+    x[few:], upstream[few:] = 7, 0
+    found = []
+    for images, real in ((len(x), Real(torch.tensor([few], device=DEVICE), 200)), (few, None)):
+        start = x[:images].detach().clone(memory_format=torch.preserve_format).requires_grad_()
+        out = Tower(layers, torch.float16)(start, cached=False, real=real)
+        at_x, *others = torch.autograd.grad(out, [start, *parameters], upstream[:images])
+        assert not out[few:].any() and not at_x[few:].any()
+        found.append((out[:few], at_x[:few], others))
+    (out, at_x, others), (wanted, wanted_at_x, wanted_others) = found
+    assert torch.equal(out, wanted) and torch.equal(at_x, wanted_at_x)
+    for mine, theirs in zip(others, wanted_others, strict=True):
+        assert relative(mine, theirs.double()) < 1e-4

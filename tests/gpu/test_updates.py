@@ -63,6 +63,27 @@ def test_graphs_that_share_memory_are_replayed_in_turn() -> None:
     assert total.item() == 4 * (3 + 2 * (3 + 5 + 7))
 
 
+def test_a_capture_that_fails_spoils_none_of_those_that_share_its_memory() -> None:
+    total = torch.zeros(1, device=DEVICE)
+
+    def step(x: torch.Tensor) -> None:
+        total.add_(x)
+
+    def waits(x: torch.Tensor) -> None:
+        total.add_(float(x.item()))
+
+    said: list[str] = []
+    first = GraphRunner(lambda: [total], enabled=True)
+    second = GraphRunner(lambda: [total], enabled=True, calls_first=1, say=said.append, shares=first)
+    one = torch.ones(1, device=DEVICE)
+    for _ in range(3):
+        first("before", step, one)
+        second("waits", waits, one)
+        second("step", step, one)
+        first("after", step, one)
+    assert total.item() == 12 and len(said) == 1 and "waits cannot be captured" in said[0]
+
+
 def test_garbage_collected_graphs_do_not_spoil_a_capture() -> None:
     """Graphs of an earlier learner, in a cycle, are freed at any allocation; a capture must not notice."""
     total = torch.zeros(3, device=DEVICE)

@@ -27,7 +27,7 @@ class Values(Tensor):
     def split(self) -> tuple[Values, Values]:  # type: ignore[override]
         """The halves of the last dimension, which has two elements."""
         assert self.shape[-1] == 2
-        return self[..., 0], self[..., 1]
+        return values(self[..., 0]), values(self[..., 1])
 
 
 def values(x: Any) -> Any:

@@ -19,6 +19,7 @@ from achieve.nn.kernels.pools import pool_forward
 from achieve.nn.kernels.tower import Tower
 from achieve.nn.layers import NormConv
 from achieve.nn.padding import Real
+from achieve.reproduce.mps import SHARED
 from tests.helpers.gluon import played
 
 EPS = 1e-5
@@ -239,9 +240,9 @@ def test_fewer_programs_add_up_weight_gradients_where_runs_share_a_gpu(monkeypat
     monkeypatch.setattr(norm_conv, "has_gluon", lambda device: True)
     for side in (32, 8):
         x = torch.empty(16, 64, side, side)
-        monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
+        monkeypatch.delenv(SHARED, raising=False)
         alone = norm_conv.choose_weight_tile(x, 128)
-        monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "somewhere")
+        monkeypatch.setenv(SHARED, "1")
         shared = norm_conv.choose_weight_tile(x, 128)
         assert shared.gluon and shared.programs < alone.programs
         assert shared._replace(programs=alone.programs) == alone

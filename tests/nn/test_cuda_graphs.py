@@ -58,12 +58,38 @@ def test_memory_that_warming_up_took_is_given_up(reserved: dict[str, int]) -> No
     assert reserved["emptied"] == 1 and not reserved["calls"]
 
 
-def test_runners_that_are_never_replayed_at_the_same_time_share_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pools and streams that are only told apart."""
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
     monkeypatch.setattr(torch.cuda, "Stream", lambda priority: object())
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+
+
+def where(runner: GraphRunner) -> tuple[object, object]:
+    assert runner._place is not None
+    return runner._place.pool, runner._place.stream
+
+
+def test_runners_that_are_never_replayed_at_the_same_time_share_memory(places: None) -> None:
     first, alone = (GraphRunner(list, enabled=True) for _ in range(2))
     second = GraphRunner(list, enabled=True, shares=first)
-    assert second._pool is first._pool and second._stream is first._stream
-    assert alone._pool is not first._pool and alone._stream is not first._stream
+    assert where(second) == where(first) and not set(where(alone)) & set(where(first))
     called = GraphRunner(list, enabled=False)
-    assert GraphRunner(list, enabled=True, shares=called)._pool is not None
+    assert len(where(GraphRunner(list, enabled=True, shares=called))) == 2
+
+
+def test_a_capture_that_fails_spoils_none_after_it(places: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(self: GraphRunner, step: object, inputs: object) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    said: list[str] = []
+    first = GraphRunner(list, enabled=True)
+    second = GraphRunner(list, enabled=True, say=said.append, shares=first)
+    before = where(first)
+    monkeypatch.setattr(GraphRunner, "_capture", forbidden)
+    calls: list[int] = []
+    for _ in range(2):
+        second("step", lambda: calls.append(1))
+    assert len(said) == 1 and len(calls) == 2
+    assert where(first) == where(second) and not set(where(first)) & set(before)

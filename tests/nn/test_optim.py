@@ -91,6 +91,20 @@ def test_a_skipped_step_leaves_no_trace() -> None:
     assert steps <= {0.0, 2.0} and 2.0 in steps
 
 
+def test_parameters_without_gradients_stay_as_they_are() -> None:
+    network, twin = Tiny(), Tiny()
+    optimizer, library = make(network, max_norm=1e9), torch.optim.Adam(twin.parameters(), lr=3e-4, fused=True)
+    for only in (("a", "b"), ("a",), (), ("b",)):
+        for one in (network, twin):
+            for name, p in one.named_parameters():
+                p.grad = (p.detach() + 1) if name in only else None
+        optimizer.step()
+        library.step()
+        for mine, theirs in zip(network.parameters(), twin.parameters(), strict=True):
+            assert torch.equal(mine, theirs)
+    assert [float(t) for n, t in optimizer.state_tensors().items() if n.endswith(".step")] == [2, 2]
+
+
 def test_a_gradient_that_is_not_finite_is_skipped() -> None:
     network = Tiny()
     optimizer = make(network)

@@ -42,7 +42,6 @@ def prepare() -> None:
     import torch
 
     torch.set_num_threads(1)
-    import torch._dynamo  # what the first optimiser would import
 
     import achieve
     import achieve.cli

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from achieve.reproduce import mps, mps_trial
-from achieve.reproduce.mps import CONTROL, LOGS, PIPES, multi_process_service
+from achieve.reproduce.mps import CONTROL, LOGS, PIPES, SHARED, multi_process_service
 
 DAEMON = """#!/bin/sh
 if [ "$1" = -d ]; then
@@ -50,6 +50,7 @@ def test_a_service_of_our_own_is_started_tried_and_stopped(
     monkeypatch.setattr(mps, "TRIAL", [sys.executable, "-c", trial])
     with multi_process_service(said.append) as environment:
         assert environment[PIPES] == environment[LOGS] and Path(environment[PIPES]).is_dir()
+        assert environment[SHARED]
         assert journal.read_text().split("\n") == ["start all", ""]  # it serves every GPU
     assert journal.read_text().split() == ["start", "all", "quit"]
     assert not Path(environment[PIPES]).exists()
@@ -95,11 +96,11 @@ def test_a_service_that_is_there_is_never_touched(
     (tmp_path / "control").touch()
     said: list[str] = []
     with multi_process_service(said.append) as environment:
-        assert environment == {}
+        assert environment == {SHARED: "1"}
     monkeypatch.setenv(PIPES, str(tmp_path / "theirs"))
     monkeypatch.setattr(mps, "DEFAULT_PIPES", tmp_path / "none")
     with multi_process_service(said.append) as environment:
-        assert environment == {}
+        assert environment == {SHARED: "1"}
     assert not (tmp_path / "journal").exists()
     assert all("already" in sentence for sentence in said)
 

@@ -131,7 +131,6 @@ def _serve() -> None:
     import torch
 
     torch.set_num_threads(1)  # a pool of threads would not survive the fork
-    import torch._dynamo  # what the first optimiser would import
 
     import achieve.analysis.evaluate
     import achieve.cli

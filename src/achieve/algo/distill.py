@@ -77,7 +77,7 @@ class Distiller:
         regularizer: holds the learner's outputs in place.
         solve: the partial transport solver.
         cuda_graphs: replay updates as captured graphs, on a GPU.
-        shares: what replays updates that are never made during a phase: phases then use its memory.
+        shares: a runner whose updates are never made during a phase; phases then reuse its memory.
         raise_if_stopped: called between updates.
         say: told where an objective cannot be captured, or draws no updates, and where rewards are not sparse.
     """

@@ -84,7 +84,7 @@ class PPOLearner:
 
     @property
     def graphs(self) -> GraphRunner:
-        """What replays its updates: never while something else of the run learns."""
+        """The runner that replays its updates. Nothing else in the run learns while it does."""
         return self._run
 
     def _state(self) -> list[Tensor]:

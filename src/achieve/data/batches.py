@@ -391,7 +391,8 @@ def first_places(values: IntArray) -> tuple[IntArray, IntArray]:
 def pad(batch: T, **sizes: int) -> T:
     """The same update with the named arrays lengthened by zeros to these sizes."""
     values = {f.name: getattr(batch, f.name) for f in fields(batch)}
-    values["real"] = np.minimum(batch.real, len(batch.images))
+    if isinstance(batch, Encoded):  # of an objective of one's own, it need not be
+        values["real"] = np.minimum(batch.real, len(values["images"]))
     for name, size in sizes.items():
         values[name] = _padded(values[name], size)
     return type(batch)(**values)

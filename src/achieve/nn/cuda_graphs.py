@@ -34,6 +34,23 @@ class Priority(IntEnum):
     ACTING = -2
 
 
+class _Place:
+    """Where graphs are captured, and keep what they need on their way: PyTorch keeps memory by pool and by stream.
+
+    A library's workspace belongs to the stream, too: graphs of another place may be replayed at the same time. Kernels
+    keep the stream's priority, so that those of a step's main line go before those it puts beside them.
+    """
+
+    def __init__(self, priority: Priority) -> None:
+        self._priority = priority
+        self.renew()
+
+    def renew(self) -> None:
+        """Capture elsewhere from here on: after a capture that failed, PyTorch may still be recording in its pool."""
+        self.pool = torch.cuda.graph_pool_handle()
+        self.stream = torch.cuda.Stream(priority=self._priority)
+
+
 class GraphRunner:
     """Runs ``step(*inputs)`` directly or through a graph captured at first use of ``key``.
 
@@ -70,14 +87,8 @@ class GraphRunner:
         self._calls: Counter[Hashable] = Counter()
         self._graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, list[Tensor]]] = {}
         self.enabled = enabled
-        self._pool = torch.cuda.graph_pool_handle() if enabled else None
-        # A library's workspace belongs to the stream a graph was captured on: with one of its own, a runner's graphs
-        # may be replayed while those of another run. Its kernels keep its priority, so that those of a step's main line
-        # go before those it puts beside them.
-        self._stream = torch.cuda.Stream(priority=priority) if enabled else None
-        if enabled and shares is not None and shares.enabled:
-            # What a graph needs on its way is kept by pool and by stream.
-            self._pool, self._stream = shares._pool, shares._stream
+        place: _Place | None = None if shares is None else shares._place
+        self._place: _Place | None = (place or _Place(priority)) if enabled else None
 
     def __call__(
         self, key: Hashable, step: Callable[..., None], *inputs: Tensor
@@ -98,6 +109,8 @@ class GraphRunner:
                 if self._say is None or not _forbidden(error):
                     raise
                 torch.cuda.synchronize()
+                assert self._place is not None
+                self._place.renew()
                 self._called.add(kind)
                 self._say(f"{kind} cannot be captured as a CUDA graph and is run step by step: {_first_line(error)}")
                 step(*inputs)
@@ -123,10 +136,10 @@ class GraphRunner:
     def _capturing(self, graph: torch.cuda.CUDAGraph) -> Iterator[None]:
         """What `torch.cuda.graph` does, but memory set aside for calls is not given up each time."""
         self._make_room()
-        assert self._stream is not None
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            graph.capture_begin(pool=self._pool)
+        assert self._place is not None
+        self._place.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._place.stream):
+            graph.capture_begin(pool=self._place.pool)
             try:
                 yield
             finally:
@@ -149,12 +162,12 @@ class GraphRunner:
         """Run the step for real, so that whatever is set up at a first call is there, and undo what it did."""
         state = list(self._state())
         saved = [t.detach().clone() for t in state]
-        assert self._stream is not None
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
+        assert self._place is not None
+        self._place.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._place.stream):
             for _ in range(WARMUPS):
                 step(*static)
-        torch.cuda.current_stream().wait_stream(self._stream)
+        torch.cuda.current_stream().wait_stream(self._place.stream)
         with torch.no_grad():
             for tensor, value in zip(state, saved, strict=True):
                 tensor.copy_(value)

@@ -19,6 +19,8 @@ CONTROL = "nvidia-cuda-mps-control"
 PIPES = "CUDA_MPS_PIPE_DIRECTORY"
 LOGS = "CUDA_MPS_LOG_DIRECTORY"
 DEFAULT_PIPES = Path("/tmp/nvidia-mps")
+# Tells runs that others use the GPU at the same moment; `nn/kernels/norm_conv.py` looks for it.
+SHARED = "ACHIEVE_GPU_SHARED"
 # A script by its path: `-m` would import the package, too.
 TRIAL = [sys.executable, "-I", "-S", str(Path(__file__).with_name("mps_trial.py"))]
 
@@ -35,7 +37,7 @@ def multi_process_service(say: Callable[[str], None]) -> Iterator[dict[str, str]
     if running or control is None:
         there = "runs share the GPU through the multi-process service (MPS) that is already running"
         say(there if running else f"runs take turns on the GPU: {CONTROL} is not installed")
-        yield {}
+        yield {SHARED: "1"} if running else {}
         return
     with tempfile.TemporaryDirectory(prefix="achieve-mps-") as folder:
         added = dict.fromkeys((PIPES, LOGS), folder)
@@ -48,7 +50,7 @@ def multi_process_service(say: Callable[[str], None]) -> Iterator[dict[str, str]
         else:
             say("runs share the GPU through a multi-process service (MPS) of their own")
         try:
-            yield {} if problem else added
+            yield {} if problem else added | {SHARED: "1"}
         finally:
             # One that does not answer does no harm: it serves only those who know its folder.
             _problem([control], environment, "quit\n")

@@ -451,7 +451,7 @@ def _shifted(x_ptr, pixel, live, c, h, w, down, right, H: tl.constexpr, W: tl.co
 @triton.jit
 def _stretch(real_ptr, least, images, HW: tl.constexpr, BK: tl.constexpr):
     """The pixels of a batch's real images, and how many times ``BK`` of them each program takes."""
-    pixels = tl.minimum(tl.load(real_ptr, mask=least < images, other=images), images) * HW
+    pixels = tl.minimum(tl.load(real_ptr, mask=least < images, other=images), images).to(tl.int32) * HW
     return pixels, tl.cdiv(tl.cdiv(pixels, tl.num_programs(1)), BK)
 
 

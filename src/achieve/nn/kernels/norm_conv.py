@@ -23,6 +23,8 @@ from achieve.nn.padding import Real
 # Below so many programs, tiles are made smaller. An H200 has 132 multiprocessors; half as many act as fast when alone,
 # and leave room when several runs act at the same time.
 ENOUGH_PROGRAMS = 60
+# Set by `reproduce/mps.py`.
+SHARED = "ACHIEVE_GPU_SHARED"
 # Programs of a weight gradient. Each leaves sums to be written and added up: fewer are less work, and take longer only
 # where no other run fills the GPU meanwhile.
 WEIGHT_PROGRAMS, SMALL_WEIGHT_PROGRAMS, SHARED_WEIGHT_PROGRAMS = 264, 132, 99
@@ -140,8 +142,8 @@ def choose_weight_tile(x: Tensor, outputs: int) -> WeightTile:
 
 
 def _shares_gpu() -> bool:
-    """Whether other runs use the GPU at the same moment: `--jobs` tells them of the service that lets them."""
-    return "CUDA_MPS_PIPE_DIRECTORY" in os.environ
+    """Whether other runs use the GPU at the same moment, as those that `--jobs` starts under MPS are told."""
+    return SHARED in os.environ
 
 
 @cache
@@ -155,7 +157,10 @@ def gluon_kernels() -> ModuleType | None:
     """The kernels in Gluon, if this Triton has a Gluon that they are written for: it is still being changed."""
     if tuple(map(int, triton.__version__.split(".")[:2])) not in GLUON_OF:
         return None
-    return import_module("achieve.nn.kernels.hopper")
+    try:
+        return import_module("achieve.nn.kernels.hopper")
+    except ImportError:
+        return None
 
 
 @cache
@@ -187,7 +192,8 @@ def _in_parts(x: Tensor, pixels: int, channels: int) -> tuple[Any, Any]:
     return hopper.describe(parts, [1, every, *rest]), hopper.describe(parts, [1, 1, *rest])
 
 
-def _multiplied(x: Tensor, weight: Tensor, tile: Tile, block: tuple[int, int]) -> tuple[Any, tuple[Any, ...], Any]:
+def _multiplied(x: Tensor, weight: Tensor, tile: Tile, block: tuple[int, int]
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """The module of the kernels of this tile, their first arguments, which load images and weights, and the last."""
     rows, _ = _tiles(x.shape[2] * x.shape[3], tile.rows)
     options: dict[str, Any] = {
