@@ -182,6 +182,16 @@ def _store_parts(part_ptr, first, second, tile, column_tile, TILES: gl.constexpr
 
 
 @gluon.jit
+def _place(H: gl.constexpr, W: gl.constexpr, COLUMN_TILES: gl.constexpr, BM: gl.constexpr):
+    """A program's tiles of pixels and of channels, its image, first row, and first pixel among those of all images."""
+    tile = gl.program_id(0) // COLUMN_TILES
+    tiles: gl.constexpr = H * W // BM
+    image = tile // tiles
+    top = (tile % tiles) * (BM // W)
+    return tile, gl.program_id(0) % COLUMN_TILES, image, top, image.to(gl.int64) * (H * W) + top * W
+
+
+@gluon.jit
 def _is_padding(real_ptr, least, image):
     """As in `convolution.py`."""
     return image >= gl.load(real_ptr, mask=image >= least, other=least)
@@ -208,11 +218,7 @@ def forward(
     """A tile of ``conv(norm(x))``, of its ReLU, or of that and a skip connection; and the sums of the norm after it."""
     column_tiles: gl.constexpr = OUT // BN
     tiles: gl.constexpr = H * W // BM
-    tile = gl.program_id(0) // column_tiles
-    column_tile = gl.program_id(0) % column_tiles
-    image = tile // tiles
-    top = (tile % tiles) * (BM // W)
-    first = image.to(gl.int64) * (H * W) + top * W
+    tile, column_tile, image, top, first = _place(H, W, column_tiles, BM)
     if _is_padding(real_ptr, least, image):
         _store_zeros(out_ptr, first, column_tile * BN, OUT, BM, BN)
         if KEEP:
@@ -274,11 +280,7 @@ def backward(
     """A tile of the gradient of the raw input ``x``, and of the convolution before, whose ReLU ``x`` holds."""
     column_tiles: gl.constexpr = C // BN
     tiles: gl.constexpr = H * W // BM
-    tile = gl.program_id(0) // column_tiles
-    column_tile = gl.program_id(0) % column_tiles
-    image = tile // tiles
-    top = (tile % tiles) * (BM // W)
-    start = image.to(gl.int64) * (H * W) + top * W
+    tile, column_tile, image, top, start = _place(H, W, column_tiles, BM)
     if _is_padding(real_ptr, least, image):
         if STORE_X:
             _store_zeros(grad_x_ptr, start, column_tile * BN, C, BM, BN)
