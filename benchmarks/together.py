@@ -15,6 +15,7 @@ import gc
 import multiprocessing
 import os
 import queue
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -221,7 +222,10 @@ def measured(args: argparse.Namespace) -> Iterator[Table]:
         parts = len(get_preset(args.preset).distill.objectives)
         for _ in range(parts * len(args.only) * args.processes):
             name, objective, _, milliseconds = _next(results, workers)
-            found.setdefault((name, objective), []).append(milliseconds)
+            each = found.setdefault((name, objective), [])
+            each.append(milliseconds)
+            if len(each) == args.processes:
+                print(f"{name}, {objective}: {sum(each) / len(each):.2f} ms", file=sys.stderr)
         for worker in workers:
             worker.join()
     yield Table(
