@@ -69,23 +69,29 @@ def _programs(count: int) -> Change:
     return change
 
 
-def _tile(stages: int, *sides: int) -> Change:
-    """Tiles in Gluon with so many stages, also where there are 128 outputs and images of such a side."""
+def _three_stages() -> None:
+    from achieve.nn.kernels import norm_conv
 
-    def change() -> None:
-        from achieve.nn.kernels import norm_conv
+    _set(norm_conv, GLUON_NARROW=norm_conv.GLUON_NARROW._replace(stages=3))
 
-        narrow = norm_conv.GLUON_NARROW._replace(stages=stages)
-        choose = norm_conv.choose_tile
 
-        def chosen(x: Any, outputs: int, *, backward: bool = False) -> Any:
-            found = choose(x, outputs, backward=backward)
-            wide = outputs == 128 and x.shape[2] in sides and found.tma
-            return narrow if wide else found
+def _wide_in_triton() -> None:
+    """Where there are 128 outputs, but for the smallest images' gradients, which are as before."""
+    from achieve.nn.kernels import norm_conv
 
-        _set(norm_conv, GLUON_NARROW=narrow, choose_tile=chosen)
+    choose, has_gluon = norm_conv.choose_tile, norm_conv.has_gluon
 
-    return change
+    def chosen(x: Any, outputs: int, *, backward: bool = False) -> Any:
+        found = choose(x, outputs, backward=backward)
+        if found != norm_conv.GLUON_NARROW or outputs < 128:
+            return found
+        norm_conv.has_gluon = lambda device: False
+        try:
+            return choose(x, outputs, backward=backward)
+        finally:
+            norm_conv.has_gluon = has_gluon
+
+    _set(norm_conv, choose_tile=chosen)
 
 
 def _one_stream() -> None:
@@ -112,10 +118,9 @@ VARIANTS: dict[str, Change] = {
     "264 programs": _programs(264),
     "132 programs": _programs(132),
     "66 programs": _programs(66),
-    "two stages": _tile(2),
-    "three stages, 128 outputs at 16x16": _tile(3, 16),
-    "three stages, 128 outputs": _tile(3, 16, 32),
-    "two stages, 128 outputs": _tile(2, 16, 32),
+    "three stages": _three_stages,
+    "128 outputs in triton": _wide_in_triton,
+    "three stages, 128 outputs in triton": _all(_wide_in_triton, _three_stages),
     "one stream": _one_stream,
 }
 _before: list[tuple[Any, str, Any]] = []

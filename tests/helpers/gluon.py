@@ -72,6 +72,14 @@ class Shared:
         """The same memory with its dimensions in another order."""
         return Shared(self.memory, self.offset, self.shape, order)
 
+    def store(self, value: Tensor) -> None:
+        """Write."""
+        self.view().copy_(value)
+
+    def load(self, layout: object) -> Any:
+        """Read."""
+        return values(self.view().clone())
+
     def view(self) -> Tensor:
         """As a tensor."""
         return self.memory[self.offset : self.offset + math.prod(self.shape)].view(self.shape).permute(self.order)
@@ -220,7 +228,7 @@ def _language() -> SimpleNamespace:
         sqrt=torch.sqrt, sum=lambda x, axis: values(x.sum(axis)), convert_layout=lambda x, layout: x,
         allocate_shared_memory=_allocate, load=_load, store=_store,
         NVMMASharedLayout=layout, NVMMADistributedLayout=layout, BlockedLayout=layout, SliceLayout=layout,
-        DotOperandLayout=layout,
+        DotOperandLayout=layout, SwizzledSharedLayout=layout,
     )  # fmt: skip
 
 
@@ -255,7 +263,8 @@ def played(module: ModuleType, *kernels: str) -> Iterator[None]:
             init=lambda barrier, count: None, expect=_expect, wait=_wait, invalidate=lambda barrier: None,
             MBarrierLayout=lambda: None,
         ),
-        wait_for_all_warps=lambda: None, warpgroup_mma=_warpgroup_mma, warpgroup_mma_wait=_warpgroup_mma_wait,
+        wait_for_all_warps=lambda: None, fence_async_shared=lambda: None,
+        warpgroup_mma=_warpgroup_mma, warpgroup_mma_wait=_warpgroup_mma_wait,
     )  # fmt: skip
     for name, value in vars(module).items():
         if hasattr(value, "fn") and isinstance(value.fn, FunctionType):

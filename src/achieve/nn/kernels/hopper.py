@@ -17,6 +17,7 @@ from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
     mbarrier,
     mma_v2,
     tma,
@@ -133,6 +134,56 @@ def _parts(total, BM: gl.constexpr, BN: gl.constexpr):
 
 
 @gluon.jit
+def _stage(total, BM: gl.constexpr, BN: gl.constexpr):
+    """The four parts of a tile in shared memory, [4, BM / 4, BN]: its registers are free for what follows."""
+    layout: gl.constexpr = gl.SwizzledSharedLayout(vec=4, per_phase=1, max_phase=16, order=[1, 0])
+    staged = gl.allocate_shared_memory(gl.float32, [PARTS_OF_ROW, BM // PARTS_OF_ROW, BN], layout)
+    parts = _parts(total, BM, BN)
+    for p in gl.static_range(PARTS_OF_ROW):
+        staged.index(p).store(parts[p])
+    wait_for_all_warps()
+    return staged
+
+
+@gluon.jit
+def _add_by_class(
+    total, table_ptr, rstd, mean, top, column,
+    H: gl.constexpr, W: gl.constexpr, OUT: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr, dtype: gl.constexpr,
+):  # fmt: skip
+    """Adds ``Z - rstd mean S`` of each pixel's class [BN, BM]: a product with ones and zeros.
+
+    In two halves, what is added keeps its precision.
+    """
+    shared: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=64, element_bitwidth=16, rank=2)
+    tall: gl.constexpr = gl.BlockedLayout([8, 1], [8, 4], [1, gl.num_warps()], [0, 1])
+    kind = gl.arange(0, 32, layout=gl.SliceLayout(0, tall))
+    output = column + gl.arange(0, BN, layout=gl.SliceLayout(1, tall))
+    entry = (kind % 16 * OUT)[None, :] + output[:, None]
+    real = (kind % 16 < 9)[None, :]
+    by_mean = gl.load(table_ptr + entry, mask=real, other=0.0)
+    added = gl.load(table_ptr + 9 * OUT + entry, mask=real, other=0.0) - rstd * mean * by_mean
+    half = added.to(dtype)
+    rest = (added - half.to(gl.float32)).to(dtype)
+    halves = gl.allocate_shared_memory(dtype, [BN, 32], shared)
+    halves.store(gl.where((kind < 16)[None, :], half, rest))
+    flat: gl.constexpr = gl.BlockedLayout([1, 8], [8, 4], [gl.num_warps(), 1], [1, 0])
+    kind = gl.arange(0, 32, layout=gl.SliceLayout(0, flat))
+    number = gl.arange(0, BM, layout=gl.SliceLayout(1, flat))
+    part: gl.constexpr = BM // PARTS_OF_ROW
+    each: gl.constexpr = W // PARTS_OF_ROW
+    h = top + number % part // each
+    w = number % each * PARTS_OF_ROW + number // part
+    chosen = gl.allocate_shared_memory(dtype, [BM, 32], shared)
+    chosen.store((_border_class(h, w, H, W)[:, None] == (kind % 16)[None, :]).to(dtype))
+    fence_async_shared()
+    wait_for_all_warps()
+    total = warpgroup_mma(halves, chosen.permute((1, 0)), total, is_async=True)
+    total = warpgroup_mma_wait(num_outstanding=0, deps=[total])
+    wait_for_all_warps()
+    return total
+
+
+@gluon.jit
 def _places(top, p, W: gl.constexpr, BM: gl.constexpr, layout: gl.constexpr):
     """Row and column in the image of a part's pixels."""
     each: gl.constexpr = W // PARTS_OF_ROW
@@ -234,13 +285,16 @@ def forward(
     total = _accumulate(
         x_desc, edge_desc, weight_desc, image, top, column_tile * BN, W, C, OUT, False, BM, BN, BK, STAGES
     )
-    totals = _parts(total, BM, BN)
     size: gl.constexpr = H * W * C
     mean = gl.sum(means, 0) / size
     rstd = 1.0 / gl.sqrt(gl.maximum(gl.sum(squares, 0) / size - mean * mean, 0.0) + eps)
     if (column_tile == 0) & (tile % tiles == 0):
         gl.store(moment_ptr + image * 2, mean)
         gl.store(moment_ptr + image * 2 + 1, rstd)
+    total = _add_by_class(
+        total * rstd, table_ptr, rstd, mean, top, column_tile * BN, H, W, OUT, BM, BN, x_desc.dtype
+    )
+    staged = _stage(total, BM, BN)
     rows: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BN, BN // 8], [gl.num_warps(), 1], [1, 0])
     column = column_tile * BN + gl.arange(0, BN, layout=gl.SliceLayout(0, rows))
     base = image.to(gl.int64) * (H * W * OUT)
@@ -249,10 +303,7 @@ def forward(
     for p in gl.static_range(PARTS_OF_ROW):
         h, w = _places(top, p, W, BM, gl.SliceLayout(1, rows))
         at = ((h * W + w) * OUT)[:, None] + column[None, :]
-        # What is added depends on a pixel's class alone.
-        entry = (_border_class(h, w, H, W) * OUT)[:, None] + column[None, :]
-        added = gl.load(table_ptr + 9 * OUT + entry) - rstd * mean * gl.load(table_ptr + entry)
-        y = gl.convert_layout(totals[p], rows) * rstd + added
+        y = staged.index(p).load(rows)
         if RELU:
             y = gl.maximum(y, 0.0)
         if KEEP:
@@ -306,7 +357,7 @@ def backward(
     total = _accumulate(
         grad_desc, edge_desc, weight_desc, image, top, column_tile * BN, W, OUT, C, True, BM, BN, BK, STAGES
     )
-    totals = _parts(total, BM, BN)
+    staged = _stage(total, BM, BN)
     size: gl.constexpr = H * W * C
     # rstd (shift + (x - mean) rstd slope), as a line in x.
     by_x = rstd * rstd * gl.sum(slopes, 0) / size
@@ -324,11 +375,11 @@ def backward(
     kind = gl.arange(0, 16, layout=gl.SliceLayout(1, chosen_layout))
     sums = gl.zeros([16, BN], gl.float32, by_class)
     products = gl.zeros([BP, BN], gl.float32, rows)
-    for p in gl.static_range(PARTS_OF_ROW):
+    for p in range(PARTS_OF_ROW):
         h, w = _places(top, p, W, BM, gl.SliceLayout(1, rows))
         at = ((h * W + w) * C)[:, None] + column[None, :]
         x = gl.load(x_ptr + base + at).to(gl.float32)
-        result = gl.convert_layout(totals[p], rows) - x * by_x - by_one
+        result = staged.index(p).load(rows) - x * by_x - by_one
         if HAS_GRAD_SUM:
             result += gl.load(grad_sum_ptr + base + at).to(gl.float32)
         if STORE_X:
