@@ -5,7 +5,8 @@
 
 Each row is the package with some of its convolutions changed; what is done in place of what is in use is in
 ``VARIANTS``. There, `padding` means that images which only fill a batch up are computed, too. All processes learn from
-the same made-up episodes of random images, and begin each part together.
+the same made-up episodes of random images, and begin each part together. Joules are those of the GPU for one update of
+one process; several processes at once are bound by its power limit.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from achieve.presets import get_preset
 from achieve.reproduce.mps import multi_process_service
 from achieve.run.device import resolve_device
 from benchmarks.phase import Phase
+from benchmarks.power import Meter, uuid_of
 from benchmarks.report import Table, machine, publish
 
 LENGTHS, UNLOCKS = (190, 330), (9, 16)
@@ -149,13 +151,14 @@ def episodes(count: int, num_envs: int) -> list[Trajectory]:
     return found
 
 
-def work(number: int, barrier: Any, results: Any, args: argparse.Namespace) -> None:
+def work(barrier: Any, results: Any, args: argparse.Namespace) -> None:
     """One process: each variant's updates, captured and then repeated for some seconds."""
     torch.set_num_threads(1)
     config = get_preset(args.preset)
     made = episodes(args.episodes, config.env.num_envs)
     phase = Phase(config, made, resolve_device(args.device))
     settings = replace(config.distill, num_epochs=1)
+    meter = Meter(uuid_of(phase.device))
     for name in args.only:
         VARIANTS[name]()
         distiller = Distiller(
@@ -174,12 +177,15 @@ def work(number: int, barrier: Any, results: Any, args: argparse.Namespace) -> N
                 distiller._epoch(objective, drawn, rng, generator)
             phase.wait()
             barrier.wait(PATIENCE)
-            start, count = time.perf_counter(), 0
+            start, count, used = time.perf_counter(), 0, meter.joules()
             while time.perf_counter() < start + args.seconds:
                 distiller._epoch(objective, drawn, rng, generator)
                 phase.wait()
                 count += len(drawn)
-            results.put((name, objective.name, number, 1e3 * (time.perf_counter() - start) / count))
+            seconds = time.perf_counter() - start
+            energy = meter.joules() - used
+            shared = energy / (count * args.processes)
+            results.put((name, objective.name, 1e3 * seconds / count, shared, energy / seconds))
         _undo()
         del distiller
         gc.collect()
@@ -210,6 +216,13 @@ def _next(results: Any, workers: Sequence[Any]) -> Any:
                     raise SystemExit(f"{worker.name} ended with code {worker.exitcode}; its error is above") from None
 
 
+def _row(each: list[list[float]]) -> list[float | None]:
+    """Of each process's milliseconds, joules and watts; the energy is the GPU's, all processes together."""
+    times, joules, watts = np.array(each).T
+    figures = (times.mean(), times.min(), times.max(), joules.mean(), watts.mean())
+    return [None if np.isnan(value) else float(value) for value in figures]
+
+
 def measured(args: argparse.Namespace) -> Iterator[Table]:
     """The tables."""
     yield machine(["achieve", "torch", "triton"])
@@ -218,25 +231,27 @@ def measured(args: argparse.Namespace) -> Iterator[Table]:
     shared = args.processes > 1 and resolve_device(args.device).type == "cuda"
     with multi_process_service(print) if shared else nullcontext({}) as environment, _environment(environment):
         workers = [
-            context.Process(target=work, args=(number, barrier, results, args), daemon=True)
-            for number in range(args.processes)
+            context.Process(target=work, args=(barrier, results, args), daemon=True)
+            for _ in range(args.processes)
         ]
         for worker in workers:
             worker.start()
-        found: dict[tuple[str, str], list[float]] = {}
+        found: dict[tuple[str, str], list[list[float]]] = {}
         parts = len(get_preset(args.preset).distill.objectives)
         for _ in range(parts * len(args.only) * args.processes):
-            name, objective, _, milliseconds = _next(results, workers)
+            name, objective, *figures = _next(results, workers)
             each = found.setdefault((name, objective), [])
-            each.append(milliseconds)
+            each.append(figures)
             if len(each) == args.processes:
-                print(f"{name}, {objective}: {sum(each) / len(each):.2f} ms", file=sys.stderr)
+                milliseconds, joules, _ = np.mean(each, axis=0)
+                energy = "" if np.isnan(joules) else f", {joules:.2f} J"
+                print(f"{name}, {objective}: {milliseconds:.2f} ms{energy}", file=sys.stderr)
         for worker in workers:
             worker.join()
     yield Table(
         f"Milliseconds an update of `{args.preset}`, {args.processes} processes at once",
-        ("convolutions", "objective", "mean", "least", "most"),
-        [(*key, sum(each) / len(each), min(each), max(each)) for key, each in found.items()],
+        ("convolutions", "objective", "mean", "least", "most", "joules", "watts"),
+        [(*key, *_row(each)) for key, each in found.items()],
         f"{args.episodes} episodes of {LENGTHS[0]} to {LENGTHS[1] - 1} steps, {UNLOCKS[0]} to {UNLOCKS[1] - 1} unlocks",
     )
 

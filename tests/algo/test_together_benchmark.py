@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from achieve.algo import objectives
 from benchmarks import together
+from benchmarks.power import Meter
 from benchmarks.together import VARIANTS, episodes, main
 from tests.conftest import Optional
 
@@ -47,7 +49,41 @@ def test_the_report(tmp_path: Path) -> None:
     assert [row[:2] for row in times["rows"]] == [
         [name, objective] for name in ("in use", "padding") for objective in ("matching", "prediction")
     ]
-    assert all(0 < least <= mean <= most for _, _, mean, least, most in times["rows"])
+    assert all(0 < least <= mean <= most for _, _, mean, least, most, *_ in times["rows"])
+
+
+class Library:
+    """NVIDIA's, with one GPU that has used so many millijoules."""
+
+    def __init__(self, used: int | None) -> None:
+        self.used = used
+
+    def nvmlInit_v2(self) -> int:
+        return 0
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: bytes, handle: Any) -> int:
+        handle._obj.value = 7
+        return 0 if uuid == b"GPU-1234" else 6
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: Any, energy: Any) -> int:
+        assert handle.value == 7
+        if self.used is None:
+            return 3
+        energy._obj.value = self.used
+        return 0
+
+
+def test_energy() -> None:
+    assert Meter("GPU-1234", lambda name: Library(2**40 + 500)).joules() == (2**40 + 500) / 1000
+    for nobody in (Meter("GPU-5", lambda name: Library(1)), Meter("GPU-1234", lambda name: Library(None)), Meter(None)):
+        assert np.isnan(nobody.joules())
+
+
+def test_no_energy_without_the_library() -> None:
+    def missing(name: str) -> None:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    assert np.isnan(Meter("GPU-1234", missing).joules())
 
 
 @pytest.mark.long
