@@ -194,7 +194,7 @@ def work(barrier: Any, results: Any, args: argparse.Namespace) -> None:
 
 
 @contextmanager
-def _environment(added: dict[str, str]) -> Iterator[None]:
+def environment(added: dict[str, str]) -> Iterator[None]:
     """Processes that begin within the block find these variables."""
     before = dict(os.environ)
     os.environ.update(added)
@@ -206,7 +206,8 @@ def _environment(added: dict[str, str]) -> Iterator[None]:
         os.environ.update(before)
 
 
-def _next(results: Any, workers: Sequence[Any]) -> Any:
+def next_result(results: Any, workers: Sequence[Any]) -> Any:
+    """Return what a worker puts next; end where one has failed."""
     while True:
         try:
             return results.get(timeout=1)
@@ -229,7 +230,7 @@ def measured(args: argparse.Namespace) -> Iterator[Table]:
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(args.processes), context.Queue()
     shared = args.processes > 1 and resolve_device(args.device).type == "cuda"
-    with multi_process_service(print) if shared else nullcontext({}) as environment, _environment(environment):
+    with multi_process_service(print) if shared else nullcontext({}) as added, environment(added):
         workers = [
             context.Process(target=work, args=(barrier, results, args), daemon=True)
             for _ in range(args.processes)
@@ -239,7 +240,7 @@ def measured(args: argparse.Namespace) -> Iterator[Table]:
         found: dict[tuple[str, str], list[list[float]]] = {}
         parts = len(get_preset(args.preset).distill.objectives)
         for _ in range(parts * len(args.only) * args.processes):
-            name, objective, *figures = _next(results, workers)
+            name, objective, *figures = next_result(results, workers)
             each = found.setdefault((name, objective), [])
             each.append(figures)
             if len(each) == args.processes:
