@@ -34,8 +34,8 @@ FAR = 3e-2
 WORKERS = 15
 
 
-def tiles(*rows: tuple[int, int, int, int, int]) -> list[Tile]:
-    """Tiles in Gluon by rows, columns, depth, warps and stages."""
+def tiles(*rows: tuple[int, ...]) -> list[Tile]:
+    """Tiles in Gluon by rows, columns, depth, warps and stages, and the most registers of a thread, if said."""
     return [Tile(*row, gluon=True) for row in rows]
 
 
@@ -45,15 +45,16 @@ def weight_tiles(*rows: tuple[int, int, int, int, int]) -> list[WeightTile]:
 
 
 OF_64 = tiles(
-    (128, 64, 64, 4, 2), (128, 64, 64, 4, 3), (128, 64, 32, 4, 3), (128, 64, 32, 4, 4), (256, 64, 64, 4, 2),
-    (256, 64, 64, 4, 3), (256, 64, 32, 4, 3),
+    (256, 64, 32, 4, 2), (256, 64, 32, 4, 3), (128, 64, 32, 4, 2), (128, 64, 32, 4, 3), (128, 64, 64, 4, 2),
+    (128, 64, 64, 4, 3),
 )  # fmt: skip
 OF_128 = tiles(
-    (256, 128, 64, 8, 2), (128, 128, 64, 8, 2), (128, 128, 64, 8, 3), (256, 128, 32, 8, 3), (256, 128, 32, 8, 4),
-    (256, 64, 64, 4, 2), (256, 64, 64, 4, 3), (128, 64, 64, 4, 2), (128, 64, 32, 4, 3), (128, 128, 32, 8, 3),
+    (256, 64, 32, 4, 2), (256, 64, 32, 4, 3), (128, 64, 32, 4, 2), (128, 64, 32, 4, 3), (128, 128, 32, 4, 2),
+    (128, 128, 32, 4, 2, 168), (128, 128, 32, 4, 3), (128, 128, 32, 8, 2), (128, 128, 32, 8, 3), (256, 128, 32, 8, 2),
 )  # fmt: skip
 SMALL = tiles(
-    (64, 128, 64, 8, 2), (64, 128, 64, 8, 3), (64, 64, 64, 4, 2), (64, 64, 64, 4, 3), (64, 64, 32, 4, 4)
+    (64, 128, 32, 4, 2), (64, 128, 32, 4, 3), (64, 128, 32, 8, 2), (64, 64, 32, 4, 2), (64, 64, 32, 4, 3),
+    (64, 64, 32, 4, 4),
 )  # fmt: skip
 CANDIDATES: dict[tuple[str, Shape], list[Any]] = {
     **{(kind, A): OF_64 for kind in ("fwd", "fwd-skip", "bwd", "bwd-store")},
