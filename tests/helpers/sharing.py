@@ -27,6 +27,7 @@ from torch import Tensor
 from achieve.algo.contrastive import next_memory
 from achieve.algo.ppo import log_probability
 from achieve.config import TrainConfig
+from achieve.nn import cuda_graphs
 from achieve.presets import get_preset
 from achieve.reproduce.mps import multi_process_service
 from achieve.run.device import resolve_device
@@ -41,6 +42,32 @@ ROLLOUT_EVERY = 1.5
 """Seconds."""
 TINY = 1e-12
 GRADIENT = "gradient of "
+
+
+def _one_stream() -> None:
+    begin: Any = cuda_graphs.Beside.__init__
+    _set(cuda_graphs.Beside, __init__=lambda self, **how: begin(self, **{**how, "enabled": False}))
+
+
+def _called() -> None:
+    begin: Any = cuda_graphs.GraphRunner.__init__
+    _set(cuda_graphs.GraphRunner, __init__=lambda self, state, **how: begin(self, state, **{**how, "enabled": False}))
+
+
+def _memory_apart() -> None:
+    begin: Any = cuda_graphs.GraphRunner.__init__
+    _set(cuda_graphs.GraphRunner, __init__=lambda self, state, **how: begin(self, state, **{**how, "shares": None}))
+
+
+def _set(owner: Any, **values: Any) -> None:
+    for name, value in values.items():
+        setattr(owner, name, value)
+
+
+CHANGES: dict[str, Callable[[], None]] = {
+    "in use": lambda: None, "one stream": _one_stream, "called": _called, "memory apart": _memory_apart
+}  # fmt: skip
+"""What narrows a difference down: everything on one stream, no captured graphs, no memory in common."""
 
 
 class Recording:
@@ -228,6 +255,7 @@ class Learner:
 def work(number: int, turn: Any, barrier: Any, results: Any, args: argparse.Namespace) -> None:
     """One process: repeat everything alone, one process after the other, and then all at once."""
     torch.set_num_threads(1)
+    CHANGES[args.change]()
     config = replace(get_preset(args.preset), device=args.device, seed=number)
     learner = Learner(config)
     rollouts: dict[bool, list[dict[str, float]]] = {False: [], True: []}
@@ -305,6 +333,7 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--alone", type=int, default=6, help="repeats of each piece without the others")
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--change", choices=CHANGES, default="in use")
     parser.add_argument("--json", type=Path, metavar="FILE")
     return parser.parse_args(arguments)
 
