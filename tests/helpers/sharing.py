@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from achieve.algo.contrastive import next_memory
+from achieve.algo.objectives import AchievementMatching
 from achieve.algo.ppo import log_probability
 from achieve.config import TrainConfig
 from achieve.nn import cuda_graphs
@@ -36,8 +37,8 @@ from benchmarks.together import PATIENCE, environment, next_result
 
 UPDATES = 6
 """Of each kind, each of a size of its own where episodes differ."""
-REPEATS = 12
-"""Of an update in a row, so that the device always has some before it."""
+MARK = 3.0
+"""Is left where something has to be written before it is read."""
 ROLLOUT_EVERY = 1.5
 """Seconds."""
 TINY = 1e-12
@@ -100,14 +101,12 @@ class Piece:
     Attributes:
         run: does it, from the state it is given.
         left: the tensors to compare, by name.
-        in_a_row: how often it is repeated before the next.
         worst: the largest difference of each so far, by its norm: alone, and together with others.
     """
 
     name: str
     run: Callable[[], None]
     left: Callable[[], dict[str, Tensor]]
-    in_a_row: int = REPEATS
     first: dict[str, Tensor] = field(default_factory=dict)
     worst: dict[bool, Tensor] = field(default_factory=dict)
     repeats: dict[bool, int] = field(default_factory=lambda: {False: 0, True: 0})
@@ -161,7 +160,7 @@ class Learner:
         trainer, distiller = self.trainer, self.distiller
         rng = np.random.default_rng(0)
         distiller._fit_experience()
-        yield Piece("frozen outputs", self._from_state(lambda: distiller._freeze(self.usable)), self._frozen, 1)
+        yield Piece("frozen outputs", self._from_state(lambda: distiller._freeze(self.usable)), self._frozen)
         order = torch.from_numpy(rng.permutation(trainer.buffer.steps)).to(trainer.device)
         size = len(trainer.learner._order) // trainer.config.ppo.num_minibatches
         for batch in order.split(size)[:UPDATES]:
@@ -176,8 +175,8 @@ class Learner:
             with torch.no_grad():
                 for tensor, value in zip(self.state, self.saved, strict=False):
                     tensor.copy_(value)
-                for gradient in self._flat():
-                    gradient.zero_()
+                for tensor in self._on_the_way():
+                    tensor.fill_(MARK)
             run()
 
         return begin_and_run
@@ -193,9 +192,13 @@ class Learner:
 
         return update
 
-    def _flat(self) -> list[Tensor]:
-        flat = self.trainer.network.flat
-        return [] if flat is None else [flat.gradients]
+    def _on_the_way(self) -> list[Tensor]:
+        """What one kernel leaves for another, on some other stream."""
+        flat, matching = self.trainer.network.flat, self.distiller.objectives.get("matching")
+        found = [] if flat is None else [flat.gradients]
+        if isinstance(matching, AchievementMatching):
+            found += [targets for targets, _ in matching._places.values()]
+        return found
 
     def _gradients(self) -> dict[str, Tensor]:
         """Each parameter's gradient, zero where there is none, and its change."""
@@ -271,14 +274,14 @@ def work(number: int, turn: Any, barrier: Any, results: Any, args: argparse.Name
     barrier.wait(PATIENCE)
     end, due = monotonic() + args.seconds, monotonic() + ROLLOUT_EVERY * number / args.processes
     for piece in itertools.cycle(learner.pieces):
-        for _ in range(piece.in_a_row):
-            piece.repeat(together=True)
-        finish()
+        piece.repeat(together=True)  # without waiting: the device always has some before it
         if monotonic() > due:
+            finish()
             rollouts[True].append(learner.rollout())
             due = monotonic() + ROLLOUT_EVERY
         if monotonic() > end:
             break
+    finish()
     results.put((number, summary(learner, rollouts)))
 
 
