@@ -3,8 +3,8 @@
     python -m tests.helpers.sharing --processes 4 --seconds 10
 
 Each process repeats pieces of training from one state: updates of PPO and of each auxiliary objective, the outputs that
-a phase freezes, and rollouts. Alone, they differ by the order in which atomics add up, and by nothing else. What is
-missing is a wait: a kernel that comes too late, because others were served first, would read or leave something else.
+a phase freezes, and rollouts. Alone, they differ by the order in which atomics add up, and by nothing else. If they
+differ by more among others, a wait is missing somewhere: a kernel that is served late reads or leaves something else.
 """
 
 from __future__ import annotations
