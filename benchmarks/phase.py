@@ -18,7 +18,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,7 +35,7 @@ from achieve.data.trajectories import Trajectory
 from achieve.nn.model import ActorCritic
 from achieve.presets import get_preset
 from achieve.run.device import resolve_device
-from benchmarks.report import Table, machine, publish
+from benchmarks.report import Table, add_files, machine, publish
 
 IMAGE = (64, 64, 3)
 PROFILED = 12
@@ -194,9 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--count", action="store_true", help="count images, and learn nothing")
     parser.add_argument("--kernels", action="store_true", help="list the GPU's kernels, too")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the tables as JSON")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the report")
-    args = parser.parse_args(arguments)
+    args = add_files(parser).parse_args(arguments)
     publish("An auxiliary phase", "python -m benchmarks.phase", measured(args), args)
 
 

@@ -80,7 +80,12 @@ def options(description: str | None, seconds: int) -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="3 rounds of half a second")
     parser.add_argument("--rounds", type=int, help="rounds per figure (7)")
     parser.add_argument("--seconds", type=float, help=f"length of a round ({seconds})")
-    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write them as JSON")
+    return add_files(parser)
+
+
+def add_files(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Add the options that name the files :func:`publish` writes."""
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the tables as JSON")
     parser.add_argument("--markdown", type=pathlib.Path, metavar="FILE", help="write the report")
     return parser
 

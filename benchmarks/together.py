@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,7 +38,7 @@ from achieve.reproduce.mps import multi_process_service
 from achieve.run.device import resolve_device
 from benchmarks.phase import Phase
 from benchmarks.power import Meter, uuid_of
-from benchmarks.report import Table, machine, publish
+from benchmarks.report import Table, add_files, machine, publish
 
 LENGTHS, UNLOCKS = (190, 330), (9, 16)
 PATIENCE = 300
@@ -194,7 +193,36 @@ def work(barrier: Any, results: Any, args: argparse.Namespace) -> None:
 
 
 @contextmanager
-def environment(added: dict[str, str]) -> Iterator[None]:
+def processes(count: int, device: str, work: Callable[..., None], *given: Any) -> Iterator[Callable[[], Any]]:
+    """Several processes at once, which share a GPU by NVIDIA's service: each does ``work(barrier, results, *given)``.
+
+    Yields what waits for the next that one of them puts into ``results``, and ends where one has failed.
+    """
+    context = multiprocessing.get_context("spawn")
+    barrier, results = context.Barrier(count), context.Queue()
+    shared = count > 1 and resolve_device(device).type == "cuda"
+    with multi_process_service(print) if shared else nullcontext({}) as added, _environment(added):
+        workers = [context.Process(target=work, args=(barrier, results, *given), daemon=True) for _ in range(count)]
+        for worker in workers:
+            worker.start()
+
+        def following() -> Any:
+            while True:
+                try:
+                    return results.get(timeout=1)
+                except queue.Empty:
+                    for worker in workers:
+                        if worker.exitcode:
+                            why = f"{worker.name} ended with code {worker.exitcode}; its error is above"
+                            raise SystemExit(why) from None
+
+        yield following
+        for worker in workers:
+            worker.join()
+
+
+@contextmanager
+def _environment(added: dict[str, str]) -> Iterator[None]:
     """Processes that begin within the block find these variables."""
     before = dict(os.environ)
     os.environ.update(added)
@@ -204,17 +232,6 @@ def environment(added: dict[str, str]) -> Iterator[None]:
         for name in added:
             del os.environ[name]
         os.environ.update(before)
-
-
-def next_result(results: Any, workers: Sequence[Any]) -> Any:
-    """Return what a worker puts next; end where one has failed."""
-    while True:
-        try:
-            return results.get(timeout=1)
-        except queue.Empty:
-            for worker in workers:
-                if worker.exitcode:
-                    raise SystemExit(f"{worker.name} ended with code {worker.exitcode}; its error is above") from None
 
 
 def _row(each: list[list[float]]) -> list[float | None]:
@@ -227,28 +244,17 @@ def _row(each: list[list[float]]) -> list[float | None]:
 def measured(args: argparse.Namespace) -> Iterator[Table]:
     """The tables."""
     yield machine(["achieve", "torch", "triton"])
-    context = multiprocessing.get_context("spawn")
-    barrier, results = context.Barrier(args.processes), context.Queue()
-    shared = args.processes > 1 and resolve_device(args.device).type == "cuda"
-    with multi_process_service(print) if shared else nullcontext({}) as added, environment(added):
-        workers = [
-            context.Process(target=work, args=(barrier, results, args), daemon=True)
-            for _ in range(args.processes)
-        ]
-        for worker in workers:
-            worker.start()
-        found: dict[tuple[str, str], list[list[float]]] = {}
-        parts = len(get_preset(args.preset).distill.objectives)
+    found: dict[tuple[str, str], list[list[float]]] = {}
+    parts = len(get_preset(args.preset).distill.objectives)
+    with processes(args.processes, args.device, work, args) as following:
         for _ in range(parts * len(args.only) * args.processes):
-            name, objective, *figures = next_result(results, workers)
+            name, objective, *figures = following()
             each = found.setdefault((name, objective), [])
             each.append(figures)
             if len(each) == args.processes:
                 milliseconds, joules, _ = np.mean(each, axis=0)
                 energy = "" if np.isnan(joules) else f", {joules:.2f} J"
                 print(f"{name}, {objective}: {milliseconds:.2f} ms{energy}", file=sys.stderr)
-        for worker in workers:
-            worker.join()
     yield Table(
         f"Milliseconds an update of `{args.preset}`, {args.processes} processes at once",
         ("convolutions", "objective", "mean", "least", "most", "joules", "watts"),
@@ -266,9 +272,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--episodes", type=int, default=112)
     parser.add_argument("--only", nargs="+", choices=VARIANTS, default=list(VARIANTS), metavar="VARIANT")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the tables as JSON")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the report")
-    args = parser.parse_args(arguments)
+    args = add_files(parser).parse_args(arguments)
     publish("Updates of several processes at once", "python -m benchmarks.together", measured(args), args)
 
 

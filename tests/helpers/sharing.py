@@ -14,7 +14,6 @@ import itertools
 import json
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
@@ -30,10 +29,8 @@ from achieve.algo.ppo import log_probability
 from achieve.config import TrainConfig
 from achieve.nn import cuda_graphs
 from achieve.presets import get_preset
-from achieve.reproduce.mps import multi_process_service
-from achieve.run.device import resolve_device
 from achieve.trainers.ppo import PPOTrainer
-from benchmarks.together import PATIENCE, environment, next_result
+from benchmarks.together import PATIENCE, processes
 
 UPDATES = 6
 """Of each kind, each of a size of its own where episodes differ."""
@@ -255,9 +252,12 @@ class Learner:
         return found
 
 
-def work(number: int, turn: Any, barrier: Any, results: Any, args: argparse.Namespace) -> None:
+def work(barrier: Any, results: Any, numbers: Any, args: argparse.Namespace) -> None:
     """One process: repeat everything alone, one process after the other, and then all at once."""
     torch.set_num_threads(1)
+    with numbers.get_lock():
+        number = numbers.value
+        numbers.value += 1
     CHANGES[args.change]()
     config = replace(get_preset(args.preset), device=args.device, seed=number)
     learner = Learner(config)
@@ -265,7 +265,7 @@ def work(number: int, turn: Any, barrier: Any, results: Any, args: argparse.Name
     finish = torch.cuda.synchronize if learner.trainer.device.type == "cuda" else lambda: None
     finish()
     barrier.wait(PATIENCE)
-    with turn:
+    with numbers.get_lock():
         for piece in learner.pieces:
             for _ in range(args.alone):
                 piece.repeat(together=False)
@@ -310,22 +310,9 @@ def summary(learner: Learner, rollouts: dict[bool, list[dict[str, float]]]) -> l
 
 def compare(args: argparse.Namespace) -> list[list[dict[str, Any]]]:
     """Return each process's rows."""
-    context = multiprocessing.get_context("spawn")
-    barrier, turn, results = context.Barrier(args.processes), context.Lock(), context.Queue()
-    on_gpu = resolve_device(args.device).type == "cuda"
-    with multi_process_service(print) if on_gpu else nullcontext({}) as added, environment(added):
-        workers = [
-            context.Process(target=work, args=(number, turn, barrier, results, args), daemon=True)
-            for number in range(args.processes)
-        ]
-        for worker in workers:
-            worker.start()
-        found: dict[int, list[dict[str, Any]]] = {}
-        while len(found) < args.processes:
-            number, rows = next_result(results, workers)
-            found[number] = rows
-        for worker in workers:
-            worker.join()
+    numbers = multiprocessing.get_context("spawn").Value("i", 0)  # its lock is also whose turn it is
+    with processes(args.processes, args.device, work, numbers, args) as following:
+        found = dict(following() for _ in range(args.processes))
     return [found[number] for number in sorted(found)]
 
 
